@@ -32,7 +32,7 @@ HEADS = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads"
 def test_an_answer_says_why() -> None:
     result = GEMMEvaluator("h200-sxm").evaluate_attention(**HEADS, dtype="bf16", kv_dtype="fp8")
     assert (result.arch_name, result.source, result.is_fused, result.has_positions) == (
-        "h200-sxm", "calibrated", True, True,
+        "h200-sxm", "corrected", True, True,
     )  # fmt: skip
     assert result.flop == 2 * 8 * 32 * 4096 * 256
     assert result.tflop_per_s == pytest.approx(result.flop / result.latency_us / 1e6)
@@ -139,7 +139,7 @@ def test_kernels_that_pytorch_calls() -> None:
     assert [item.kernel for item in found.values()] == ["cudnn_context", "flash_context"]
     assert not any(item.has_positions for item in found.values())
     assert found["cudnn"].latency_us < 0.7 * found["flash"].latency_us  # wgmma against mma.sync
-    assert found["cudnn"].source == "calibrated"
+    assert found["cudnn"].source == "corrected"
     assert found["cudnn"].breakdown["prepare_us"] == 0
     carried = GEMMEvaluator("h100-sxm").evaluate_attention(**prompt, library="cudnn")  # type: ignore[arg-type]
     assert (carried.source, carried.origin) == (
@@ -210,8 +210,11 @@ GOLDEN = [
 def test_golden_figures(arch: str, what: str, size: int, ranks: int, library: str, algorithm: str, us: float) -> None:
     result = GEMMEvaluator(arch).evaluate_collective(what, size, ranks, library=library)
     assert result.latency_us == pytest.approx(us, rel=0.10)
-    assert (result.algorithm, result.source, result.library) == (algorithm, "calibrated", library)
+    source = "corrected" if "correction_us" in result.breakdown else "calibrated"
+    assert (result.algorithm, result.source, result.library) == (algorithm, source, library)
     assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+    assert result.low_us < result.latency_us < result.high_us
+    assert "80% of measured times are expected within" in result.explain()
     assert result.bus_gb_per_s == pytest.approx(result.problem.wire_bytes / result.latency_us / 1e3)
     text = result.explain()
     assert algorithm in text
@@ -228,7 +231,8 @@ def test_every_gpu_says_its_link_and_answers(name: str) -> None:
     result = GEMMEvaluator(arch).evaluate_collective("all_reduce", 1 << 20, 2)
     assert 0.0 < result.latency_us < 1000.0
     one = GEMMEvaluator(arch).evaluate_collective("all_reduce", 1 << 20, 1)
-    assert (one.latency_us, one.algorithm, one.bus_gb_per_s, one.bound) == (0.0, "none", 0.0, "none")
+    assert (one.latency_us, one.low_us, one.high_us, one.bus_gb_per_s) == (0.0, 0.0, 0.0, 0.0)
+    assert (one.algorithm, one.bound) == ("none", "none")
 
 
 @pytest.mark.parametrize(
@@ -306,6 +310,45 @@ def test_an_engine_across_sockets_is_as_its_own_rows_say() -> None:
     # less than NCCL's chunks hold takes no longer than all that they hold
     assert evaluator.evaluate_collective("all_reduce", 30 << 20, 8).latency_us == pytest.approx(engine, rel=1e-6)
     assert evaluator.evaluate_collective("all_reduce", 8 << 20, 8).latency_us < 0.5 * engine
+
+
+def test_a_correction_is_of_the_timed_link_alone() -> None:
+    """H100 has the H200's link and SMs; a changed rate, another topology and a send were not timed."""
+    asked = "all_gather", 1 << 20, 8
+    h200 = load_arch("h200-sxm", GpuSpec)
+    link = h200.interconnect
+    assert link is not None
+    own = GEMMEvaluator(h200).evaluate_collective(*asked)
+    sibling = GEMMEvaluator("h100-sxm").evaluate_collective(*asked)
+    assert (own.source, sibling.source) == ("corrected", "analytic")
+    assert sibling.breakdown == own.breakdown
+    assert sibling.high_us - sibling.low_us > own.high_us - own.low_us
+    slow = h200.with_(interconnect=link.model_copy(update={"gb_per_s": 400.0}))
+    others = [
+        GEMMEvaluator(slow).evaluate_collective(*asked),
+        GEMMEvaluator("l40s").evaluate_collective(*asked, interconnect="pcie-one-socket"),
+        GEMMEvaluator(h200).evaluate_collective("send", 1 << 20, 2),
+    ]
+    for result in others:
+        assert (result.source, "correction_us" in result.breakdown) == ("analytic", False)
+        assert result.high_us / result.low_us > own.high_us / own.low_us
+    carried = GEMMEvaluator("gb300").evaluate_collective(*asked).breakdown["correction_us"]
+    whole = GEMMEvaluator("b200").evaluate_collective(*asked).breakdown["correction_us"]
+    assert abs(carried) < abs(whole)
+
+
+@given(
+    st.sampled_from(["a100-sxm-80gb", "b200", "h100-sxm", "h200-sxm", "l40s"]),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]), st.integers(2, 8),
+    st.integers(1, 1 << 34), st.integers(1, 1 << 34),
+)  # fmt: skip
+def test_a_larger_message_is_never_faster(name: str, what: str, ranks: int, one: int, other: int) -> None:
+    evaluator = GEMMEvaluator(name)
+    small, large = (evaluator.evaluate_collective(what, size, ranks) for size in sorted((one, other)))
+    assert small.latency_us <= large.latency_us
+    for result in (small, large):
+        assert result.low_us <= result.latency_us <= result.high_us
+        assert sum(result.breakdown.values()) == pytest.approx(result.latency_us, rel=1e-12)
 
 
 def test_a_send_goes_as_one_part_of_an_exchange() -> None:
@@ -394,7 +437,7 @@ def test_few_rows_leave_sms_idle_and_sums_take_time() -> None:
 
 def test_only_the_gpu_that_was_timed_is_calibrated() -> None:
     sources = {name: GEMMEvaluator(name).evaluate_memory_bound(1e6, 1e6).source for name in list_archs()}
-    assert [name for name, source in sources.items() if source == "calibrated"] == ["h200-sxm"]
+    assert [name for name, source in sources.items() if source == "corrected"] == ["h200-sxm"]
     changed = load_arch("h200-sxm", GpuSpec).model_copy(update={"num_sms": 100})
     assert GEMMEvaluator(changed).evaluate_memory_bound(1e6, 1e6).source == "analytic"
 

@@ -152,7 +152,7 @@ def test_multicore_chips_answer_too() -> None:
         price = prices[work]
         assert price.bound != UNPRICED
         assert price.latency_us > 0
-        assert price.low_us is None
+        assert price.low_us is None or price.low_us < price.latency_us < price.high_us
     assert prices[VectorGemmWork("", 2, 4, 2)].bound == UNPRICED
 
 

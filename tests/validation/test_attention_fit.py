@@ -13,6 +13,7 @@ from gemm_eval.arch import GpuSpec, load_arch, read_yaml
 from gemm_eval.models.gpu import attention as model
 from gemm_eval.models.gpu.attention.families import AttentionCalibration
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, score
+from gemm_eval.validation.learned import PHYSICS
 from gemm_eval.validation.subjects import attention
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)

@@ -8,7 +8,9 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
 from gemm_eval.models.gpu import collective as model
+from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.validation.exam import MODEL, TABLE, score
+from gemm_eval.validation.learned import PHYSICS
 from gemm_eval.validation.subjects import collective as subject
 
 GPUS = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s")
@@ -58,7 +60,19 @@ def test_committed_calibrations_are_of_blocks_held_out(gpu: str) -> None:
     assert errors[MODEL].mean() < min(errors[subject.FITTED].mean(), errors[TABLE].mean())
     assert errors[MODEL].mean() < 0.2 * errors[subject.NAIVE].mean()
     recorded = sum(item.num_rows * item.mape_percent for item in found.errors) / len(measured)
-    assert 100.0 * errors[MODEL].mean() == pytest.approx(recorded, rel=0.02)
+    assert 100.0 * errors[PHYSICS].mean() == pytest.approx(recorded, rel=0.02)
+    operations = np.array([name for item in sets for name in item.words("what")])
+    for operation in set(operations.tolist()):
+        rows = operations == operation
+        assert errors[MODEL][rows].mean() < errors[PHYSICS][rows].mean(), operation
+    groups = subject.describe(arch, sets, predicted[PHYSICS])[0]
+    for group in model.COLLECTIVE_GROUPS:
+        learned, _ = load_learned(learned_path(gpu, model.COLLECTIVE, group))
+        (data,) = learned.data
+        assert data.physics_mape_percent == pytest.approx(100.0 * errors[PHYSICS][groups == group].mean(), rel=0.02)
+        if learned.is_on:
+            assert data.corrected_mape_percent == pytest.approx(100.0 * errors[MODEL][groups == group].mean(), rel=0.03)
+            assert data.corrected_mape_percent < data.physics_mape_percent
     again = subject.fit_collectives(link, *subject.measured_rows(link, sets))
     for name, value in found.coefficients.items():
         assert again[name] == pytest.approx(value, rel=0.02), name
@@ -76,10 +90,13 @@ def test_rows_are_predicted_as_a_user_is_answered(gpu: str) -> None:
         answers = [
             evaluator.evaluate_collective(
                 item.what, item.message_bytes, item.num_ranks, dtype=str(item.dtype), library=timings.library
-            ).latency_us
+            )
             for item in timings.problems
         ]
-        np.testing.assert_allclose(model.collectives_us(subject.interconnect_of(arch), of, rows), answers, rtol=1e-12)
+        physics_us = [answer.latency_us - answer.breakdown.get("correction_us", 0.0) for answer in answers]
+        np.testing.assert_allclose(
+            model.collectives_us(subject.interconnect_of(arch), of, rows), physics_us, rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -112,4 +129,4 @@ def test_scores_by_operation_and_size() -> None:
     assert {line.group for line in lines} == {
         "up to 64 KiB", "up to 8 MiB", "more", "2 ranks", "4 ranks", "8 ranks", "all",
     }  # fmt: skip
-    assert all(set(line.errors) == {subject.NAIVE, subject.FITTED, TABLE, MODEL} for line in lines)
+    assert all(set(line.errors) == {subject.NAIVE, subject.FITTED, TABLE, PHYSICS, MODEL} for line in lines)

@@ -7,6 +7,7 @@ ranks may take less time only where a rule says so, and by a part that is stated
 - own channels: in the protocol LL each peer of an exchange has channels of its own, and its share falls with the ranks.
   With twice the ranks, H200 was timed at 0.83 of the time.
 - protocol: NCCL turns to Simple by the share of a rank, which falls with the ranks. A100 was timed at 0.63.
+- correction: the step of what timings showed from one number of ranks to the next, of two, four and eight timed.
 - NVLS: switches add up from five ranks on, and a rank sends size x (1 + 1 / ranks). H200 was timed at 0.88.
 """
 
@@ -26,7 +27,7 @@ ROUNDING = 1e-9
 MAX_LOG2_BYTES = 34
 """Messages are of 16 GiB at most."""
 
-HELPS = {"own channels": 0.3, "protocol": 0.45, "NVLS": 0.25}
+HELPS = {"own channels": 0.3, "protocol": 0.45, "NVLS": 0.25, "correction": 0.25}
 """Rule -> the largest part of the time that more ranks may save by it."""
 
 _LINKED = tuple(arch for arch in GPUS if arch.interconnect is not None)
@@ -80,11 +81,15 @@ def _check_terms(result: CollectiveResult, report: Report) -> None:
     law = "terms add up, and none is below its bytes over the rate of the link"
     report.checked[law] += 1
     problem, terms = result.problem, result.breakdown
+    low_us, high_us = result.low_us, result.high_us
+    if not low_us <= result.latency_us <= high_us:
+        report.violations.append(f"an interval holds its latency: {result}, {low_us} to {high_us} us")
     in_switch = problem.buffer_bytes * (1 + 1 / problem.num_ranks)
     least_bytes = in_switch if result.algorithm == "NVLS" else problem.wire_bytes
     adds_up = abs(sum(terms.values()) - result.latency_us) <= ROUNDING * result.latency_us
     least_us = least_bytes / result.link_gb_per_s / 1e3
-    if not adds_up or min(terms.values()) < 0.0 or terms["link_us"] < least_us * (1.0 - ROUNDING):
+    least_term_us = min(us for name, us in terms.items() if name != "correction_us")
+    if not adds_up or least_term_us < 0.0 or terms["link_us"] < least_us * (1.0 - ROUNDING):
         report.violations.append(f"{law}: {result}, {terms}, at least {least_us} us")
 
 
@@ -109,4 +114,6 @@ def _rule(fewer: CollectiveResult, more: CollectiveResult, topology: str) -> str
         return "own channels"
     if fewer.algorithm != more.algorithm:
         return "protocol"
+    if "correction_us" in more.breakdown:
+        return "correction"
     return "mesh" if topology == "mesh" else None

@@ -327,9 +327,13 @@ COLLECTIVE = "collective"
 """Name of the subject, in files of what was learned of it."""
 
 
+COLLECTIVE_GROUPS = RINGS, EXCHANGES, ENGINES = "ring", "exchange", "engine"
+"""Of kernels, in files of what was learned of them: NCCL's rings, its sends and receives, all-reduces of engines."""
+
+
 def collective_group(rows: CollectiveRows) -> npt.NDArray[np.str_]:
-    """Return whose kernels run each row, as files of what was learned name them."""
-    return np.where(rows.is_engine, TRTLLM_DIRECT, NCCL)
+    """Return which of `COLLECTIVE_GROUPS` each row is of."""
+    return np.where(rows.is_exchange, EXCHANGES, np.where(rows.is_engine, ENGINES, RINGS))
 
 
 def collective_features(rows: CollectiveRows, terms: CollectiveTerms, latency_us: Floats) -> Features:

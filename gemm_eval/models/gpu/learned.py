@@ -76,7 +76,7 @@ class Spread(Frozen):
 
 
 class LearnedCorrection(Frozen):
-    """What `gemm-eval calibrate correction --subject` writes beside the trees."""
+    """What `gemm-eval calibrate correction` writes beside the trees."""
 
     gpu: str
     subject: str
@@ -100,7 +100,7 @@ class LearnedCorrection(Frozen):
 
     def to_yaml(self) -> str:
         """Return the text of the file."""
-        head = "# Written by `gemm-eval calibrate correction --subject`; not to be edited by hand.\n"
+        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
         return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 

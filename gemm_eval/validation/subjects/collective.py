@@ -251,7 +251,7 @@ def committed_us(arch: GpuSpec, sets: Sequence[CollectiveTable]) -> tuple[Floats
     coefficients, _ = model.collective_coefficients(arch, link)
     digest = physics_digest(coefficients, model.COLLECTIVE_MODEL_VERSION)
     latency_us = model.collectives_us(link, coefficients, measured_rows(link, sets)[0])
-    return latency_us, dict.fromkeys(model.COLLECTIVE_LIBRARIES, digest)
+    return latency_us, dict.fromkeys(model.COLLECTIVE_GROUPS, digest)
 
 
 def describe(
