@@ -76,8 +76,7 @@ def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
     yield row("type of B", lambda _, r: str(r.problem.types.b))
     yield row("type of C", lambda _, r: str(r.problem.output_dtype))
     yield row("latency", lambda _, r: time_text(r.latency_us))
-    if any(result.low_us is not None for _, result in pairs):
-        yield row("80% interval", lambda _, r: _interval(r))
+    yield row("80% interval", lambda _, r: f"{time_text(r.low_us)} to {time_text(r.high_us)}")
     if any(result.physics_us != result.latency_us for _, result in pairs):
         yield row("model alone", lambda _, r: time_text(r.physics_us))
     yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
@@ -122,12 +121,6 @@ _GPU_ROWS: _Rows = (
     ("active SMs", lambda a, r: f"{r.active_cores} of {a.num_sms}"),
     ("smem, bytes (of an SM)", lambda a, r: _with_share(r.sram_used_bytes, a.smem_per_sm_bytes)),
 )
-
-
-def _interval(result: GEMMResult) -> str:
-    if result.low_us is None or result.high_us is None:
-        return _NOT_HERE
-    return f"{time_text(result.low_us)} to {time_text(result.high_us)}"
 
 
 def _is_coarse(arch: ArchSpec) -> bool:

@@ -16,6 +16,7 @@ from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.estimate.price import OperationCost, Prices, costs_of
 from gemm_eval.evaluate import GEMMEvaluator, Result
+from gemm_eval.evaluate.interval import sum_interval
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
@@ -69,6 +70,11 @@ class StepEstimate:
         return sum(self.stage_us)
 
     @property
+    def interval_us(self) -> tuple[float, float]:
+        """The interval of the time of the step that holds 80% of measured ones."""
+        return sum_interval(cost.total for cost in self.costs)
+
+    @property
     def us_by_kind(self) -> dict[str, float]:
         """Time of the step by kind of operation, through all stages."""
         total = dict.fromkeys(KINDS, 0.0)
@@ -83,9 +89,18 @@ class StepEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        names = ("phase", "batch", "new_tokens", "seq_len", "latency_us", "stage_us", "us_by_kind")
+        names = ("phase", "batch", "new_tokens", "seq_len", "latency_us", "interval_us", "stage_us", "us_by_kind")
         stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
         return {name: getattr(self, name) for name in names} | {"stages": stages}
+
+
+def _scaled(latency_us: float, step: StepEstimate) -> tuple[float, float]:
+    low_us, high_us = step.interval_us
+    return latency_us * low_us / step.latency_us, latency_us * high_us / step.latency_us
+
+
+def _words(interval_us: tuple[float, float]) -> str:
+    return " to ".join(map(time_text, interval_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +147,8 @@ class ModelEstimate(Result):
     _config: ModelConfig = field(repr=False, compare=False)
     _held: FrozenDict[str, Any] = field(repr=False, compare=False)
     _derived: ClassVar[tuple[str, ...]] = (
-        "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device", "tokens_per_s_per_device", "fits",
-        "largest_batch",
+        "ttft_interval_us", "tpot_interval_us", "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device",
+        "tokens_per_s_per_device", "fits", "largest_batch",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -142,6 +157,16 @@ class ModelEstimate(Result):
             f"{time_text(self.ttft_us)}, then {time_text(self.tpot_us)} each, "
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device>"
         )
+
+    @property
+    def ttft_interval_us(self) -> tuple[float, float]:
+        """The interval of the time to first token, as wide in proportion as that of a step of a prompt."""
+        return _scaled(self.ttft_us, self.prefill)
+
+    @property
+    def tpot_interval_us(self) -> tuple[float, float]:
+        """The interval of the time per output token, as wide in proportion as that of a decode step."""
+        return _scaled(self.tpot_us, self.decode)
 
     @property
     def request_us(self) -> float:
@@ -192,6 +217,8 @@ class ModelEstimate(Result):
             f"{self.prompt_len:,} + {self.output_len:,} tokens:",
             f"first token {time_text(self.ttft_us)} (a prompt alone), then {time_text(self.tpot_us)} a token, a "
             f"request {time_text(self.request_us)};",
+            f"80% of measured times are expected within {_words(self.ttft_interval_us)} to the first token, "
+            f"{_words(self.tpot_interval_us)} a token;",
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
             f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
             f"{held}.",

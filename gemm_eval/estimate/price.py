@@ -29,7 +29,7 @@ class Price(NamedTuple):
         latency_us: time; 0 where nothing is known.
         source: ``calibrated``, ``corrected``, ``analytic``, ... in the word of its model.
         how: kernel of attention, or algorithm of a collective; empty: nothing to add.
-        low_us, high_us: 80% of measured times of such work lie between; None: not asked for, or not known.
+        low_us, high_us: 80% of measured times of such work lie between; None: not known.
         has_positions: attention turns positions and writes the cache too.
         detail, num_bytes: sizes and kernel in words, and compulsory bytes, where they are asked for.
     """
@@ -44,16 +44,20 @@ class Price(NamedTuple):
     detail: str = ""
     num_bytes: int = 0
 
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """Time, and the ends of its interval; where none is known the time itself."""
+        low_us, high_us = (self.latency_us if us is None else us for us in (self.low_us, self.high_us))
+        return self.latency_us, low_us, high_us
+
 
 class Prices:
     """Prices of work on one arch; equal work is priced once.
 
     Options of GEMMs are those of the evaluator; see `GEMMEvaluator.evaluate_attention` for `fused` and
     `attention_library`, `evaluate_collective` for `collective_library` and `interconnect`. `expert_library` says whose
-    kernels run experts; None: those of serving engines. `has_intervals`: prices of GEMMs have intervals.
+    kernels run experts; None: those of serving engines.
     """
-
-    has_intervals = False
 
     def __init__(
         self, evaluator: GEMMEvaluator, *, fused: bool | None = None, attention_library: str | None = None,
@@ -118,15 +122,16 @@ class Prices:
                 if behind.source == "corrected" != price.source:
                     terms = tables[source][place].breakdown
                     latency_us = behind.latency_us - sum(terms.get(term, 0.0) for term in _QUANTIZATION)
-                    price = price._replace(latency_us=latency_us)
+                    share = latency_us / behind.latency_us
+                    price = price._replace(
+                        latency_us=latency_us, low_us=behind.low_us * share, high_us=behind.high_us * share
+                    )
             prices.append(self._between(price, work.problem.rows))
         return prices
 
     def _table_rows(self, table: GEMMTable) -> list[Price]:
         columns = (table[name].tolist() for name in ("latency_us", "bound", "source"))
         prices = [Price(*row) for row in zip(*columns, strict=True)]
-        if not self.has_intervals:
-            return prices
         ends = zip(*(np.where(np.isnan(table[name]), None, table[name]) for name in ("low_us", "high_us")), strict=True)
         return [price._replace(low_us=low, high_us=high) for price, (low, high) in zip(prices, ends, strict=True)]
 
@@ -146,7 +151,7 @@ class Prices:
 
     def _price_experts(self, layers: Sequence[MoeLayer]) -> list[Price]:
         results = moe_layers(self.evaluator, layers, library=self._expert_library, progress=False)
-        return [Price(result.latency_us, result.bound) for result in results]
+        return [Price(r.latency_us, r.bound, r.source, "", r.low_us, r.high_us) for r in results]
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
@@ -168,14 +173,20 @@ def price_of(result: GEMMResult) -> Price:
     return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
 
 
+_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail")
+
+
 class OperationCost(NamedTuple):
     """The time of one run of an operation of a step on one device, between other kernels, and what limits it.
 
-    `how` is the kernel of attention, or the algorithm of a collective; empty: nothing to add.
+    80% of measured times lie within `low_us` to `high_us`. `how` is the kernel of attention, or the algorithm of a
+    collective; empty: nothing to add.
     """
 
     operation: Operation
     latency_us: float
+    low_us: float
+    high_us: float
     bound: str
     how: str = ""
 
@@ -183,6 +194,12 @@ class OperationCost(NamedTuple):
     def total_us(self) -> float:
         """Time in all layers that have it."""
         return self.latency_us * self.operation.num_layers
+
+    @property
+    def total(self) -> tuple[float, float, float]:
+        """Time in all layers, and its interval: the error is the same in each."""
+        num = self.operation.num_layers
+        return self.latency_us * num, self.low_us * num, self.high_us * num
 
     @property
     def detail(self) -> str:
@@ -196,7 +213,9 @@ class OperationCost(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         of_operation = {name: getattr(self.operation, name) for name in ("name", "kind", "layer_kind", "num_layers")}
-        return of_operation | {name: getattr(self, name) for name in ("latency_us", "total_us", "bound", "detail")}
+        return of_operation | {
+            name: getattr(self, name) for name in ("latency_us", "low_us", "high_us", "total_us", "bound", "detail")
+        }
 
 
 def operation_costs(
@@ -221,8 +240,8 @@ def costs_of(prices: Prices, operations: Sequence[Operation]) -> tuple[Operation
     priced = [(operation, prices[operation.work]) for operation in operations]
     with_positions = {operation.layer_kind for operation, price in priced if price.has_positions}
     return tuple(
-        OperationCost(operation, 0.0, IN_ATTENTION)
+        OperationCost(operation, 0.0, 0.0, 0.0, IN_ATTENTION)
         if operation.layer_kind in with_positions and getattr(operation.work, "what", "") in _POSITIONS
-        else OperationCost(operation, price.latency_us, price.bound, price.how)
+        else OperationCost(operation, *price.interval, price.bound, price.how)
         for operation, price in priced
     )

@@ -182,9 +182,10 @@ class GpuBackend(Backend):
         if interval is None:
             interval = self._interval(Kind(problem.types, options), family, load_bytes, is_corrected)
             facts.intervals[load_bytes] = interval
-        # of groups the mean, as the sets have it that grouped kernels were fitted on
-        rows = problem.M if problem.row_groups is None else max(1, problem.rows // problem.G)
-        low_frac, high_frac = interval.of_rows(rows)
+        G, M, K, N = problem.sizes
+        if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
+            G, M = 1, max(1, problem.rows // G)
+        low_frac, high_frac = interval.of_size(G, M, K, N)
         return GEMMResult(
             problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
             low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
@@ -232,7 +233,8 @@ class GpuBackend(Backend):
         self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records
     ) -> npt.NDArray[np.float64]:
         ends = np.full((2, len(records)), np.nan)
-        regimes = regime_places(np.maximum(1, layouts.mean_rows(sizes)))
+        G = np.where(layouts.is_grouped(len(sizes)), 1, sizes[:, 0])
+        regimes = regime_places(np.maximum(1, layouts.mean_rows(sizes)), G, *sizes[:, 2:].T)
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             rows = kind_of == number

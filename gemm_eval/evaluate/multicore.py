@@ -19,7 +19,7 @@ from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_multicore import spec_changes
-from gemm_eval.evaluate.interval import chip_interval
+from gemm_eval.evaluate.interval import CORRECTION, chip_interval, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
@@ -49,7 +49,7 @@ from gemm_eval.search import (
     ruled_out_error,
     run_in_chunks,
 )
-from gemm_eval.units import time_text
+from gemm_eval.units import FLOP_PER_MAC, time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import (
     LAYOUTS,
@@ -64,6 +64,7 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
+    from gemm_eval.evaluate.chip_correction import ChipCorrection
     from gemm_eval.evaluate.result import ResultOrigin
 
 
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
 _WORDS = {"name", "title", "notes", "setting", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
 _WORDS |= {"calibration", "coefficients"}  # where fitted numbers come from; the numbers are in the fields
 _LEAST_GAIN = 0.005
+_ROUNDING = 1e-12
+CORRECTED = "corrected"
+"""The source of answers that a learned correction changed."""
 FIDELITY = ("cube_steps_per_cycle",)
 """Fields that say how exactly the matrix unit multiplies: fewer passes over the mantissas are more steps a cycle."""
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
@@ -88,7 +92,7 @@ class Policy(enum.StrEnum):
     BEST = "best"  # what the chip could do
 
 
-def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool) -> Policy:
+def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool = True) -> Policy:
     if policy is None:
         return Policy.LIBRARY if arch.rules and arch.rules.is_default and is_exhaustive else Policy.BEST
     check_word("policy", policy, Policy)
@@ -107,7 +111,7 @@ class MulticoreBackend(Backend):
         "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
     )  # fmt: skip
     mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
-    term_columns = (*TERMS, "hidden_us")
+    term_columns = (*TERMS, CORRECTION, "hidden_us")
     option_columns = ()
     bounds = BOUNDS
     active_field = "active_cores"
@@ -130,6 +134,8 @@ class MulticoreBackend(Backend):
         self._source = "calibrated" if arch.calibration else "analytic"
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
         self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
+        is_as_timed = bool(arch.calibration) and self.is_exhaustive and self.policy is _policy_of(arch, None)
+        self._correction = _correction_of(arch) if is_as_timed else None
         self._rules = arch.rules if self.policy is Policy.LIBRARY else None
         self._chip = arch.under_library() if self._rules else arch
         self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
@@ -196,6 +202,9 @@ class MulticoreBackend(Backend):
         return None if place == _NO_PATH else self._on_paths[place]
 
     def find(self, problem: GemmProblem, packed: Records) -> Records:
+        return self._corrected(problem, self._find(problem, packed))
+
+    def _find(self, problem: GemmProblem, packed: Records) -> Records:
         if (path := self._path_of(problem)) is not None:
             return path[1].find_of(problem)
         if self._rules is not None:
@@ -206,13 +215,41 @@ class MulticoreBackend(Backend):
                 self._raise_ruled_out(problem, packed)
             return records
         if self._library is not None:
-            return self.find_top(problem, packed, 1, "mapping")
+            return self._find_top(problem, packed, 1, "mapping")
         if self.is_exhaustive:
             return find_best(self.arch, problem, packed, **self._idle)
         planned = find_planned(AnalyticCostModel(self.arch), self.arch, problem, self._plan, **self._idle)
         cost = evaluate_mapping(self.arch, problem, packed, planned.mapping)
         cost["num_candidates"] = planned.num_evaluated
         return cost
+
+    def _corrected(self, problem: GemmProblem, records: Records) -> Records:
+        """Return records of mappings of a problem with its correction; groups of rows have none."""
+        if self._correction is None or problem.row_groups is not None:
+            return records
+        return self._correct(problem.types, np.array([problem.sizes] * len(records), np.int64), records)
+
+    def _correct(self, types: GemmTypes, sizes: Integers, records: Records) -> Records:
+        """Return records [num] with their correction, no faster than the peak; sizes [num, 4]."""
+        assert self._correction is not None
+        physics_us = records["latency_us"]
+        factors = self._correction.factors(types, sizes)
+        if factors is None:
+            return records
+        flop = FLOP_PER_MAC * sizes.prod(axis=1, dtype=np.float64)
+        least_us = np.minimum(physics_us, flop / (self.highest_tflop_per_s(types.a.dtype) * 1e6))
+        corrected = records.copy()
+        corrected["latency_us"] = np.maximum(physics_us * factors, least_us)
+        corrected[CORRECTION] = corrected["latency_us"] - physics_us
+        return corrected
+
+    def _ends_us(self, types: GemmTypes, sizes: Integers, latency_us: Any, physics_us: Any) -> tuple[Any, Any]:
+        """Return the ends [num] of the intervals around latencies of GEMMs without groups."""
+        if self._correction is not None:
+            ends = self._correction.ends_us(types, sizes, latency_us, physics_us)
+            if ends is not None:
+                return ends
+        return chip_interval(self.arch, latency_us)
 
     def find_of(self, problem: GemmProblem) -> Records:
         """Return the record [1] of the best mapping, packing its types."""
@@ -256,6 +293,17 @@ class MulticoreBackend(Backend):
         return records
 
     def find_many(
+        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
+        layouts: Layouts, advance: Callable[[int], None],
+    ) -> Records:  # fmt: skip
+        records = self._find_many(types, packed, kind_of, sizes, layouts, advance)
+        if self._correction is not None:
+            for kind in np.unique(kind_of):
+                rows = np.flatnonzero(self.is_feasible(records) & (kind_of == kind) & ~layouts.is_grouped(len(sizes)))
+                records[rows] = self._correct(types[kind], sizes[rows], records[rows])
+        return records
+
+    def _find_many(
         self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
         layouts: Layouts, advance: Callable[[int], None],
     ) -> Records:  # fmt: skip
@@ -305,6 +353,9 @@ class MulticoreBackend(Backend):
         return records
 
     def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
+        return self._corrected(problem, self._find_top(problem, packed, k, distinct))
+
+    def _find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
         if (path := self._path_of(problem)) is not None:
             return path[1].find_top(problem, path[1]._packed(problem.types), k, distinct)
         if self._rules is not None:
@@ -327,6 +378,9 @@ class MulticoreBackend(Backend):
         return records[:k]
 
     def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
+        return self._corrected(problem, self._replay(problem, packed, mapping))
+
+    def _replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
         if (path := self._path_of(problem)) is not None:
             return path[1].replay(problem, path[1]._packed(problem.types), mapping)
         if self._library is not None:
@@ -348,37 +402,50 @@ class MulticoreBackend(Backend):
         self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool  # noqa: ARG002
     ) -> GEMMResult:  # fmt: skip
         cost = unpack_cost(record)
-        flop, (low_us, high_us) = problem.flop, chip_interval(self.arch, cost.latency_us)
+        flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
+        low_us, high_us = chip_interval(self.arch, cost.latency_us)
+        if self._correction is not None and problem.row_groups is None:
+            sizes = np.array([problem.sizes], np.int64)
+            ends = self._ends_us(problem.types, sizes, np.array([cost.latency_us]), np.array([physics_us]))
+            low_us, high_us = (float(end[0]) for end in ends)
         num_refused: FrozenDict[str, int] = FrozenDict(
             sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
             partition_dropped=cost.num_partitions_dropped,
         )  # fmt: skip
         return GEMMResult(
-            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.latency_us,
+            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=physics_us,
             low_us=low_us, high_us=high_us, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
             dram_bytes=cost.dram_bytes,
             utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
             bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
             traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), energy_pj=cost.energy_pj,
             sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
-            source=self._source, model_version=MODEL_VERSION, is_exhaustive=is_found and self.is_exhaustive,
+            source=CORRECTED if cost.correction_us else self._source, model_version=MODEL_VERSION,
+            is_exhaustive=is_found and self.is_exhaustive,
             num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
         )  # fmt: skip
 
     def intervals(
-        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records  # noqa: ARG002
+        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records
     ) -> npt.NDArray[np.float64]:  # fmt: skip
-        return np.array(chip_interval(self.arch, records["latency_us"]))
+        latency_us = records["latency_us"]
+        ends = np.array(chip_interval(self.arch, latency_us))
+        if self._correction is not None:
+            for number in np.unique(kind_of).tolist():
+                rows = np.flatnonzero((kind_of == number) & self.is_feasible(records) & ~layouts.is_grouped(len(sizes)))
+                us = latency_us[rows], latency_us[rows] - records[CORRECTION][rows]
+                ends[:, rows] = self._ends_us(kinds[number].types, sizes[rows], *us)
+        return ends
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":
-            return np.full(len(records), self._source, object)
+            return np.where(records[CORRECTION] != 0.0, CORRECTED, self._source).astype(object)
         words = _WORDS_OF_CODES.get(name)
         return None if words is None else np.array(words, object)[records[name]]
 
     def numbers_of(self, name: str, records: Records) -> npt.NDArray[Any]:
         column: npt.NDArray[Any] = records["latency_us" if name == "physics_us" else name].copy()
-        return column
+        return column - records[CORRECTION] if name == "physics_us" else column
 
     def stored_as(self) -> Mapping[str, object]:
         return {
@@ -386,7 +453,8 @@ class MulticoreBackend(Backend):
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
             "options": self._idle
             | {"plan": dataclasses.astuple(self._plan)}
-            | ({"policy": str(self.policy)} if self.arch.rules else {}),
+            | ({"policy": str(self.policy)} if self.arch.rules else {})
+            | ({"correction": True} if self._correction is not None else {}),
         }
 
     def say_mapping(self, result: GEMMResult) -> list[str]:
@@ -403,6 +471,12 @@ class MulticoreBackend(Backend):
             lines.append("Layout: its spec says nothing of layouts, so it takes the same in all of them.")
         if self.arch.calibration:
             lines.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
+        if result.latency_us != result.physics_us:
+            lines.append(
+                f"Corrected: {result.latency_us / result.physics_us:.3f} times the {time_text(result.physics_us)} of "
+                "the terms, by what timings of such GEMMs on this chip showed beyond them."
+            )
+        lines.append(interval_line(result.low_us, result.high_us))
         if (path := self._path_of(result.problem)) is not None:
             lines.append(f"The library takes its path {path[0]} for GEMMs of this size.")
             return [*lines, *path[1]._say_library(result)]
@@ -422,13 +496,14 @@ class MulticoreBackend(Backend):
                 f"is that of its passes, {self.highest_tflop_per_s(dtype):,.1f} TFLOP/s."
             )
         best = unpack_cost(self._best.find_of(result.problem)[0])
-        gain = 1.0 - best.latency_us / result.latency_us
-        if gain <= 0.0:
+        factor = result.latency_us / result.physics_us  # of the same GEMM
+        gain = 1.0 - best.latency_us / result.physics_us
+        if gain <= _ROUNDING:
             better = "and none is better"
         elif gain < _LEAST_GAIN:
             better = f"and the best is {gain:.2%} faster"
         else:
-            better = f"the best takes {time_text(best.latency_us)} (-{gain:.0%}): {best.mapping}"
+            better = f"the best takes {time_text(factor * best.latency_us)} (-{gain:.0%}): {best.mapping}"
         separator = "; " if gain >= _LEAST_GAIN else ", "
         return [*lines, f"{library} chooses this mapping{separator}{better}."]
 
@@ -452,6 +527,12 @@ def _choose_paths(paths: Sequence[LibraryPath], types: GemmTypes, sizes: Integer
                 holds &= (size <= most).astype(bool)
         path_of[holds] = place
     return path_of
+
+
+def _correction_of(arch: MulticoreSpec) -> ChipCorrection | None:
+    from gemm_eval.evaluate.chip_correction import chip_correction  # only of calibrated chips: it reads files
+
+    return chip_correction(arch)
 
 
 def _ignore(num_done: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate.backend import Backend, make_backend
 from gemm_eval.frozen import FrozenDict
@@ -131,9 +132,10 @@ class Lever(NamedTuple):
 def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
     """Evaluate the GEMM on a dozen changed archs, most helpful change first.
 
-    A changed arch has the correction of this one as a factor, so only the model tells the two apart.
+    A changed arch has the correction of this one as a factor, of itself (GPUs) or here (multi-core chips), so only the
+    model tells the two apart.
     """
-    levers = []
+    levers, is_chip = [], isinstance(origin.arch, MulticoreSpec)
     for text, changes in origin.backend.changes(result.problem):
         evaluator = origin.changed(text, changes)
         if evaluator is None:  # a change that takes the spec out of its range helps nobody
@@ -142,7 +144,9 @@ def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
             changed = evaluator.evaluate_problem(result.problem, **result.options)
         except GemmEvalError:
             continue
-        levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
+        is_carried = is_chip and changed.latency_us == changed.physics_us
+        latency_us = changed.latency_us * (result.latency_us / result.physics_us if is_carried else 1.0)
+        levers.append(Lever(text, latency_us, 1.0 - latency_us / result.latency_us))
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
 
 
@@ -270,7 +274,7 @@ class GEMMResult(Result):
         physics_us: by the terms of the model alone, before what timings showed beyond them is added; `latency_us` where
             nothing is corrected.
         low_us, high_us: the interval around `latency_us` that holds 80% of measured times, by what was held out of
-            fits; half to twice the latency where nothing was fitted.
+            fits; 2/3 to 3/2 of the latency where nothing was fitted, on multi-core chips half to twice.
         compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         dram_bytes: DRAM traffic of the whole chip, reads and writes.

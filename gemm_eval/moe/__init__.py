@@ -26,14 +26,14 @@ if TYPE_CHECKING:
         power_law_counts,
         uniform_counts,
     )
-    from gemm_eval.moe.runs import make_runs, moe_layer, moe_layers, works_of
+    from gemm_eval.moe.runs import make_runs, mean_work, moe_layer, moe_layers, works_of
     from gemm_eval.moe.table import BREAKDOWN, MoeDraw, MoeLayerResult, MoeLayerTable
 
 __all__ = [
     "BREAKDOWN", "DISTRIBUTION_FORMS", "Balanced", "Distribution", "ExpertCounts", "ExpertWeights", "MoeDraw",
     "MoeLayer", "MoeLayerResult", "MoeLayerTable", "PowerLaw", "Routed", "Uniform", "balanced_counts",
-    "expected_counts", "group_limited_counts", "make_runs", "moe_layer", "moe_layers", "most_loaded_rank_first",
-    "parse_distribution", "power_law_counts", "route", "uniform_counts", "works_of",
+    "expected_counts", "group_limited_counts", "make_runs", "mean_work", "moe_layer", "moe_layers",
+    "most_loaded_rank_first", "parse_distribution", "power_law_counts", "route", "uniform_counts", "works_of",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -14,6 +14,7 @@ from gemm_eval.arch import ArchSpec, GpuSpec, L2State, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, Kind, ProblemBatch
+from gemm_eval.evaluate.interval import CORRECTION, chip_interval, source_of, sum_interval
 from gemm_eval.models.gpu import (
     AUTO,
     LIBRARIES,
@@ -21,11 +22,13 @@ from gemm_eval.models.gpu import (
     LayerShape,
     coefficients_for,
     default_layer_library,
+    layer_answers,
     layer_libraries,
     library_of,
     padded_sizes,
 )
 from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
+from gemm_eval.models.gpu.calibration import interval_of_defaults
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, RoutedDraws, route, types_of
 from gemm_eval.moe.table import BREAKDOWN, DrawColumns, MoeLayerResult, MoeLayerTable
@@ -38,7 +41,9 @@ Rows = npt.NDArray[np.int64]
 
 _WORK_SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
 _SHARED_SIZES = ("shared_width", "shared_tokens")
-_GEMM1, _GEMM2, _SHARED = (BREAKDOWN.index(name) for name in ("gemm1_us", "gemm2_us", "shared_us"))
+_GEMM1, _GEMM2, _SHARED, _CORRECTION = (
+    BREAKDOWN.index(name) for name in ("gemm1_us", "gemm2_us", "shared_us", CORRECTION)
+)
 
 
 class Runs(NamedTuple):
@@ -195,8 +200,11 @@ class _Rules:
         return self._of_shape[key]
 
 
-def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
-    """Bring runs together to draws: a draw is one run, or with ``rank="mean"`` the mean of one for each rank."""
+def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable, *, is_corrected: bool = True) -> DrawColumns:
+    """Bring runs together to draws: a draw is one run, or with ``rank="mean"`` the mean of one for each rank.
+
+    `is_corrected`: what timings showed beyond the terms is added, where it was learned.
+    """
     rows, layer_of = runs.column("rows"), runs.layer_of
     sizes = {name: values[layer_of] for name, values in _sizes(runs.layers).items()}
     latency_us, dram_bytes = (
@@ -226,7 +234,78 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
     means = {name: _means(column, first, num) for name, column in values.items()}
     means["imbalance"] = np.concatenate([draws.imbalance for draws in runs.routed])
     gemm_rows = runs.gemm_rows[_nearest_to_mean(terms.sum(axis=1), first, num)]
-    return DrawColumns(starts, _means(terms, first, num[:, None]), means, gemm_rows)
+    terms = _means(terms, first, num[:, None])
+    intervals = _correct(arch, runs, gemms, terms, starts, is_corrected=is_corrected)
+    return DrawColumns(starts, terms, means, gemm_rows, *intervals)
+
+
+class _Intervals(NamedTuple):
+    """Ends of the intervals of layers in us, and the sources of their times; nan and empty where none can run."""
+
+    low_us: Floats
+    high_us: Floats
+    source: list[str]
+
+
+def _correct(
+    arch: ArchSpec, runs: Runs, gemms: GEMMTable, terms: Floats, starts: Rows, *, is_corrected: bool
+) -> _Intervals:
+    """Add what was learned to `terms` [draws, terms], and return intervals and sources.
+
+    A correction is of the mean over draws of a layer, without its shared experts. Layers of which nothing was learned
+    have the interval of the sum of their GEMMs, whose other terms are known as well as these; a chip has its own.
+    """
+    num_layers, num_draws = len(runs.layers), np.diff(starts)
+    without_shared = np.delete(terms, _SHARED, axis=1).sum(axis=1)
+    physics_us = np.add.reduceat(without_shared, starts[:-1]) / num_draws
+    whole_us = np.add.reduceat(terms.sum(axis=1), starts[:-1]) / num_draws
+    is_warm = all(kind.options.l2 == L2State.WARM for kind in runs.batch.kinds)
+    factor, source = np.ones(num_layers), [""] * num_layers
+    ends_us = np.full((2, num_layers), np.nan)
+    for library, chosen, work in works_of(runs):
+        layers, row_of = np.unique(runs.layer_of[chosen], return_inverse=True)
+        found = None
+        if isinstance(arch, GpuSpec) and library is not None:
+            mean = mean_work(work, row_of, len(layers))
+            found = layer_answers(
+                arch, library, mean, physics_us[layers], is_on=is_corrected, is_warm=is_warm
+            )  # fmt: skip
+        if found is None:
+            for layer in layers.tolist():
+                source[layer], ends_us[:, layer] = _of_gemms(arch, runs, gemms, layer, whole_us[layer])
+            continue
+        answers, origin = found
+        factor[layers] = answers.factor
+        ends_us[:, layers] = answers.ends_us(whole_us[layers] + (answers.factor - 1.0) * physics_us[layers])
+        for layer, of in zip(layers.tolist(), answers.factor.tolist(), strict=True):
+            source[layer] = source_of(origin, of, 1.0)
+    terms[:, _CORRECTION] = (np.repeat(factor, num_draws) - 1.0) * without_shared
+    return _Intervals(ends_us[0], ends_us[1], source)
+
+
+def _of_gemms(
+    arch: ArchSpec, runs: Runs, gemms: GEMMTable, layer: int, latency_us: float
+) -> tuple[str, tuple[float, float]]:
+    """Return the source and the interval of a layer that are those of its GEMMs, in us."""
+    of_runs = runs.gemm_rows[runs.layer_of == layer]
+    columns = [(column[column >= 0], 1.0 / len(of_runs)) for column in of_runs.T]
+    columns += [(place[place >= 0], 1.0) for place in runs.shared_rows[layer][:, None]]
+    names = "latency_us", "low_us", "high_us"
+    parts = [
+        (share * float(us), share * float(low), share * float(high))
+        for places, share in columns
+        for us, low, high in [(gemms[name][places].sum() for name in names)]
+    ]
+    sources = {str(gemms["source"][place]) for places, _ in columns for place in places.tolist()}
+    source = "calibrated" if sources and "analytic" not in sources else "analytic"
+    if isinstance(arch, MulticoreSpec):
+        return source, chip_interval(arch, latency_us)
+    gemms_us = sum(us for us, *_ in parts)
+    low_us, high_us = sum_interval(parts)
+    if not low_us < gemms_us < high_us:  # none runs, or nothing is known of them
+        defaults = interval_of_defaults()
+        return source, (latency_us * defaults.low_frac[0], latency_us * defaults.high_frac[0])
+    return source, (latency_us * low_us / gemms_us, latency_us * high_us / gemms_us)
 
 
 def _sizes(layers: list[MoeLayer]) -> dict[str, Rows]:
@@ -270,6 +349,17 @@ def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
             times_of = layer_terms(arch, library, as_expert)
             terms[chosen, _SHARED] = times_of["activation_us"] + times_of["quantize_us"]
     return terms
+
+
+def mean_work(work: MoeWork, row_of: Rows, num_rows: int) -> MoeWork:
+    """Return the means of the runs of each of `num_rows` rows; `row_of` is the row of each run of `work`."""
+    num = np.maximum(np.bincount(row_of, minlength=num_rows), 1)
+    means: dict[str, Any] = {
+        name: np.bincount(row_of, np.broadcast_to(np.asarray(column, float), row_of.shape), minlength=num_rows) / num
+        for name, column in work._asdict().items()
+        if name != "types"
+    }
+    return MoeWork(**means, types=work.types)
 
 
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:
@@ -383,7 +473,9 @@ def moe_layers(
     types = [types_of_dtype[layer.dtype] for layer in read]
     runs = make_runs(read, types, evaluator, options, marks_errors=errors == "mark")
     gemms = evaluator.evaluate_batch(runs.batch, errors=errors, progress=progress)
-    return MoeLayerTable(evaluator.arch.name, read, draw_columns(evaluator.arch, runs, gemms), gemms, runs.errors)
+    is_corrected = (evaluator.preferred.correction if correction is None else correction) is not False
+    draws = draw_columns(evaluator.arch, runs, gemms, is_corrected=is_corrected)
+    return MoeLayerTable(evaluator.arch.name, read, draws, gemms, runs.errors)
 
 
 def _read_layers(layers: Any) -> list[MoeLayer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import GEMMResult, GEMMTable
+from gemm_eval.evaluate.interval import CORRECTION, interval_line
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import say_tiles
@@ -25,8 +26,10 @@ _BITS_OF_WIDE = 16
 
 BREAKDOWN = (
     "routing_us", "permute_us", "quantize_us", "gemm1_us", "activation_us", "gemm2_us", "finalize_us", "shared_us",
+    CORRECTION,
 )  # fmt: skip
-"""The terms of a layer's time, in the order they run; they add up to it."""
+"""The terms of a layer's time, in the order they run; they add up to it. The last is what timings showed beyond them,
+of either sign."""
 
 
 class MoeDraw(NamedTuple):
@@ -51,6 +54,10 @@ class MoeLayerResult:
     Communication between ranks is not in it, nor the router's GEMM.
 
     Attributes:
+        low_us, high_us: the interval around `latency_us` that holds 80% of measured times; see `Result`.
+        source: ``corrected`` or ``calibrated`` where coefficients were fitted on layers of this very chip, with or
+            without what timings showed beyond the terms (of a library whose layers were not timed, on its GEMMs); else
+            ``analytic``.
         library: whose kernels run the GEMMs, on a GPU; None on a multi-core chip, or where a rank has no token.
         std_us, min_us, max_us: spread over draws: standard deviation (of these draws), least and most.
         breakdown: microseconds by term, in the order they run; they add up to `latency_us`.
@@ -66,6 +73,9 @@ class MoeLayerResult:
     arch_name: str
     library: str | None
     latency_us: float
+    low_us: float
+    high_us: float
+    source: str
     std_us: float
     min_us: float
     max_us: float
@@ -100,11 +110,12 @@ class MoeLayerResult:
         of_ranks = f"; the most loaded of {self.layer.ep} ranks has {self.imbalance:.2f}x the mean" * (
             self.layer.ep > 1
         )
-        shown = {name: us for name, us in self.breakdown.items() if us >= _SHOWN_FROM_US}
+        shown = {name: us for name, us in self.breakdown.items() if abs(us) >= _SHOWN_FROM_US}
         times = ", ".join(f"{_words(name)} {time_text(us)}" for name, us in shown.items())
         lines = [
             f"{self.layer} on {self.arch_name}: {time_text(self.latency_us)}{spread}, {self.tflop_per_s:,.1f} TFLOP/s, "
             f"bound by {_words(self.bound)}.",
+            interval_line(self.low_us, self.high_us),
             f"Load of {whose}: {self.rows:,.1f} rows on {self.num_active:,.1f} of {self.layer.num_local_experts} "
             f"experts, the busiest with {self.expert_imbalance:.2f}x the mean{of_ranks}.",
             f"Time: {times}.",
@@ -161,8 +172,8 @@ def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> Any:
 
 
 _PLAIN = (
-    "arch_name", "library", "latency_us", "std_us", "min_us", "max_us", "bound", "imbalance", "expert_imbalance",
-    "rows", "num_active", "flop", "dram_bytes", "tflop_per_s",
+    "arch_name", "library", "latency_us", "low_us", "high_us", "source", "std_us", "min_us", "max_us", "bound",
+    "imbalance", "expert_imbalance", "rows", "num_active", "flop", "dram_bytes", "tflop_per_s",
 )  # fmt: skip
 _WORDS = {
     "gemm1": "GEMM 1", "gemm2": "GEMM 2", "finalize": "the sum over experts", "shared": "shared experts",
@@ -177,10 +188,10 @@ def _words(term: str) -> str:
 
 Floats = npt.NDArray[np.float64]
 
-_WORD_COLUMNS = ("bound", "library")
+_WORD_COLUMNS = ("bound", "library", "source")
 _COST_COLUMNS = (
-    "latency_us", "std_us", "min_us", "max_us", *BREAKDOWN, *_WORD_COLUMNS, "imbalance", "expert_imbalance", "rows",
-    "num_active", "flop", "dram_bytes",
+    "latency_us", "low_us", "high_us", "std_us", "min_us", "max_us", *BREAKDOWN, *_WORD_COLUMNS, "imbalance",
+    "expert_imbalance", "rows", "num_active", "flop", "dram_bytes",
 )  # fmt: skip
 
 
@@ -189,12 +200,16 @@ class DrawColumns(NamedTuple):
 
     `terms` are [num_draws, len(BREAKDOWN)] us; `values` [num_draws] each are rows, num_active, max_rows, imbalance,
     flop and dram_bytes; `gemm_rows` [num_draws, 2] are rows of the GEMMs' table that stand for a draw; -1: none runs.
+    `low_us`, `high_us` and `source` are of layers.
     """
 
     starts: npt.NDArray[np.int64]
     terms: Floats
     values: dict[str, Floats]
     gemm_rows: npt.NDArray[np.int64]
+    low_us: Floats
+    high_us: Floats
+    source: list[str]
 
 
 class MoeLayerTable:
@@ -288,6 +303,7 @@ class MoeLayerTable:
             "latency_us": sum(columns.values(), np.zeros(len(self))), "std_us": np.sqrt(mean(deviation**2)),
             "min_us": np.minimum.reduceat(self._latency_us, starts),
             "max_us": np.maximum.reduceat(self._latency_us, starts),
+            "low_us": self._draws.low_us, "high_us": self._draws.high_us,
             **{name: mean(values) for name, values in self._draws.values.items()},
         }  # fmt: skip
         local = np.array([layer.num_local_experts for layer in self._layers], float)
@@ -299,7 +315,10 @@ class MoeLayerTable:
 
     def _column(self, name: str) -> npt.NDArray[Any]:
         if name in _WORD_COLUMNS:
-            word_of = self._bound if name == "bound" else self._library
+            words: dict[str, Callable[[int], str | None]] = {
+                "bound": self._bound, "library": self._library, "source": self._draws.source.__getitem__,
+            }  # fmt: skip
+            word_of = words[name]
             return _objects([word_of(row) if feasible else None for row, feasible in enumerate(self.is_feasible)])
         fields = [getattr(layer, name) for layer in self._layers]
         return np.array(fields) if all(type(value) is int for value in fields) else _objects(fields)

@@ -168,10 +168,10 @@ def ranked(contest: Contest) -> list[Runs]:
     return sorted(contest, key=lambda contender: contender.total_us)
 
 
-def is_clear(contest: Contest) -> bool | None:
-    """Say whether the two fastest are further apart than their errors; None where errors are not known."""
+def is_clear(contest: Contest) -> bool:
+    """Say whether the two fastest are further apart than their errors."""
     first, second = (contender.interval_us for contender in ranked(contest)[:2])
-    return None if first is None or second is None else first[1] < second[0]
+    return first[1] < second[0]
 
 
 def why(winner: Runs, loser: Runs) -> str:
@@ -252,7 +252,7 @@ def _picture(contests: Sequence[Contest]) -> Bars:
         for contender in order:
             segments = [(contender.words[bound], us) for bound, us in contender.us_by_bound.items()]
             colors |= {contender.words[bound]: bound_color(bound) for bound in contender.us_by_bound}
-            low_us, high_us = contender.interval_us or (None, None)
+            low_us, high_us = contender.interval_us
             label = f"{time_text(contender.total_us)}, {contender.total_us / first.total_us:.2f}x"
             bars.append(Bar(contender.arch_name, segments, label, low_us, high_us, note=f"bound by {segments[0][0]}"))
         panels.append(Panel(first.title, bars))
@@ -294,7 +294,7 @@ def _tables(contest: Contest) -> list[Part]:
         (text_column("arch"), lambda runs: runs.arch_name),
         (time_column("time"), lambda runs: runs.total_us),
         (Column("over the fastest", "x", digits=3), lambda runs: runs.total_us / best_us),
-        (text_column("interval"), lambda runs: " to ".join(map(time_text, runs.interval_us or ())) or None),
+        (text_column("interval"), lambda runs: " to ".join(map(time_text, runs.interval_us))),
         *([(Column("rate", "tokens/s"), lambda runs: runs.tokens_per_s)] if has_tokens else []),
         (percent_column("of peak"), lambda runs: 100.0 * runs.utilization_frac),
         (Column("DRAM", "GB/s"), lambda runs: runs.dram_gb_per_s),

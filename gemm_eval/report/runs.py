@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.estimate import OperationCost, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+from gemm_eval.evaluate.interval import sum_interval
 from gemm_eval.report.parts import Cell, Column, Table, percent_column, text_column, time_column
 from gemm_eval.units import per_s, time_text
 from gemm_eval.workload import GemmProblem
@@ -86,15 +87,13 @@ class Runs:
         return sum(run.times * run.result.dram_bytes for run in self.runs) / self.total_us / 1e3
 
     @property
-    def interval_us(self) -> tuple[float, float] | None:
-        """The interval of the measured time if all GEMMs err the same way; None where errors are not known."""
-        low_us = high_us = 0.0
-        for _, result, count in self.runs:
-            if result.low_us is None or result.high_us is None:
-                return None
-            low_us += count * result.low_us
-            high_us += count * result.high_us
-        return low_us, high_us
+    def interval_us(self) -> tuple[float, float]:
+        """The interval of `total_us` that holds 80% of measured times."""
+        if self.step is not None:
+            return self.step.interval_us
+        return sum_interval(
+            (count * of.latency_us, count * of.low_us, count * of.high_us) for _, of, count in self.runs
+        )
 
     @property
     def us_by_bound(self) -> dict[str, float]:

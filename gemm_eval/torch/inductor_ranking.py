@@ -185,8 +185,6 @@ class Library:
         if not (types <= {DType.FP16, DType.BF16} and _is_timed_generation(self.arch)):
             return None
         result = self._evaluator.evaluate_problem(problem)
-        if result.high_us is None:
-            return None
         epilogue_us = 0.0
         if has_epilogue:
             c_bytes = problem.rows * problem.N * problem.types.c.bits / _BITS_PER_BYTE

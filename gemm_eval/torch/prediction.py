@@ -10,6 +10,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.evaluate import GEMMEvaluator, Lever
+from gemm_eval.evaluate.interval import sum_interval
 from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class PredictedOperation:
         name: of the operation, as torch has it, or of all that are fused: ``"aten.silu + aten.mul"``.
         phase: ``"forward"``, ``"backward"`` or ``"optimizer"``.
         kind: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"memory"`` or ``"unpriced"``.
-        low_us, high_us: the interval that holds 80% of measured times of such GEMMs; None: errors are not known.
+        low_us, high_us: the interval that holds 80% of measured times of such work; None: errors are not known.
         source: where the time comes from: ``calibrated``, ``corrected``, ``analytic``, ``peak``, or ``none``.
         detail: sizes and kernel, or why it has no price.
         flop: operations on matrices, without what masks leave out.
@@ -114,13 +115,24 @@ class ModulePrediction:
 
     @property
     def low_us(self) -> float:
-        """Sum of the lower ends of intervals, where they are known, and of times elsewhere: all errors on one side."""
-        return sum(each.latency_us if each.low_us is None else each.low_us for each in self.operations)
+        """Lower end of the interval of `latency_us` that holds 80% of measured times."""
+        return self._interval_us[0]
 
     @property
     def high_us(self) -> float:
-        """Sum of the upper ends, likewise."""
-        return sum(each.latency_us if each.high_us is None else each.high_us for each in self.operations)
+        """Upper end, likewise."""
+        return self._interval_us[1]
+
+    @property
+    def _interval_us(self) -> tuple[float, float]:
+        """The interval of the sum; operations with the same sizes err the same way."""
+        totals: dict[tuple[str, str], list[float]] = {}
+        for each in self.operations:
+            total = totals.setdefault((each.name, each.detail), [0.0, 0.0, 0.0])
+            ends = (each.latency_us if us is None else us for us in (each.low_us, each.high_us))
+            for place, us in enumerate((each.latency_us, *ends)):
+                total[place] += us
+        return sum_interval((us, low_us, high_us) for us, low_us, high_us in totals.values())
 
     @property
     def share_frac(self) -> float:

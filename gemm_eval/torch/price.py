@@ -52,8 +52,6 @@ class ModulePrices(Prices):
     cuDNN's on Hopper (torch 2.11 on an H200).
     """
 
-    has_intervals = True
-
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
         super().__init__(evaluator)
         arch = evaluator.arch

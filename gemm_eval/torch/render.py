@@ -226,7 +226,7 @@ def _facts(prediction: ModulePrediction) -> list[tuple[str, str]]:
     return [
         ("arch", prediction.arch_name),
         ("time", f"{total:,.1f} us"),
-        ("80% of GEMMs' errors", f"{prediction.low_us:,.1f} to {prediction.high_us:,.1f} us"),
+        ("80% of measured times", f"{prediction.low_us:,.1f} to {prediction.high_us:,.1f} us"),
         ("operations on matrices", f"{prediction.flop / 1e9:,.4g} GFLOP"),
         ("bytes of operands", f"{prediction.num_bytes / 1e6:,.4g} MB"),
         ("kernels", f"{len(prediction.operations):,}"),

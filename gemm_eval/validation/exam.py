@@ -171,7 +171,17 @@ class Exam(NamedTuple, Generic[T]):
         assert self.learns is not None
         for together in [sets] if self.is_joint else [[table] for table in sets]:
             predict, folds = self.predict(arch, together), self.folds(together)
-            yield from calibrate_learned(self.learns, arch, together, predict, folds, MODEL)
+            lines = list(self._main_lines(together))
+            yield from calibrate_learned(self.learns, arch, together, predict, folds, MODEL, lines)
+
+    def _main_lines(self, sets: Sequence[T]) -> Iterator[Mask]:
+        """Yield the rows [rows of all tables] of each line that is printed where no single groups are asked for."""
+        for table, rows in zip(sets, parts_of(sets), strict=True):
+            for labels, mask in self.groups(table):
+                if self.is_main({"gpu": table.gpu, "data": table.name, **labels}):
+                    line = np.zeros(sum(map(len, sets)), bool)
+                    line[rows] = mask
+                    yield line
 
 
 def gpus_with(exam: Exam[Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import ArchSpec
 from gemm_eval.extras import needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.correction import CorrectionData
@@ -39,6 +39,8 @@ _HOW: dict[str, Any] = {
 MIN_ROWS = 60
 """Rows of a group, for a correction of its own."""
 
+_MOST_WORSE_PERCENT = 0.05  # points of the error on any line of an exam, with which a correction is still on
+_MOST_SCATTER_PERCENT = 20.0  # error that is left on a line, above which what was learned of it is chance
 _TAIL = 0.01  # of the residuals, which bounds leave out
 _APART_OCTAVES = 1.0  # between two sites that are kept
 _NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
@@ -55,15 +57,16 @@ class Subject(NamedTuple):
         model_version: of its terms.
         increasing: the features with which the correction never falls.
         committed: returns the latencies by committed coefficients, and their digest by group.
-        describe: returns the group of each row, and its features, given latencies by terms alone [rows].
+        describe: returns the group of each row, and its features, given latencies by terms alone [rows]; rows of the
+            group "" have no correction.
         trees: settings of the trees that differ from the default ones.
     """
 
     name: str
     model_version: str
     increasing: Sequence[str]
-    committed: Callable[[GpuSpec, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
-    describe: Callable[[GpuSpec, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
+    committed: Callable[[Any, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
+    describe: Callable[[Any, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
     trees: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -130,7 +133,7 @@ def _learn_groups(
     learned = {}
     for group in dict.fromkeys(groups[train & (us > 0.0)].tolist()):
         rows = train & (groups == group) & (us > 0.0)
-        if rows.sum() >= MIN_ROWS:
+        if group and rows.sum() >= MIN_ROWS:
             learned[group] = learn(_take(features, rows), np.log(measured_us[rows] / us[rows]), subject)
     return learned
 
@@ -139,7 +142,7 @@ Predict = Callable[[Mask, Mask], dict[str, Floats]]
 
 
 def corrected(
-    subject: Subject, arch: GpuSpec, sets: Sequence[Table], predict: Predict, model: str, *, is_all_on: bool = False
+    subject: Subject, arch: ArchSpec, sets: Sequence[Table], predict: Predict, model: str, *, is_all_on: bool = False
 ) -> Predict:
     """Return predictions whose last, `model`, is corrected, and `PHYSICS` that are not.
 
@@ -192,14 +195,17 @@ class FittedLearned(NamedTuple):
 
 
 def calibrate_learned(
-    subject: Subject, arch: GpuSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints, model: str
-) -> Iterator[FittedLearned]:
+    subject: Subject, arch: ArchSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints,
+    model: str, lines: Sequence[Mask] = (), path: Path | None = None,
+) -> Iterator[FittedLearned]:  # fmt: skip
     """Yield a correction for each group of kernels with `MIN_ROWS` rows, fitted on all rows of some tables.
 
     Args:
         predict: fits of the terms.
         folds: label of each row; errors and intervals are of rows whose label no fit had seen.
         model: who predicts by the terms.
+        lines: rows [rows] whose errors are reported together: a correction that makes those of any line worse is off.
+        path: of the table, where tables do not say.
     """
     crossed = held_out(folds, corrected(subject, arch, sets, predict, model, is_all_on=True))
     measured_us = np.concatenate([table.measured_us for table in sets])
@@ -212,7 +218,7 @@ def calibrate_learned(
         physics, after = (np.log(measured_us[rows] / crossed[who][rows]) for who in (PHYSICS, model))
         data = tuple(
             CorrectionData(
-                data=table.name, sha256=sha256_of(table.path), num_rows=int(some.sum()),
+                data=table.name, sha256=sha256_of(path or table.path), num_rows=int(some.sum()),
                 physics_mape_percent=_mape(physics[some]), corrected_mape_percent=_mape(after[some]),
             )
             for place, table in enumerate(sets)
@@ -223,7 +229,7 @@ def calibrate_learned(
         yield FittedLearned(
             LearnedCorrection(
                 gpu=arch.name, subject=subject.name, group=group, model_version=subject.model_version,
-                is_on=_mape(after) < _mape(physics), physics=digests[group],
+                is_on=is_better(after, physics, [line[rows] for line in lines]), physics=digests[group],
                 arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=features.names,
                 num_sizes=len(features.sizes), min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
                 near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
@@ -233,6 +239,14 @@ def calibrate_learned(
             ),
             arrays.getvalue(),
         )  # fmt: skip
+
+
+def is_better(after: Floats, before: Floats, lines: Sequence[Mask]) -> bool:
+    """Return whether errors [rows] are smaller after a correction, and those of no line larger, or those of chance."""
+    pairs = [(_mape(after[line]), _mape(before[line])) for line in lines if line.any()]
+    return _mape(after) < _mape(before) and all(
+        new <= min(old + _MOST_WORSE_PERCENT, _MOST_SCATTER_PERCENT) for new, old in pairs
+    )
 
 
 def _mape(logs: Floats) -> float:

@@ -113,14 +113,14 @@ def error_figures(data: str, sha256: str, measured_us: Floats, predicted_us: Flo
 
 def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
     """Return which rows lie in the 80% interval of their regime, by the errors of all other folds."""
-    M, log_errors = timings.sizes[:, 1], timings.log_errors(predicted_us)
+    places, log_errors = timings.regime_places, timings.log_errors(predicted_us)
     inside = np.zeros(len(timings), bool)
     for fold in range(int(folds.max()) + 1):
         here = folds == fold
         others = ~here & ~timings.in_band
         if here.any() and others.any():
-            interval = interval_of(fit_intervals(M[others], log_errors[others]))
-            low, high = (np.log(ends)[regime_places(M[here])] for ends in interval)
+            interval = interval_of(fit_intervals(places[others], log_errors[others]))
+            low, high = (np.log(ends)[places[here]] for ends in interval)
             inside[here] = (log_errors[here] >= low) & (log_errors[here] <= high)
     return inside
 

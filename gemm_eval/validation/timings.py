@@ -15,6 +15,7 @@ import pandas as pd
 from gemm_eval.arch import ClockState, L2State
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.models.gpu import regime_places
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
@@ -146,6 +147,12 @@ class Timings(Table):
     def kernel_us(self) -> Floats:
         """Measured time of each row without what the measurement added, in microseconds."""
         return np.maximum(self.measured_us - self.timer_us, LEAST_KERNEL_US)
+
+    @cached_property
+    def regime_places(self) -> npt.NDArray[np.intp]:
+        """Place of each row's regime in intervals, [rows]."""
+        G, M, K, N = self.sizes.T
+        return regime_places(M, G, K, N)
 
     def log_errors(self, predicted_us: Floats) -> Floats:
         """Return log(measured / predicted) of each row's kernels alone, [rows]; predictions contain `timer_us`."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.triton import KernelCode, MainLoop, TritonConfig
+from gemm_eval.models.gpu.calibration import Origin
+from gemm_eval.models.gpu.triton import KernelCode, MainLoop, TritonConfig, TritonTimes
 from gemm_eval.workload import GemmProblem
 
 SIZES = (128, 64, 32, 16)
@@ -50,12 +51,13 @@ class FakeModel:
     def estimate_code(self, arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> KernelCode:
         return code_of(config)
 
-    def triton_times_us(
+    def triton_times(
         self, arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
     ) -> Any:
         pairs = [(config, code.is_compiled) for config, code in zip(configs, codes, strict=True)]
         self.asked += pairs
-        return np.array([self.time_us(*pair) for pair in pairs])
+        us = np.array([self.time_us(*pair) for pair in pairs], float)
+        return TritonTimes(us, 0.9 * us, 1.1 * us, us, Origin(True, arch.name, ""))
 
 
 def area(config: TritonConfig, is_compiled: bool) -> float:

@@ -212,9 +212,9 @@ def test_code_that_cannot_be_read_is_noted_and_the_estimate_stands(on_gpu: FakeD
 
 def test_the_model_is_given_what_the_machine_code_says() -> None:
     class Remembers(FakeModel):
-        def triton_times_us(self, arch: Any, problem: Any, configs: Any, codes: Any) -> Any:
+        def triton_times(self, arch: Any, problem: Any, configs: Any, codes: Any) -> Any:
             self.codes = list(codes)
-            return super().triton_times_us(arch, problem, configs, codes)
+            return super().triton_times(arch, problem, configs, codes)
 
     model = Remembers(area)
     ranking = pruner(model=model, read_code=None).rank(quick(), CALL)

@@ -364,7 +364,7 @@ def test_arguments_come_by_position_or_by_name() -> None:
 
 def test_an_unknown_kind_of_kernel_keeps_all_and_warns() -> None:
     class Refuses(FakeModel):
-        def triton_times_us(self, *args: Any) -> Any:
+        def triton_times(self, *args: Any) -> Any:
             raise UnsupportedError("no such tensor core")
 
     chooser = pruner(top_k=1, model=Refuses(area))

@@ -68,14 +68,14 @@ def check(r: GEMMResult, ev: GEMMEvaluator) -> None:
     assert sum(r.traffic.values()) == r.dram_bytes
     assert min(r.traffic.values()) >= 0
     assert compulsory_bytes(p) <= r.dram_bytes
-    assert all(us >= 0 for name, us in r.breakdown.items() if name != "hidden_us")
+    assert all(us >= 0 for name, us in r.breakdown.items() if name not in ("hidden_us", "correction_us"))
     assert 0 < r.utilization_frac <= 1 + 1e-9
     assert r.utilization_frac == pytest.approx(r.tflop_per_s / arch.peak_tflop_per_s(p.input_dtype), rel=1e-12)
     slack = 1 + 1e-6  # a pipeline counts unrounded bytes
     needed = arch.launch_us + sum(us for name, us in r.breakdown.items() if name.startswith("reduction"))
-    assert r.latency_us * slack >= needed + max(r.compute_us, r.dram_us) * (1 - 1e-6)
-    assert r.latency_us * slack >= compulsory_bytes(p) / (arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac)
-    assert r.dram_gb_per_s <= arch.dram_gb_per_s * slack
+    assert r.physics_us * slack >= needed + max(r.compute_us, r.dram_us) * (1 - 1e-6)
+    assert r.physics_us * slack >= compulsory_bytes(p) / (arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac)
+    assert r.dram_bytes <= arch.dram_gb_per_s * slack * 1e3 * r.physics_us
     assert r.flop == p.flop
     assert 0 < r.sram_used_bytes <= arch.sram_usable_bytes
     assert 1 <= r.active_cores <= math.prod(r.mapping.partition) <= arch.num_cores
@@ -83,7 +83,7 @@ def check(r: GEMMResult, ev: GEMMEvaluator) -> None:
     assert r.bound in ("compute", "vector", "dram", "shared", "noc", "feed", "reduction", "launch")
     assert r.energy_pj is None or (math.isfinite(r.energy_pj) and r.energy_pj > 0)
     assert (r.source, r.model_version, r.arch_name) == (
-        "calibrated" if arch.calibration else "analytic",
+        "corrected" if r.breakdown["correction_us"] else "calibrated" if arch.calibration else "analytic",
         "multicore-4",
         arch.name,
     )

@@ -16,6 +16,7 @@ from gemm_eval.arch import GpuSpec, data_root, list_archs, load_arch
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
+    Interval,
     RegimeInterval,
     calibration,
     calibration_stamp,
@@ -28,7 +29,6 @@ from gemm_eval.models.gpu.attention import ATTENTION_FAMILIES, ATTENTION_LIBRARI
 from gemm_eval.models.gpu.calibration import (
     ALIKE,
     OTHER_SMS,
-    REGIMES_OF_M,
     Calibration,
     ErrorFigures,
     Origin,
@@ -37,7 +37,6 @@ from gemm_eval.models.gpu.calibration import (
     chip_of,
     load_calibration,
     nearest_first,
-    regime_place,
     regime_places,
 )
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT, Coefficient
@@ -425,15 +424,20 @@ def interval(gpu: str | GpuSpec, library: str = "cublas", family: str = "sm90_wg
     return interval_for(arch, library, family, question, GPU_MODEL_VERSION, is_corrected=False)
 
 
-def test_regimes_of_rows() -> None:
-    assert [regime_place(M) for M in ROWS.tolist()] == regime_places(ROWS).tolist() == [0, 0, 1, 1, 2, 2]
+def test_regimes_of_gemms() -> None:
+    interval = Interval((0.1, 0.2, 0.3, 0.4, 0.5), (1.1, 1.2, 1.3, 1.4, 1.5))
+    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 8, 64, 100), (2, 8, 64, 100)]
+    places = [interval.low_frac.index(interval.of_size(*of)[0]) for of in sizes]
+    G, M, K, N = np.array(sizes).T
+
+    assert regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
     rng = np.random.default_rng(0)
     M = np.repeat([4, 64, 1024], 2000)
     log_errors = rng.normal(0.0, np.repeat([0.05, 0.1, 0.2], 2000))
-    found = interval_of(fit_intervals(M, log_errors))
+    found = interval_of(fit_intervals(regime_places(M), log_errors))
     factors = np.exp(log_errors)
     inside = (factors >= np.array(found.low_frac)[regime_places(M)]) & (
         factors <= np.array(found.high_frac)[regime_places(M)]
@@ -445,14 +449,14 @@ def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
 
 def test_a_regime_of_few_rows_has_the_quantiles_of_all() -> None:
     M = np.array([4] * 50 + [1024])
-    found = fit_intervals(M, np.linspace(-0.1, 0.1, 51))
+    found = fit_intervals(regime_places(M), np.linspace(-0.1, 0.1, 51))
 
     assert [item.regime for item in found] == ["decode", "all"]
     assert interval_of(found).high_frac[2] == pytest.approx(math.exp(found[1].high_log))
 
 
 def test_a_prediction_lies_in_its_interval_whatever_its_bias() -> None:
-    low, high = interval_of(fit_intervals(np.full(50, 8), np.full(50, 0.3))).of_rows(8)
+    low, high = interval_of(fit_intervals(np.zeros(50, np.intp), np.full(50, 0.3))).of_size(1, 8, 64, 64)
     assert (low, high) == (1.0, pytest.approx(math.exp(0.3)))
 
 
@@ -475,7 +479,7 @@ def test_where_nothing_was_fitted_intervals_are_wider() -> None:
     assert changed == interval_of(fitted, ALIKE)
     # of one GPU's errors and what carrying over adds, neither is lost and both are told in squares
     assert math.log(changed.high_frac[0]) == pytest.approx(math.hypot(math.log(own.high_frac[0]), ALIKE))
-    for place in range(len(REGIMES_OF_M)):
+    for place in range(len(own.low_frac)):
         assert alike.high_frac[place] == changed.high_frac[place]
         assert alike.low_frac[place] < own.low_frac[place] < 1.0 < own.high_frac[place] < alike.high_frac[place]
 
@@ -486,8 +490,8 @@ def test_another_generation_is_wider_still_and_defaults_are_widest() -> None:
     defaults = interval("v100", family="sm70_mma")
 
     assert ALIKE < OTHER_SMS
-    assert max(of_ampere.high_frac) < 2.0
-    assert (min(defaults.low_frac), max(defaults.high_frac)) == (0.5, 2.0)
+    assert max(of_ampere.high_frac) < 1.5
+    assert (min(defaults.low_frac), max(defaults.high_frac)) == pytest.approx((1 / 1.5, 1.5))
     assert of_ada.high_frac != of_ampere.high_frac
 
 

@@ -14,8 +14,12 @@ from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec, occupancy_of_cta
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.models.gpu.correction import physics_digest
+from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.models.gpu.triton import (
+    TRITON,
     TRITON_COEFFICIENTS,
+    TRITON_VERSION,
     KernelCode,
     MainLoop,
     MmaCount,
@@ -27,6 +31,7 @@ from gemm_eval.models.gpu.triton import (
     triton_calibration_path,
     triton_coefficients,
     triton_costs,
+    triton_times,
     triton_times_us,
 )
 from gemm_eval.models.gpu.triton.model import tensor_cycles
@@ -394,3 +399,25 @@ def test_mma_sync_of_weight_only_kernels_is_counted_as_compiled() -> None:
         assert found.loop.shared_wavefronts == pytest.approx(code.loop.shared_wavefronts, rel=0.3), key
         num_checked += 1
     assert num_checked > 50
+
+
+@pytest.mark.parametrize("group", ["f16", "fp8", "f16-int4", "f16-estimated", "fp8-estimated", "f16-int4-estimated"])
+def test_committed_corrections_are_better_than_the_terms(group: str) -> None:
+    learned, _ = load_learned(learned_path("h200-sxm", TRITON, group))
+    assert learned.is_on
+    assert learned.physics == physics_digest(triton_coefficients(H200)[0], TRITON_VERSION)
+    assert all(item.corrected_mape_percent < 0.6 * item.physics_mape_percent for item in learned.data)
+
+
+def test_corrections_are_of_the_gpu_that_was_timed_and_of_its_like() -> None:
+    configs = [CONFIG, CONFIG._replace(block_m=64, num_warps=4)]
+    codes = [CODE, estimate_code(H200, PROBLEM, configs[1])]
+    times = triton_times(H200, PROBLEM, configs, codes)
+    assert (times.physics_us == triton_costs(H200, PROBLEM, configs, codes).latency_us).all()
+    assert (times.latency_us != times.physics_us).all()
+    assert (times.low_us < times.latency_us).all()
+    assert (times.latency_us < times.high_us).all()
+    other = triton_times(A100, PROBLEM, configs, [estimate_code(A100, PROBLEM, config) for config in configs])
+    assert not other.origin.is_calibrated
+    assert (other.latency_us == other.physics_us).all()
+    assert (other.low_us < other.latency_us).all()

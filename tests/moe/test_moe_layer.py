@@ -23,6 +23,7 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.evaluate import ProblemBatch
+from gemm_eval.evaluate.interval import CORRECTION
 from gemm_eval.models.gpu import LayerShape, default_layer_library, layer_libraries
 from gemm_eval.moe import BREAKDOWN, ExpertCounts, ExpertWeights
 from gemm_eval.workload import GemmTypes
@@ -178,7 +179,7 @@ def test_terms_add_up(evaluator: GEMMEvaluator, distribution: str, rank: Any) ->
     result = layer(evaluator, distribution=distribution, rank=rank, ep=4, num_shared_experts=1, dtype="fp16")
     assert tuple(result.breakdown) == BREAKDOWN
     assert sum(result.breakdown.values()) == result.latency_us
-    assert all(us >= 0 for us in result.breakdown.values())
+    assert all(us >= 0 for term, us in result.breakdown.items() if term != CORRECTION)
     assert len(result.draws) == (1 if str(result.layer.distribution) == "balanced" else 5)
     for draw in result.draws:
         assert sum(draw.breakdown.values()) == pytest.approx(draw.latency_us, rel=1e-12)
@@ -208,9 +209,8 @@ def test_shared_experts_cost_their_gemms_and_an_activation(evaluator: GEMMEvalua
     alone, both = layer(evaluator, dtype="fp16"), layer(evaluator, dtype="fp16", num_shared_experts=1)
     gemms = evaluator.evaluate_many([(1, 64, 256, 256), (1, 64, 128, 256)], "fp16")
 
-    assert {term: both.breakdown[term] for term in BREAKDOWN[:-1]} == {
-        term: alone.breakdown[term] for term in BREAKDOWN[:-1]
-    }
+    others = [term for term in BREAKDOWN if term != "shared_us"]
+    assert {term: both.breakdown[term] for term in others} == {term: alone.breakdown[term] for term in others}
     assert both.breakdown["shared_us"] > gemms["latency_us"].sum()
     assert both.flop == alone.flop + sum(2 * 64 * 256 * 128 * n for n in (2, 1))
 
@@ -407,6 +407,56 @@ def test_explain_names_what_matters() -> None:
         "bound by",
     ):
         assert words in text
+
+
+INTERVALS: list[tuple[str, dict[str, Any]]] = [
+    ("b200", {"dtype": "fp8_block"}),
+    ("b200", {"dtype": "nvfp4", "ep": 8, "distribution": "power_law_1.2", "num_shared_experts": 1}),
+    ("h200-sxm", {"dtype": "bf16", "distribution": "uniform", "rank": "mean", "ep": 4, "num_draws": 2}),
+    ("h200-sxm", {"dtype": "bf16", "library": "cublas"}),
+    ("h200-sxm", {"dtype": "bf16", "library": "torch"}),
+    ("l40s", {"dtype": "bf16", "num_shared_experts": 1}),
+    ("tpu-v4", {"dtype": "bf16"}),
+    (CHIP, {"dtype": "fp16", "num_shared_experts": 1}),
+]
+
+
+@pytest.mark.parametrize(("arch", "options"), INTERVALS)
+@pytest.mark.parametrize("num_tokens", [1, 3000])
+def test_an_interval_is_around_the_sum_of_the_terms(arch: str, options: dict[str, Any], num_tokens: int) -> None:
+    result = moe_layer(arch, num_tokens, 4096, 1024, 64, 4, **options)
+    assert result.low_us < result.latency_us < result.high_us < 4.01 * result.low_us
+    assert sum(result.breakdown.values()) == pytest.approx(result.latency_us, rel=1e-12)
+    assert (result.source == "corrected") == (result.breakdown[CORRECTION] != 0.0)
+    assert "80% of measured times are expected within" in result.explain()
+    assert result.to_dict()["low_us"] == result.low_us
+
+
+def test_the_correction_is_of_timed_kernels_on_the_gpu_they_were_timed_on() -> None:
+    sizes, options = (256, 6144, 2560, 160, 8), {"ep": 8, "dtype": "fp8_block"}
+    b200 = load_arch("b200", GpuSpec)
+    of_model = moe_layer(b200, *sizes, **options, correction=False)
+    corrected = moe_layer(b200, *sizes, **options)
+    evaluator = GEMMEvaluator(b200, correction=False)
+    assert (of_model.source, of_model.breakdown[CORRECTION]) == ("calibrated", 0.0)
+    assert moe_layer(evaluator, *sizes, **options) == of_model
+    assert corrected.source == "corrected"
+    assert corrected.latency_us == pytest.approx(of_model.latency_us + corrected.breakdown[CORRECTION])
+    assert "correction" in corrected.explain()
+    changed = moe_layer(b200.with_(dram_gb_per_s=b200.dram_gb_per_s / 2), *sizes, **options)
+    assert changed.source == "analytic"
+    assert changed.high_us / changed.latency_us > corrected.high_us / corrected.latency_us
+    other_generation = moe_layer("l40s", *sizes, ep=8, dtype="bf16")
+    assert (other_generation.source, other_generation.breakdown[CORRECTION]) == ("analytic", 0.0)
+    own_tile = moe_layer("a100-sxm-80gb", *sizes, ep=8, dtype="bf16", library="triton/64x64x32")
+    assert own_tile.breakdown[CORRECTION] == 0.0 != moe_layer("a100-sxm-80gb", *sizes, ep=8).breakdown[CORRECTION]
+
+
+def test_a_factor_is_of_all_draws_of_a_layer() -> None:
+    result = moe_layer("b200", 512, 6144, 2560, 160, 8, ep=8, dtype="fp8_block", distribution="power_law_1.2")
+    of_draws = [draw.breakdown[CORRECTION] / (draw.latency_us - draw.breakdown[CORRECTION]) for draw in result.draws]
+    assert of_draws == pytest.approx([of_draws[0]] * 5)
+    assert of_draws[0] != 0.0
 
 
 def test_rows_of_draws() -> None:

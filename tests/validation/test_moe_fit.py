@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, MoeLayer, moe_layers
-from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.models.gpu import calibration_path, coefficients_for, library_of, load_calibration
+from gemm_eval.arch import GpuSpec, data_root, load_arch
+from gemm_eval.models.gpu import (
+    GPU_MODEL_VERSION,
+    MOE,
+    calibration_path,
+    coefficients_for,
+    library_of,
+    load_calibration,
+    physics_digest,
+)
 from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.moe import ExpertCounts, group_limited_counts
-from gemm_eval.validation.exam import FITTED, MODEL, score
+from gemm_eval.validation.exam import FITTED, MODEL, gpus_with, score
+from gemm_eval.validation.learned import PHYSICS, is_better
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.subjects import experts
 from gemm_eval.validation.subjects.experts_tables import ExpertTable, LayerTable
@@ -88,9 +99,59 @@ def test_lines_by_regime_and_model(planted: LayerTable, monkeypatch: pytest.Monk
     assert sum(by_group[name][MODEL].num for name in ("decode", "mid", "prefill")) == len(planted)
     assert by_group["all"][MODEL].mape_frac < min(0.05, by_group["all"][FITTED].mape_frac)
     calibration = experts.calibrate_layers(A100, planted)
-    assert calibration.errors[0].mape_percent == pytest.approx(100.0 * by_group["all"][MODEL].mape_frac, abs=1e-3)
+    assert calibration.errors[0].mape_percent == pytest.approx(100.0 * by_group["all"][PHYSICS].mape_frac, abs=1e-3)
     assert calibration.fitted == experts.free_coefficients(FAMILIES["triton_moe"])
     assert set(calibration.coefficients) == set(FAMILIES["triton_moe"].defaults)
+
+
+CORRECTIONS = sorted((data_root() / "calibration").glob(f"*/learned/{MOE}-*.yaml"))
+
+
+def test_every_table_of_layers_has_a_correction() -> None:
+    expected = {
+        learned_path(gpu, MOE, library_of(timings.library).family(load_arch(gpu, GpuSpec), timings.types))
+        for gpu in gpus_with(experts.exam())
+        for timings in experts.tables(gpu).values()
+        if isinstance(timings, LayerTable)
+    }
+    assert set(CORRECTIONS) == expected
+
+
+@pytest.mark.parametrize("path", CORRECTIONS, ids=lambda path: f"{path.parent.parent.name} {path.stem}")
+def test_a_correction_is_of_the_committed_model_and_gains_held_out(path: Path) -> None:
+    correction, trees = load_learned(path)
+    (calibrated,) = path.parent.parent.glob(f"*-{correction.group}.yaml")
+    coefficients = load_calibration(calibrated).complete()
+    assert correction.physics == physics_digest(coefficients, GPU_MODEL_VERSION)
+    assert len(trees.roots) > 0
+    (data,) = correction.data
+    if correction.is_on:
+        assert data.corrected_mape_percent < data.physics_mape_percent
+    widest = correction.intervals[-1]
+    assert widest.low_log < 0.0 < widest.high_log
+
+
+def test_a_correction_that_makes_a_line_worse_is_off() -> None:
+    before = np.full(300, 0.15)
+    after = np.repeat([0.05, 0.1, 0.16], 100)
+    lines = [np.arange(300) // 100 == third for third in range(3)]
+    assert is_better(after, before, lines[:2])
+    assert not is_better(after, before, lines)
+    assert not is_better(before, before, [])
+    assert not is_better(3.0 * after, 3.0 * before, lines[:2])  # too far off to have learned
+
+
+def test_answers_are_those_that_the_correction_learned_from() -> None:
+    """Public answers, whose loads are drawn as those of the exam are, lie nearer to the timings."""
+    timings = table("b200", "deepgemm-fp8_block")
+    timings = timings.select(np.arange(len(timings)) % 97 == 0)
+    layers, row_of = timings.layers(0)
+    errors = []
+    for correction in (False, True):
+        answers = moe_layers("b200", layers, library="deepgemm", l2="warm", correction=correction, progress=False)
+        us = np.bincount(row_of, answers["latency_us"]) / np.bincount(row_of)
+        errors.append(np.abs(us / timings.measured_us - 1.0).mean())
+    assert errors[1] < 0.8 * errors[0]
 
 
 def test_layers_are_those_of_the_rows(planted: LayerTable) -> None:
@@ -222,7 +283,7 @@ def test_what_is_scored_is_what_users_get(gpu: str, name: str) -> None:
             for row in timings.frame.itertuples()
         ]  # fmt: skip
         evaluator = GEMMEvaluator(arch, disk_cache=False)
-        found = moe_layers(evaluator, layers, library=timings.library, l2=l2, progress=False)
+        found = moe_layers(evaluator, layers, library=timings.library, l2=l2, correction=False, progress=False)
         assert found["latency_us"] == pytest.approx(predicted, rel=1e-9)
 
 

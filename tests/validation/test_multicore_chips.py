@@ -14,11 +14,15 @@ from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.arch import calibration_file, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate.chip_correction import CHIPS
 from gemm_eval.evaluate.explain_multicore import spec_changes
+from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.validation.exam import FITTED, MODEL
 from gemm_eval.validation.subjects import chips
 from gemm_eval.validation.subjects.chip_timings import TimingSet, chips_with_timings, read_chip_timings
 
+CORRECTED = ("arc-pro-b60", "tpu-v4")
 CALIBRATED = ("arc-pro-b60", "ipu-gc200", "rk3588-npu", "tpu-v4", "wormhole-n150")
 
 
@@ -207,9 +211,35 @@ def test_calibrations_are_of_this_model_and_in_range(name: str) -> None:
         field = next(part for part in path.split(".") if part in chips.RANGES)
         assert chips.RANGES[field][0] < value <= chips.RANGES[field][1]
         assert arch.provenance[path].kind == "fitted"
-    assert GEMMEvaluator(arch).evaluate(1, 128, 512, 512).source == "calibrated"
+    result = GEMMEvaluator(arch).evaluate(1, 128, 512, 512)
+    assert result.source == ("corrected" if name in CORRECTED else "calibrated")
+    assert result.low_us <= result.latency_us <= result.high_us
     assert GEMMEvaluator(plain).evaluate(1, 128, 512, 512).source == "analytic"
     assert GEMMEvaluator(arch.with_(num_cores=2)).evaluate(1, 128, 512, 512).source == "analytic"
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_corrections_of_chips_are_better_and_keep_the_choice(name: str) -> None:
+    learned, _ = load_learned(learned_path(name, CHIPS, "f16"))
+    assert learned.is_on
+    assert all(item.corrected_mape_percent < item.physics_mape_percent for item in learned.data)
+    arch = load_arch(name, MulticoreSpec)
+    corrected, plain = GEMMEvaluator(arch), GEMMEvaluator(arch.with_(notes="changed"))
+    problems = [(1, M, K, N) for M in (16, 333, 2048) for K, N in ((1024, 3072), (4096, 512))]
+    table, changed = (evaluator.evaluate_many(problems) for evaluator in (corrected, plain))
+    assert set(table["source"]) == {"corrected"}
+    assert set(changed["source"]) == {"analytic"}
+    np.testing.assert_allclose(table["physics_us"], changed["latency_us"], rtol=1e-12)
+    assert (np.abs(np.log(table["latency_us"] / table["physics_us"])) <= MAX_LOG_FACTOR + 1e-9).all()
+    for row, sizes in enumerate(problems):
+        result, other = corrected.evaluate(*sizes), plain.evaluate(*sizes)
+        assert (result.mapping, result.latency_us) == (other.mapping, table["latency_us"][row])
+        assert (result.low_us, result.high_us) == (table["low_us"][row], table["high_us"][row])
+        assert result.low_us < result.latency_us < result.high_us
+        assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+        assert corrected.evaluate_mapping(result.problem, result.mapping).latency_us == result.latency_us
+    assert "by what timings of such GEMMs on this chip showed" in result.explain()
+    assert corrected.evaluate_grouped((64, 64), 512, 512).source == "calibrated"
 
 
 def test_a_calibration_of_another_chip_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton.arguments import reject_configs, shared_bytes_bounds
-from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
+from gemm_eval.evaluate.interval import source_of
+from gemm_eval.models.gpu.triton import KernelCode, TritonConfig, TritonTimes
 from gemm_eval.workload import GemmProblem
 
 
@@ -21,7 +19,8 @@ from gemm_eval.workload import GemmProblem
 class Verdict:
     """The verdict on one config: why it falls, or what is to be said of one that stays.
 
-    `time_us` is predicted, None where it is not; `is_compiled`: the prediction knows its machine code.
+    `time_us` is predicted, None where it is not; 80% of measured times are expected within `low_us` to `high_us`.
+    `is_compiled`: the prediction knows its machine code.
     """
 
     config: TritonConfig
@@ -30,6 +29,8 @@ class Verdict:
     is_compiled: bool
     is_kept: bool
     reason: str
+    low_us: float | None = None
+    high_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Ranking:
         num_compiled: configs that were compiled, or found compiled.
         compile_s: how long that took, their machine code's reading and all.
         notes: what was out of the ordinary.
+        source: ``corrected`` or ``calibrated`` where times were fitted on this GPU, with or without what timings showed
+            beyond the terms of the model; else ``analytic``.
     """
 
     kernel: str
@@ -54,6 +57,7 @@ class Ranking:
     num_compiled: int = 0
     compile_s: float = 0.0
     notes: tuple[str, ...] = ()
+    source: str = "analytic"
 
     @property
     def kept(self) -> list[Any]:
@@ -69,7 +73,8 @@ class Ranking:
         lines = [title, *self.notes]
         for number, verdict in enumerate(self.verdicts, 1):
             by = "code" if verdict.is_compiled else "estimate"
-            time = "" if verdict.time_us is None else f"{verdict.time_us:.2f} us, {by}: "
+            ends = "" if verdict.low_us is None else f" ({verdict.low_us:.2f} to {verdict.high_us:.2f})"
+            time = "" if verdict.time_us is None else f"{verdict.time_us:.2f} us{ends}, {by}: "
             reason = f": {verdict.reason}" if verdict.reason else ""
             lines.append(f"{number:4d}  {verdict.config}  {time}{'stays' if verdict.is_kept else 'falls'}{reason}")
         return "\n".join(lines)
@@ -88,10 +93,10 @@ class TritonModel(Protocol):
     def estimate_code(self, arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> KernelCode:
         """Return what the code of a config is expected to be."""
 
-    def triton_times_us(
+    def triton_times(
         self, arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
-    ) -> npt.NDArray[np.float64]:
-        """Return the predicted time of each config; infinite if it cannot be launched."""
+    ) -> TritonTimes:
+        """Return the predicted time of each config, infinite if it cannot be launched, and the interval around it."""
 
 
 CodeOf = Callable[[Sequence[int]], Sequence[KernelCode | str | None]]
@@ -115,13 +120,11 @@ def rank_configs(
     )
     for i in kept:
         ranker.reasons[i] = ""
-    verdicts = tuple(
-        Verdict(configs[i], given[i], ranker.times[i], i in ranker.compiled, i in kept, ranker.reasons[i])
-        for i in (*kept, *others)
-    )
+    verdicts = tuple(ranker.verdict(i, given[i], is_kept=i in kept) for i in (*kept, *others))
     return Ranking(
-        kernel, arch.name, problem, verdicts, is_small, ranker.num_compiled, ranker.compile_s, tuple(ranker.notes)
-    )
+        kernel, arch.name, problem, verdicts, is_small, ranker.num_compiled, ranker.compile_s, tuple(ranker.notes),
+        ranker.source,
+    )  # fmt: skip
 
 
 class _Ranker:
@@ -132,6 +135,8 @@ class _Ranker:
     ) -> None:
         self.arch, self.problem, self.configs, self.model = arch, problem, configs, model
         self.times: list[float | None] = [None] * len(configs)
+        self.ends: dict[int, tuple[float, float]] = {}
+        self.source = "analytic"
         self.codes: dict[int, KernelCode] = {}
         self.compiled: set[int] = set()  # those whose code is known to launch
         self.reasons = [""] * len(configs)
@@ -163,6 +168,11 @@ class _Ranker:
             self.reasons[i] = f"number {position}: the best {k} stay"
         return ranked[:k], False
 
+    def verdict(self, i: int, given: Any, *, is_kept: bool) -> Verdict:
+        time_us, is_compiled = self.times[i], i in self.compiled
+        ends = (None, None) if time_us is None else self.ends[i]
+        return Verdict(self.configs[i], given, time_us, is_compiled, is_kept, self.reasons[i], *ends)
+
     def _by_rules(self) -> list[int]:
         """Return indices of the configs that rules leave; if they leave none, of those that can run at all."""
         rejections = reject_configs(self.arch, self.problem, self.configs)
@@ -184,11 +194,12 @@ class _Ranker:
 
     def _predict(self, indices: list[int], reason: str) -> list[int]:
         configs, codes = [self.configs[i] for i in indices], [self.codes[i] for i in indices]
-        times = self.model.triton_times_us(self.arch, self.problem, configs, codes)
+        times = self.model.triton_times(self.arch, self.problem, configs, codes)
+        self.source = source_of(times.origin, *(float(us.min()) for us in (times.latency_us, times.physics_us)))
         fine: list[int] = []
-        for i, time_us in zip(indices, times, strict=True):
+        for i, time_us, *ends in zip(indices, *(us.tolist() for us in times[:3]), strict=True):
             if math.isfinite(time_us):
-                self.times[i] = float(time_us)
+                self.times[i], self.ends[i] = time_us, tuple(ends)
                 fine.append(i)
             else:
                 self.times[i] = None

@@ -101,8 +101,11 @@ if TYPE_CHECKING:
         unpack_gpu_cost,
     )
     from gemm_eval.models.gpu.moe import (
+        MOE,
         LayerShape,
         default_layer_library,
+        layer_answers,
+        layer_features,
         layer_libraries,
         layer_terms,
         padded_sizes,
@@ -136,7 +139,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "COEFFICIENTS", "COVERAGE_FRAC", "FEATURES", "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE", "LEAF", "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR",
-    "MOE_LAYER", "MOST_OF_KERNEL_LOG", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES",
+    "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES",
     "STREAM_K", "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration", "CalibrationFile",
     "Carried", "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "ErrorFigures", "GpuCost", "HeldOut",
     "Interval", "Joined", "LayerShape", "Library", "LoadRules", "Origin", "Packed", "PackedCorrection", "Quantization",
@@ -145,12 +148,13 @@ __all__ = [
     "default_grouped_library", "default_layer_library", "default_library", "depthwise_us", "describe",
     "few_channels_us", "find_correction", "fit_intervals", "has_few_channels_on_cuda_cores", "has_sms_of",
     "implicit_gemm_us", "interval_carried", "interval_for", "interval_of", "is_preset", "join_packed",
-    "launched_resources", "layer_libraries", "layer_terms", "least_shortage", "library_of", "library_of_family",
-    "list_needs", "load_bytes_of", "load_calibration", "load_correction", "load_rules", "loads_of", "nearest_corrected",
-    "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels", "pack_limits",
-    "pack_no_kernels", "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest",
-    "preset_of", "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default", "say_tiles",
-    "split_by_size", "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
+    "launched_resources", "layer_answers", "layer_features", "layer_libraries", "layer_terms", "least_shortage",
+    "library_of", "library_of_family", "list_needs", "load_bytes_of", "load_calibration", "load_correction",
+    "load_rules", "loads_of", "nearest_corrected", "pack_bound_columns", "pack_coefficients", "pack_correction",
+    "pack_gpu", "pack_kernels", "pack_limits", "pack_no_kernels", "pack_w4a16_coefficients", "pad_problem",
+    "padded_sizes", "padding_to", "physics_digest", "preset_of", "quantization_of", "quantize_rows", "question_of",
+    "regime_places", "say_default", "say_tiles", "split_by_size", "step_elems", "switch_us", "tile_names",
+    "unpack_config", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -36,12 +36,16 @@ MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
 _ALL = "all"
+_REGIMES = (*(name for name, _, _ in REGIMES_OF_M), "uneven", "batched")
+"""Regimes of intervals: batched GEMMs, then those whose N or K no tile of 64 divides, then the rest by M."""
+_UNEVEN, _BATCHED = _REGIMES.index("uneven"), _REGIMES.index("batched")
+_EVEN = 64
 ALIKE, OTHER_SMS = 0.02, 0.15
 """Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
 another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
 timings are known."""
 
-_OF_DEFAULTS = math.log(2.0)
+_OF_DEFAULTS = math.log(1.5)  # where nothing was fitted: `python -m tools.left_out`
 _ENDS = np.array([most for _, _, most in REGIMES_OF_M if most is not None])
 
 
@@ -50,52 +54,49 @@ class RegimeInterval(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    regime: str = Field(description="decode, mid or prefill, by rows M; or all")
+    regime: str = Field(description="decode, mid or prefill, by rows M; uneven, batched; or all")
     num_rows: int = Field(description="timings of the regime")
     low_log: float = Field(le=0.0, description="10th percentile, at most 0")
     high_log: float = Field(ge=0.0, description="90th percentile, at least 0")
 
     @model_validator(mode="after")
     def _check(self) -> RegimeInterval:
-        names = [*(name for name, _, _ in REGIMES_OF_M), _ALL]
+        names = [*_REGIMES, _ALL]
         if self.regime not in names:
             raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
         return self
 
 
 class Interval(NamedTuple):
-    """What a predicted latency is multiplied by, for each of `REGIMES_OF_M`."""
+    """What a predicted latency is multiplied by, for each regime (`regime_places`)."""
 
     low_frac: tuple[float, ...]
     high_frac: tuple[float, ...]
 
-    def of_rows(self, M: int) -> tuple[float, float]:
-        """Return both factors for a GEMM of M rows."""
-        place = regime_place(M)
+    def of_size(self, G: int, M: int, K: int, N: int) -> tuple[float, float]:
+        """Return both factors for a GEMM."""
+        place = sum(most is not None and most < M for _, _, most in REGIMES_OF_M)
+        place = _BATCHED if G > 1 else _UNEVEN if K % _EVEN or N % _EVEN else place
         return self.low_frac[place], self.high_frac[place]
 
 
-def regime_place(M: int) -> int:
-    """Return the place of a number of rows in `REGIMES_OF_M`."""
-    return sum(most is not None and most < M for _, _, most in REGIMES_OF_M)
+def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDArray[np.intp]:
+    """Return the place of each GEMM's regime in the factors of `Interval`, [rows]; of groups M is the mean, G is 1."""
+    is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
+    places = np.where(is_uneven, _UNEVEN, np.searchsorted(_ENDS, M))
+    return np.where(np.asarray(G) > 1, _BATCHED, places)
 
 
-def regime_places(M: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Return `regime_place` of each."""
-    return np.searchsorted(_ENDS, M)
-
-
-def fit_intervals(M: npt.NDArray[np.int64], log_errors: npt.NDArray[np.float64]) -> tuple[RegimeInterval, ...]:
+def fit_intervals(places: npt.NDArray[np.intp], log_errors: npt.NDArray[np.float64]) -> tuple[RegimeInterval, ...]:
     """Return the intervals of each regime that has rows enough, and of all rows.
 
     Args:
-        M: [rows].
+        places: [rows], as of `regime_places`.
         log_errors: [rows], log(measured / predicted) by fits that had not seen the row's pair.
     """
-    places = regime_places(M)
     found = []
-    for place, name in enumerate([*(name for name, _, _ in REGIMES_OF_M), _ALL]):
-        mask = np.ones(len(M), bool) if name == _ALL else places == place
+    for place, name in enumerate([*_REGIMES, _ALL]):
+        mask = np.ones(len(places), bool) if name == _ALL else places == place
         if np.count_nonzero(mask) >= MIN_INTERVAL_ROWS or name == _ALL:
             tail = (1.0 - COVERAGE_FRAC) / 2.0
             low, high = np.quantile(log_errors[mask], (tail, 1.0 - tail)).tolist()
@@ -112,7 +113,7 @@ def fit_intervals(M: npt.NDArray[np.int64], log_errors: npt.NDArray[np.float64])
 def interval_of(found: Sequence[RegimeInterval], carried_log: float = 0.0) -> Interval:
     """Return the factors of fitted intervals; `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds."""
     by_name = {item.regime: item for item in found}
-    items = [by_name.get(name, by_name[_ALL]) for name, _, _ in REGIMES_OF_M]
+    items = [by_name.get(name, by_name[_ALL]) for name in _REGIMES]
     return _interval(
         (-math.hypot(item.low_log, carried_log) for item in items),
         (math.hypot(item.high_log, carried_log) for item in items),
@@ -122,12 +123,12 @@ def interval_of(found: Sequence[RegimeInterval], carried_log: float = 0.0) -> In
 def interval_of_error(p90_frac: float, carried_log: float = 0.0) -> Interval:
     """Return the factors where only the 90th percentile of the size of errors is known."""
     log = math.hypot(math.log1p(p90_frac), carried_log)
-    return _interval([-log] * len(REGIMES_OF_M), [log] * len(REGIMES_OF_M))
+    return _interval([-log] * len(_REGIMES), [log] * len(_REGIMES))
 
 
 def interval_of_defaults() -> Interval:
-    """Return the factors where nothing at all was fitted: half to twice the time."""
-    return _interval([-_OF_DEFAULTS] * len(REGIMES_OF_M), [_OF_DEFAULTS] * len(REGIMES_OF_M))
+    """Return the factors where nothing at all was fitted: two thirds to one and a half times the time."""
+    return _interval([-_OF_DEFAULTS] * len(_REGIMES), [_OF_DEFAULTS] * len(_REGIMES))
 
 
 def _interval(low: Iterable[float], high: Iterable[float]) -> Interval:

@@ -1,4 +1,4 @@
-"""Learned corrections and intervals of subjects other than GEMMs: attention, experts, collectives, bytes.
+"""Learned corrections and intervals of subjects other than GEMMs of GPUs: attention, experts, bytes, chips.
 
 A correction belongs to a GPU, a subject and a group of kernels that share coefficients. Its trees know the sizes of a
 problem and what the terms of the model say of it. What was learned of a GPU carries to siblings as that of GEMMs does
@@ -33,6 +33,10 @@ from gemm_eval.models.gpu.correction import (
 from gemm_eval.models.gpu.correction_kernels import NODE_DTYPE, correct_rows
 
 Floats = npt.NDArray[np.float64]
+
+OTHER_GENERATION = 0.35
+"""Logarithm by which coefficients err on a GPU of another generation: 80% of the errors of attention are within it, of
+A100, L40S, RTX PRO 6000, H200 and B200 in the mean, each by the nearest other (`python -m tools.left_out`)."""
 
 
 class Features(NamedTuple):
@@ -174,6 +178,13 @@ def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float
     )  # fmt: skip
 
 
+def matching_learned(gpu: str | None, subject: str, group: str, digest: str, names: Sequence[str]) -> Loaded | None:
+    """Return what was learned on a GPU or chip of these coefficients by these features; None: nothing."""
+    loaded = None if gpu is None else _loaded(data_root(), gpu, subject, group)
+    is_of_today = loaded is not None and (loaded.learned.physics, loaded.learned.features) == (digest, tuple(names))
+    return loaded if is_of_today else None
+
+
 def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
     """Return log factors [rows], how far they are trusted (0..1), and the octaves to the nearest known sizes."""
     x = features.columns()
@@ -195,13 +206,9 @@ def answers_for(
         is_on: False: factors are 1, and intervals those of the terms alone.
     """
     num = len(physics_us)
-    found = None if origin.gpu is None else _loaded(data_root(), origin.gpu, subject, group)
-    is_of_today = (
-        found is not None
-        and found.learned.physics == physics_digest(coefficients, model_version)
-        and found.learned.features == features.names
-    )
-    if found is None or not is_of_today:
+    digest = physics_digest(coefficients, model_version)
+    found = matching_learned(origin.gpu, subject, group, digest, features.names)
+    if found is None:
         low, high = (np.full(num, math.log(ends[0])) for ends in interval_of_defaults())
         return Answers(np.ones(num), low, high)
     share, carried_log = _carried(arch, origin)
@@ -221,8 +228,9 @@ def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
         return 1.0, 0.0
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
-    is_sibling = load_arch(origin.gpu, GpuSpec).sm_arch[:-1] == arch.sm_arch[:-1]
-    return (OTHER_SMS_SHARE if is_sibling else 0.0), OTHER_SMS
+    theirs = load_arch(origin.gpu, GpuSpec).sm_arch
+    is_sibling = theirs[:-1] == arch.sm_arch[:-1] and len(theirs) > len("sm_80")  # sm_80 and sm_89 differ in much
+    return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
 def spread_of(spreads: Floats, latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:

@@ -10,9 +10,14 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.libraries import engine_libraries, first_library
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu.calibration import Origin, coefficients_for
+from gemm_eval.models.gpu.learned import Answers, Features, answers_for, learned_path
+from gemm_eval.models.gpu.libraries import engine_libraries, first_library, library_of
 from gemm_eval.models.gpu.memory_bound import l2_and_dram_us, side_by_side
+from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
 from gemm_eval.models.gpu.moe_tiles import triton_tile
+from gemm_eval.units import bytes_per_us, us_at_peak
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +79,72 @@ def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: st
         arch, num_bytes, num_bytes, hold_frac=_HOLD_FRAC, l2_frac=c[frac], dram_frac=c["moe_dram_frac"]
     )
     return side_by_side(l2_us, dram_us)
+
+
+MOE = "moe"
+"""Name of the subject, in files of what was learned of it."""
+
+_SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
+_LEAST_US, _LEAST_ROWS = 1e-2, 1e-1  # so that logarithms are finite
+
+
+def layer_features(arch: GpuSpec, work: MoeWork, latency_us: Floats) -> Features:
+    """Return what a correction knows of layers: sizes, loads, and latencies by the terms, also beside rooflines.
+
+    Args:
+        work: of layers [rows], means over draws of the routing.
+        latency_us: [rows], by the terms, without shared experts.
+    """
+
+    def logs(values: Any, least: float = _LEAST_ROWS) -> Floats:
+        result: Floats = np.log2(np.maximum(np.asarray(values, np.float64), least))
+        return result
+
+    rows, most, active = (logs(values) for values in (work.local_rows, work.most_rows, work.num_active))
+    experts, us = logs(work.num_local_experts), logs(latency_us, _LEAST_US)
+    types, columns = work.types, logs((2.0 + np.asarray(work.gated)) * np.asarray(work.inter) * np.asarray(work.hidden))
+    compute_us = us_at_peak(2.0, arch.peak_tflop_per_s(types.a.dtype))  # of a row and a column
+    weight_us = types.b.dtype.bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
+    return Features(
+        sizes={name: logs(getattr(work, name), 1.0) for name in _SIZES},
+        others={
+            "local_rows": rows, "num_active": active, "active": active - experts, "mean_rows": rows - active,
+            "most_rows": most, "imbalance": most - (rows - active), "latency": us,
+            "above_compute": us - rows - columns - np.log2(compute_us),
+            "above_weights": us - active - columns - np.log2(weight_us),
+        },
+    )  # fmt: skip
+
+
+def layer_answers(
+    arch: GpuSpec, library: str, work: MoeWork, physics_us: Floats, *, is_on: bool, is_warm: bool
+) -> tuple[Answers, Origin] | None:
+    """Return what was learned of layers [rows] by a library's kernels, and the origin of these; None: nothing.
+
+    A corrected time stays above the data sheet's: of the products, and of the weights, where L2 is not warm.
+
+    Args:
+        library: whose kernels; what was learned is not of tiles that a user names.
+        work, physics_us: as for `layer_features`.
+        is_on: False: intervals of the terms alone.
+        is_warm: state of L2.
+    """
+    try:
+        family = library_of(library.partition("/")[0]).family(arch, work.types)
+    except UnsupportedError:
+        return None
+    coefficients, origin = coefficients_for(arch, library, family)
+    if "/" in library or origin.gpu is None or not learned_path(origin.gpu, MOE, family).is_file():
+        return None
+    features = layer_features(arch, work, physics_us)
+    answers = answers_for(
+        arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, features, physics_us, is_on=is_on
+    )  # fmt: skip
+    roofs = ("above_compute",) if is_warm else ("above_compute", "above_weights")
+    room = np.min([features.others[name] for name in roofs], axis=0)
+    has_work = np.asarray(work.local_rows) > 0.0
+    factor = np.maximum(answers.factor, np.minimum(1.0, np.exp2(-room)))
+    return answers._replace(factor=np.where(has_work, factor, 1.0)), origin
 
 
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16

@@ -430,7 +430,7 @@ _INTS = (
     "scores", "bound", "num_candidates", "num_partitions",
 )  # fmt: skip
 
-_TIMES = tuple(name for name in COST_DTYPE.names or () if name.endswith("_us"))
+_TIMES = tuple(name for name in COST_DTYPE.names or () if name.endswith("_us") and name != "correction_us")
 
 ATTENTION_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in (*_TIMES, "busiest_core_bytes")]

@@ -142,6 +142,7 @@ class MulticoreCost(NamedTuple):
     reduction_us: float
     hidden_us: float
     busiest_core_bytes: float
+    correction_us: float
     energy_pj: float | None
     times: Times
 
@@ -149,7 +150,8 @@ class MulticoreCost(NamedTuple):
     def breakdown(self) -> dict[str, float]:
         """As in `GEMMResult`."""
         times = self.times
-        return dict(zip(BREAKDOWN, (*times[:_HIDDEN], self.hidden_us, *times[_HIDDEN:]), strict=True))
+        terms = dict(zip(BREAKDOWN, (*times[:_HIDDEN], self.hidden_us, *times[_HIDDEN:]), strict=True))
+        return terms | {"correction_us": self.correction_us}
 
 
 _HIDDEN = BREAKDOWN.index("hidden_us")

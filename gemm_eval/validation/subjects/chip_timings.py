@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -58,6 +58,13 @@ class TimingSet(Table):
     changes: Mapping[str, Any] = field(default_factory=dict)
     is_fitted: bool = True
     timer_us: float = 0.0
+    path: Path = Path()
+
+    @property
+    def without_timer(self) -> TimingSet:
+        """The same rows without what the way of timing adds."""
+        frame = self.frame.assign(latency_us=self.measured_us - self.timer_us)
+        return replace(self, frame=frame, timer_us=0.0)
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -141,7 +148,7 @@ def _has_text(frame: pd.DataFrame, where: Mapping[str, str]) -> Mask:
 
 def _sets_of(frame: pd.DataFrame, meta: _Meta | None, path: Path) -> tuple[TimingSet, ...]:
     if meta is None or not meta.sets:
-        return (TimingSet(frame[_COLUMNS].reset_index(drop=True), "all"),)
+        return (TimingSet(frame[_COLUMNS].reset_index(drop=True), "all", path=path),)
     texts = {name: of_set.where for name, of_set in meta.sets.items() if of_set.where}
     expected = list(meta.sets)
     set_of = frame["set"] if "set" in frame and not texts else pd.Series(None, frame.index, dtype=object)
@@ -155,7 +162,7 @@ def _sets_of(frame: pd.DataFrame, meta: _Meta | None, path: Path) -> tuple[Timin
         raise InvalidInputError(f"{path}: sets {', '.join(map(str, names))}, its meta file has {', '.join(meta.sets)}")
     return tuple(
         TimingSet(
-            frame.loc[set_of == name, _COLUMNS].reset_index(drop=True), name,
+            frame.loc[set_of == name, _COLUMNS].reset_index(drop=True), name, path=path,
             **meta.sets[name].model_dump(include={"policy", "changes", "is_fitted", "timer_us"}),
         )
         for name in expected

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 from rich.table import Table
 
@@ -14,11 +15,15 @@ from gemm_eval import arch as specs
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate.chip_correction import CHIPS, chip_coefficients, chip_features, chip_group
+from gemm_eval.models.gpu.correction import physics_digest
+from gemm_eval.models.gpu.learned import Features
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated
-from gemm_eval.validation.exam import ALL_GPUS, FITTED, MODEL, NAIVE, Groups, Line, lines_of, parts_of
+from gemm_eval.validation.exam import ALL_GPUS, FITTED, MODEL, NAIVE, Groups, Line, Predict, lines_of, parts_of
 from gemm_eval.validation.fit import fold_of_pairs, held_out, provenance, robust_fit, rounded, soft_l1
+from gemm_eval.validation.learned import PHYSICS, FittedLearned, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
 from gemm_eval.validation.report import lines_table
 from gemm_eval.validation.subjects import Fitted, Report
@@ -71,7 +76,7 @@ def predict_set(arch: specs.MulticoreSpec, rows: TimingSet) -> Floats:
     for dtype, of_type in rows.frame.groupby("dtype"):
         sizes = [(1, M, K, N) for M, K, N in of_type[["M", "K", "N"]].to_numpy(int).tolist()]
         table = evaluator.evaluate_many(sizes, dtype=str(dtype), errors="mark", progress=False)
-        predicted[of_type.index] = np.maximum(table["latency_us"], floor_us) + rows.timer_us
+        predicted[of_type.index] = np.maximum(table["physics_us"], floor_us) + rows.timer_us
     return predicted
 
 
@@ -196,9 +201,70 @@ class ChipScore(NamedTuple):
     repeats: dict[str, Metrics]
 
 
+def describe(
+    arch: specs.MulticoreSpec, sets: Sequence[TimingSet], latency_us: Floats  # noqa: ARG001
+) -> tuple[npt.NDArray[np.str_], Features]:  # fmt: skip
+    """Return the group of each row, empty where the chip was not used as by default, and its features."""
+    groups, sizes = [], []
+    for rows in sets:
+        is_default = rows.is_fitted and not rows.changes and rows.policy is None
+        schemes = map(parse_scheme, rows.frame["dtype"])
+        groups += [chip_group(of.input_dtype, of.weight_dtype) if is_default else "" for of in schemes]
+        sizes.append(rows.frame.assign(G=1)[["G", "M", "K", "N"]].to_numpy(np.int64))
+    return np.array(groups), chip_features(np.concatenate(sizes))
+
+
+def committed_us(arch: specs.MulticoreSpec, sets: Sequence[TimingSet]) -> tuple[Floats, dict[str, str]]:
+    """Return the latencies of rows by the committed calibration, and its digest by group."""
+    preset = specs.load_arch(arch.name, specs.MulticoreSpec)
+    digest = physics_digest(chip_coefficients(arch.name), MODEL_VERSION)
+    groups, _ = describe(arch, sets, np.empty(0))
+    return np.concatenate([predict_set(preset, rows) for rows in sets]), dict.fromkeys(groups.tolist(), digest)
+
+
+LEARNS = Subject(CHIPS, MODEL_VERSION, (), committed_us, describe)
+
+
+def chip_corrections(
+    arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0
+) -> Iterator[FittedLearned]:
+    """Yield what the timings of a calibrated chip show beyond its terms, for each type with rows enough."""
+    start, paths = with_values(arch, chip_coefficients(arch.name)), arch.coefficients
+    plain = [rows.without_timer for rows in timings.sets]
+    predict = predictions(plain, _fitting(start, timings.sets, paths, priors_of(arch, paths)))
+    folds = folds_of(timings.sets, num_folds, seed, timings.chip)
+    yield from calibrate_learned(LEARNS, arch, plain, predict, folds, MODEL)
+
+
+Fit = Callable[[Mask], specs.MulticoreSpec]
+
+
+def _fitting(
+    start: specs.MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float]
+) -> Fit:
+    """Return a function that fits a chip on some rows of all sets."""
+
+    def fit(train: Mask) -> specs.MulticoreSpec:
+        parts = zip(sets, parts_of(sets), strict=True)
+        kept = [rows.select(train[part]) for rows, part in parts if rows.is_fitted]
+        return with_values(start, fit_chip(start, [rows for rows in kept if len(rows)], paths, priors))
+
+    return fit
+
+
+def predictions(sets: Sequence[TimingSet], fit: Fit) -> Predict:
+    """Return the predictions of the terms of the model, ready to be fitted."""
+
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        chip, parts = fit(train), zip(sets, parts_of(sets), strict=True)
+        return {MODEL: np.concatenate([predict_set(chip, of.select(rows[part])) for of, part in parts])}
+
+    return predict
+
+
 def score_chip(
     arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
-    paths: Sequence[str] = (), least_rows: Sequence[int] = (),
+    paths: Sequence[str] = (), least_rows: Sequence[int] = (), is_corrected: bool = False,
 ) -> ChipScore:  # fmt: skip
     """Compare the model with timings: fitted on other (N, K) pairs, or as it is.
 
@@ -207,6 +273,7 @@ def score_chip(
         is_fitted: False: the model as it is; rooflines and tables are held out all the same.
         paths: of the coefficients that are fitted; default: those that the spec names.
         least_rows: numbers of rows M that get a line of their own, for GEMMs of so many or more.
+        is_corrected: correct groups of rows whose committed correction is on.
 
     Raises:
         InvalidOptionError: nothing to fit is named.
@@ -223,18 +290,20 @@ def score_chip(
     sheet = specs.load_arch(arch.name, specs.MulticoreSpec, calibrated=False) if is_preset else arch
     roofs = [_roofs(sheet, rows) for rows in sets]
 
+    plain = [rows.without_timer for rows in sets]
+    timer_us = np.concatenate([np.full(len(rows), rows.timer_us) for rows in sets])
+    of_model = predictions(plain, _fitting(start, sets, paths, priors) if is_fitted else lambda _: start)
+    if is_corrected:
+        of_model = corrected(LEARNS, arch, plain, of_model, MODEL)
+
     def predict(train: Mask, held: Mask) -> dict[str, Floats]:
-        chip = start
-        if is_fitted:
-            kept = [rows.select(train[part]) for rows, part in zip(sets, slices, strict=True) if rows.is_fitted]
-            chip = with_values(arch, fit_chip(start, [rows for rows in kept if len(rows)], paths, priors))
         parts: dict[str, list[Floats]] = {}
         for rows, part, of_set in zip(sets, slices, roofs, strict=True):
             if held[part].any():
-                predicted = _baselines(rows, *of_set, held[part]) | {MODEL: predict_set(chip, rows.select(held[part]))}
-                for who, us in predicted.items():
+                for who, us in _baselines(rows, *of_set, held[part]).items():
                     parts.setdefault(who, []).append(us)
-        return {who: np.concatenate(us) for who, us in parts.items()}
+        of_baselines = {who: np.concatenate(us) for who, us in parts.items()}
+        return of_baselines | {who: us + timer_us[held] for who, us in of_model(train, held).items()}
 
     predicted = held_out(folds, predict)
     lines: list[Line] = []
@@ -354,7 +423,7 @@ def _interpolated(rows: TimingSet, roof_us: Floats, held: Mask) -> Floats:
     return predicted
 
 
-_SHARES = {NAIVE: "naive", FITTED: "roof", TABLE: "table", MODEL: "MAPE"}
+_SHARES = {NAIVE: "naive", FITTED: "roof", TABLE: "table", PHYSICS: "physics", MODEL: "MAPE"}
 
 
 def chip_table(score: ChipScore) -> Table:
@@ -374,7 +443,7 @@ def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, ref
         for name in wanted:
             spec = specs.load_arch(name, specs.MulticoreSpec, calibrated=not refit)
             timings = read_chip_timings(spec.name, data)
-            yield spec.name, score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
+            yield spec.name, score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit, is_corrected=True)
 
     def document() -> dict[str, Any]:
         by_name = dict(scores())

@@ -333,7 +333,8 @@ def _by_key(
         columns = {
             "data": item.name if item.gpu == predictor.physics.arch.name else f"{item.gpu}/{item.name}",
             "sha256": item.sha256, "key": predictor.answers(item).keys,
-            "M": item.sizes[:, 1], "physics_error": np.abs(physics_us / asked.measured_us - 1.0),
+            "M": item.sizes[:, 1], "place": item.regime_places,
+            "physics_error": np.abs(physics_us / asked.measured_us - 1.0),
             "corrected_error": np.abs(corrected_us / asked.measured_us - 1.0),
             "physics_log": asked.log_errors(physics_us), "corrected_log": asked.log_errors(corrected_us),
         }  # fmt: skip
@@ -343,10 +344,10 @@ def _by_key(
 
 
 def _intervals_of(rows: pd.DataFrame) -> dict[str, Any]:
-    M = rows["M"].to_numpy()
+    places = rows["place"].to_numpy()
     return {
-        "physics_intervals": gpu_model.fit_intervals(M, rows["physics_log"].to_numpy()),
-        "intervals": gpu_model.fit_intervals(M, rows["corrected_log"].to_numpy()),
+        "physics_intervals": gpu_model.fit_intervals(places, rows["physics_log"].to_numpy()),
+        "intervals": gpu_model.fit_intervals(places, rows["corrected_log"].to_numpy()),
     }
 
 

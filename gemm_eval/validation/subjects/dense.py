@@ -169,7 +169,7 @@ def calibrate(
     return gpu_model.Calibration(
         gpu=arch.name, library=library, family=family, model_version=gpu_model.GPU_MODEL_VERSION,
         coefficients=fit.rounded(coefficients), fitted=fitted, errors=tuple(errors),
-        intervals=gpu_model.fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), log_errors),
+        intervals=gpu_model.fit_intervals(np.concatenate([item.regime_places for item in kept]), log_errors),
         **fit.provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
 

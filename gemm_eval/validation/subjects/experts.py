@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
@@ -18,12 +20,14 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES, Family, default_coefficients
-from gemm_eval.moe import make_runs, works_of
+from gemm_eval.models.gpu.learned import Features
+from gemm_eval.moe import make_runs, mean_work, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.exam import FITTED, MODEL, Exam, Groups, Predict, errors_of
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
+from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.subjects import Fitted, fitted
 from gemm_eval.validation.subjects import experts_tables as measured
@@ -333,7 +337,7 @@ def _roofs(arch: GpuSpec, table: measured.ExpertTable, packed: PackedLayers) -> 
 
 def calibrate_layers(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0) -> gpu_model.Calibration:
     """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out."""
-    predicted_us = exam(seed=seed).held_out(arch, [table])[MODEL]
+    predicted_us = exam(seed=seed)._replace(learns=None).held_out(arch, [table])[MODEL]
     library, packed, everything = (
         gpu_model.library_of(table.library),
         pack_table(arch, table, seed),
@@ -342,11 +346,12 @@ def calibrate_layers(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0) 
     chosen = told_by(arch, table, packed, everything)
     model = fit_layers(arch, table, packed, everything, chosen.free, seed, chosen.held)
     kept = predicted_us > 0.0
+    places = gpu_model.regime_places(table.mean_rows[kept])
     return gpu_model.Calibration(
         gpu=arch.name, library=library.name, family=library.family(arch, table.types),
         model_version=gpu_model.GPU_MODEL_VERSION, coefficients=rounded(model.coefficients), fitted=chosen.free,
         shared=chosen.sources, errors=(errors_of(table, predicted_us),),
-        intervals=gpu_model.fit_intervals(table.mean_rows[kept], np.log(table.measured_us[kept] / predicted_us[kept])),
+        intervals=gpu_model.fit_intervals(places, np.log(table.measured_us[kept] / predicted_us[kept])),
         **provenance(len(set(folds_of(table))), "rows", seed, "model"),
     )  # fmt: skip
 
@@ -359,6 +364,40 @@ def calibrate(arch: str, data: str, seed: int, out: Path | None) -> Iterator[Fit
     path = out or calibration_out(spec.name, calibration.library, calibration.family)
     notes = [f"{name} = {calibration.coefficients[name]:.6g}, {why}" for name, why in calibration.shared.items()]
     yield fitted(calibration, path, family_title(calibration), {table.name: len(table)}, notes)
+
+
+@lru_cache(maxsize=2)
+def _mean_work(arch: GpuSpec, table: measured.LayerTable) -> MoeWork:
+    """Return the work of each row, the mean over draws."""
+    packed = pack_table(arch, table)
+    assert packed.work is not None
+    return mean_work(packed.work, packed.row_of, len(table))
+
+
+def committed_us(arch: GpuSpec, sets: Sequence[measured.ExpertTable]) -> tuple[Floats, dict[str, str]]:
+    """Return the latencies of rows by committed coefficients, and the digest of these by family."""
+    (table,) = sets
+    library = gpu_model.library_of(table.library)
+    family = library.family(arch, table.types)
+    coefficients, _ = gpu_model.coefficients_for(arch, library.name, family)
+    digest = gpu_model.physics_digest(coefficients, gpu_model.GPU_MODEL_VERSION)
+    return LayerModel(arch, coefficients).predict(pack_table(arch, table)), {family: digest}
+
+
+def describe(
+    arch: GpuSpec, sets: Sequence[measured.ExpertTable], latency_us: Floats
+) -> tuple[npt.NDArray[np.str_], Features]:
+    """Return the family of each row, and its features; answers for grouped GEMMs alone have no correction."""
+    (table,) = sets
+    if not isinstance(table, measured.LayerTable):
+        return np.full(len(table), ""), Features({}, {})
+    family = gpu_model.library_of(table.library).family(arch, table.types)
+    return np.full(len(table), family), gpu_model.layer_features(arch, _mean_work(arch, table), latency_us)
+
+
+# models are few, and some rows are far off: smaller trees that see few features at a time, of absolute errors
+_TREES = {"loss": "absolute_error", "max_features": 0.3, "max_leaf_nodes": 15, "min_samples_leaf": 30}
+LEARNS = Subject(gpu_model.MOE, gpu_model.GPU_MODEL_VERSION, (), committed_us, describe, _TREES)
 
 
 def _groups(table: measured.ExpertTable) -> Groups:
@@ -381,9 +420,11 @@ def exam(data: Sequence[str] | None = None, seed: int = 0) -> Exam[measured.Expe
         predict=lambda arch, sets: predictions(arch, sets[0], seed),
         folds=lambda sets: folds_of(sets[0]),
         groups=_groups,
-        headline="whole models held out: MAPE of a fitted roofline, then the errors of gemm_eval",
+        headline="whole models held out: MAPE of a fitted roofline, and of the model without what was learned beyond "
+        "its terms, then the errors of gemm_eval",
         title="{gpu}, {data}: {dtype} by {library}",
         columns={"group": "tokens, or model"},
-        baselines={FITTED: "roofline"},
+        baselines={FITTED: "roofline", PHYSICS: "physics"},
         is_main=lambda labels: labels["group"] in {regime.name for regime in REGIMES},
+        learns=LEARNS,
     )

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import triton as triton_model
+from gemm_eval.models.gpu.correction import physics_digest
+from gemm_eval.models.gpu.learned import Features
 from gemm_eval.validation import studies
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.fit import Search, cross_fit, provenance, sha256_of
+from gemm_eval.validation.exam import MODEL, Predict
+from gemm_eval.validation.fit import CrossFit, Search, cross_fit, held_out, provenance, sha256_of
+from gemm_eval.validation.learned import PHYSICS, FittedLearned, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import Score, row_groups, score_crossed
 from gemm_eval.validation.report import write_csv
 from gemm_eval.validation.studies import FIRST, Study, study_document, study_frame, study_report
@@ -290,15 +295,71 @@ def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int 
     )  # fmt: skip
 
 
+def committed_us(arch: GpuSpec, sets: Sequence[Timings]) -> tuple[Floats, dict[str, str]]:
+    """Return the latencies of rows by committed coefficients, and the digest of these by group."""
+    (timings,) = sets
+    coefficients, _ = triton_model.triton_coefficients(arch)
+    groups, _ = describe(arch, sets, np.ones(len(timings)))
+    digest = physics_digest(coefficients, triton_model.TRITON_VERSION)
+    latency_us = triton_model.launch_times(arch, rows_of(timings).launches, coefficients).latency_us
+    return latency_us, dict.fromkeys(groups.tolist(), digest)
+
+
+def describe(arch: GpuSpec, sets: Sequence[Timings], latency_us: Floats) -> tuple[npt.NDArray[np.str_], Features]:
+    """Return the group of each row, and its features: shares of terms are by committed coefficients."""
+    (timings,) = sets
+    rows = rows_of(timings)
+    is_compiled = timings.packed.launches is not timings.packed.estimated
+    groups = np.empty(len(timings), object)
+    for name in timings.groups:
+        mask = timings.of_group(name)
+        types = timings.select(mask & (np.cumsum(mask) == 1)).problems()[0].types
+        groups[mask] = triton_model.triton_group(types, is_compiled=is_compiled)
+    times = triton_model.launch_times(arch, rows.launches, triton_model.triton_coefficients(arch)[0])
+    return groups.astype(str), triton_model.triton_features(arch, rows.launches, times, np.maximum(latency_us, 1e-3))
+
+
+LEARNS = Subject(triton_model.TRITON, triton_model.TRITON_VERSION, (), committed_us, describe)
+
+
+def _ready(fits: CrossFit[TritonModel], timings: Timings) -> Predict:
+    """Return the predictions of a table by fits of the terms on other folds than those of the rows to predict."""
+    (folds,) = fits.folds
+
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        (held_out_fold,) = np.unique(folds[~train])
+        return {MODEL: fits.fits[held_out_fold].predict(timings)[rows]}
+
+    return predict
+
+
+def triton_corrections(arch: GpuSpec, path: Path, num_folds: int = 5, seed: int = 0) -> Iterator[FittedLearned]:
+    """Yield what timings show beyond the terms, by types, of kernels with machine code and with estimated code."""
+    timings = read_triton_timings(arch, path)
+    fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=TritonModel.NUM_THREADS)
+    for rows in (timings, without_code(timings)):
+        yield from calibrate_learned(LEARNS, arch, [rows], _ready(fits, rows), fits.folds[0], MODEL, path=path)
+
+
+def _corrected_scores(
+    arch: GpuSpec, fits: CrossFit[TritonModel], rows: Timings, name: str, how: str
+) -> Iterator[Score]:
+    """Yield the scores of held-out rows with their correction, and without."""
+    predicted = held_out(fits.folds[0], corrected(LEARNS, arch, [rows], _ready(fits, rows), MODEL))
+    num = len(fits.fits)
+    for who, title in ((MODEL, name), (PHYSICS, f"{name}, {PHYSICS}")):
+        yield Score(rows, title, predicted[who], how, num, True, fits.fits, fits.folds[0])
+
+
 def _held_out(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
     folds, num_threads = f"{num_folds}-fold by (N, K)", TritonModel.NUM_THREADS
     bare = without_code(timings)
     fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=num_threads)
     refits = cross_fit(fits.fits, [bare], num_folds, folds=fits.folds, num_threads=num_threads)
     roofline = cross_fit(FittedRoofline(arch, by_group=True), [timings], num_folds, seed)
-    yield score_crossed(fits, "model", timings, how=f"with machine code, {folds}", has_order=True)
+    yield from _corrected_scores(arch, fits, timings, "model", f"with machine code, {folds}")
     yield score_crossed(refits, "no code, refit", bare, how=f"estimated code, fitted on it, {folds}", has_order=True)
-    yield score_crossed(fits, "no code", bare, how="estimated code, coefficients of the model", has_order=True)
+    yield from _corrected_scores(arch, fits, bare, "no code", "estimated code, coefficients of the model")
     yield score_crossed(roofline, "fitted roofline", timings, how=f"by data set, {folds}")
 
 

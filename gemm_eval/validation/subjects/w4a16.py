@@ -242,7 +242,8 @@ def calibrate_w4a16(
     values, errors, predicted_us = W4A16Model(arch, families=(family,)).calibrated(rows, num_folds, seed, tables)
     # of the configs that are chosen, not of those that lose by far
     near = rows.is_near_best
-    intervals = gpu_model.fit_intervals(rows.sizes[near, 1], np.log(rows.measured_us[near] / predicted_us[near]))
+    places = gpu_model.regime_places(rows.sizes[near, 1])
+    intervals = gpu_model.fit_intervals(places, np.log(rows.measured_us[near] / predicted_us[near]))
     return gpu_model.Calibration(
         gpu=arch.name, library="gemm-eval", family=family, model_version=gpu_model.GPU_MODEL_VERSION,
         coefficients=values, fitted=tuple(values), errors=errors, intervals=intervals,

@@ -311,17 +311,17 @@ def triton_costs(
         UnsupportedError: Triton's tensor-core instructions of this GPU, or kernels of these types, are not in the
             model.
     """
+    if coefficients is None:
+        coefficients = triton_coefficients(arch)[0]
+    return launch_times(arch, checked_launches(arch, problem, configs, codes), coefficients)
+
+
+def checked_launches(
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
+) -> Launches:
+    """Return the launches of one GEMM on a GPU that is in the model; raises as `triton_costs`."""
     if arch.mma_accumulators_in != "registers":
         raise UnsupportedError(f"{arch.name}: kernels that accumulate in tensor memory are not in the Triton model")
     if not arch.has_cp_async:
         raise UnsupportedError(f"{arch.name}: Triton does not compile for GPUs before sm_80, which have no cp.async")
-    if coefficients is None:
-        coefficients = triton_coefficients(arch)[0]
-    return launch_times(arch, pack_launches(arch, problem, configs, codes), coefficients)
-
-
-def triton_times_us(
-    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
-) -> npt.NDArray[np.float64]:
-    """Return the predicted time of each config in us, infinite if it cannot be launched; see `triton_costs`."""
-    return triton_costs(arch, problem, configs, codes).latency_us
+    return pack_launches(arch, problem, configs, codes)
