@@ -234,8 +234,9 @@ SUBJECTS = (
                 ),
             ),
             "Learn what timings show beyond the terms of the model: corrections of a kernel family, or of a subject.",
-            "Of GEMMs each question has a correction: of types, L2 and clock state. One that is not better than "
-            "the model alone on held-out rows, of GEMMs in every regime of M, is written as off. Needs scikit-learn.",
+            "Of GEMMs each question has a correction: of types, L2 and clock state. A correction that is not better "
+            "than the model alone on held-out rows, of GEMMs in every regime of M, is written as off. "
+            "Needs scikit-learn.",
             (
                 "calibrate correction --arch h200-sxm --family sm90_wgmma",
                 "calibrate correction --arch h200-sxm --subject attention",
