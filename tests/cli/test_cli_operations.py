@@ -60,7 +60,7 @@ def test_calibrate_writes_what_validate_scores(tmp_path: Path) -> None:
     assert f"{fitted.errors[0].mape_percent:.1f}%" in ran.out
     lines = Ran("validate", "attention", "a100-sxm-80gb", "--groups", "--json").json()["lines"]
     whole = next(line for line in lines if line["group"] == "all")
-    assert whole["errors"]["gemm_eval"]["mape_frac"] * 100 == pytest.approx(fitted.errors[0].mape_percent, rel=0.02)
+    assert whole["errors"]["physics"]["mape_frac"] * 100 == pytest.approx(fitted.errors[0].mape_percent, rel=0.02)
 
 
 @pytest.mark.usefixtures("quick")
