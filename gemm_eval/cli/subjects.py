@@ -220,8 +220,9 @@ SUBJECTS = (
             (
                 _GPU,
                 Option(
-                    "subject", "What is corrected: dense (GEMMs), attention, collective, memory-bound, moe or w4a16. "
-                    "Options below are of dense alone.", str, "dense", metavar="WORD",
+                    "subject", "What is corrected: dense (GEMMs), attention, collective, memory-bound, moe, triton or "
+                    "multicore. --family and --library are of dense alone; --data of it, or a file of a chip or of "
+                    "Triton's kernels.", str, "dense", metavar="WORD",
                 ),
                 _family("answers are corrected, such as sm90_wgmma")._replace(type=str | None, default=None),
                 _library("cublas, trtllm", "cublas"),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreCalibration, MulticoreSpec, calibration_file, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError
-from gemm_eval.models.gpu import Features, apply_trees, learned_path, matching_learned, physics_digest, spread_of
+from gemm_eval.models.gpu import Features, apply_trees, learned_path, matching_learned, physics_digest
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.workload import GemmTypes
 
@@ -74,9 +74,7 @@ class ChipCorrection:
         if group is None:
             return None
         learned, (_, trust, octaves) = self._learned[group], self._factors(group, sizes)
-        own = spread_of(learned.spreads, latency_us, octaves)
-        physics = spread_of(learned.physics_spreads, physics_us, np.zeros(len(trust)))
-        low_log, high_log = (a * trust + b * (1.0 - trust) for a, b in zip(own, physics, strict=True))
+        low_log, high_log = learned.ends(latency_us, physics_us, trust, octaves)
         return latency_us * np.exp(-low_log), latency_us * np.exp(high_log)
 
     def _factors(self, group: str, sizes: Integers) -> tuple[Floats, Floats, Floats]:

@@ -14,7 +14,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
-from gemm_eval.evaluate.interval import interval_line
+from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -63,9 +63,6 @@ if TYPE_CHECKING:
     from gemm_eval.search import PlanOptions, SearchPlan
 
 
-CORRECTED = "corrected"
-"""The source of answers that a learned correction changed; those of a changed spec say as which GPU."""
-
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
 _DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
 # what a spec says about itself, and about other GPUs, does not change what a GEMM costs
@@ -95,7 +92,7 @@ class GpuBackend(Backend):
     record_dtype = GPU_COST_DTYPE
     search_counts = ("num_candidates", "num_bounded")
     mapping_columns = KernelConfig._fields
-    term_columns = (*TERMS, "correction_us", "hidden_us")
+    term_columns = (*TERMS, CORRECTION, "hidden_us")
     option_columns = RunOptions._fields
     bounds = BOUNDS
     active_field = "active_sms"
@@ -273,7 +270,7 @@ class GpuBackend(Backend):
         if name == "energy_pj":
             return np.full(len(records), np.nan)
         column: npt.NDArray[Any]
-        if name in ("correction_us", "hidden_us"):  # these two as `unpack_gpu_cost` has them, to the bit
+        if name in (CORRECTION, "hidden_us"):  # these two as `unpack_gpu_cost` has them, to the bit
             column = records["latency_us"] - records["physics_us"]
             if name == "hidden_us":
                 column = records["latency_us"] - (sum(records[term] for term in TERMS) + column)

@@ -19,7 +19,7 @@ from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_multicore import spec_changes
-from gemm_eval.evaluate.interval import CORRECTION, chip_interval, interval_line
+from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_interval, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
@@ -73,8 +73,6 @@ _WORDS = {"name", "title", "notes", "setting", "is_coarse", "published", "source
 _WORDS |= {"calibration", "coefficients"}  # where fitted numbers come from; the numbers are in the fields
 _LEAST_GAIN = 0.005
 _ROUNDING = 1e-12
-CORRECTED = "corrected"
-"""The source of answers that a learned correction changed."""
 FIDELITY = ("cube_steps_per_cycle",)
 """Fields that say how exactly the matrix unit multiplies: fewer passes over the mantissas are more steps a cycle."""
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec
+from gemm_eval.arch import ArchSpec, read_yaml
 from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu import (
     COVERAGE_FRAC,
@@ -29,7 +29,7 @@ from gemm_eval.models.gpu import (
 )
 from gemm_eval.validation.fit import held_out, provenance, sha256_of
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
-from gemm_eval.validation.trees import spread_thresholds, trees_of
+from gemm_eval.validation.trees import spread_out, spread_thresholds, trees_of
 
 PHYSICS = "physics"
 """Who predicts by the terms of the model alone, where the model is corrected."""
@@ -96,18 +96,10 @@ def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
     monotonic = [int(name in subject.increasing) for name in names]
     boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW | dict(subject.trees))
     fitted = boosting.fit(x, np.clip(residuals, *bounds))
-    known = _sites(x[:, : len(features.sizes)])
+    sizes = np.unique(x[:, : len(features.sizes)], axis=0)
+    known = sizes[spread_out(sizes, _APART_OCTAVES)].astype(np.float32)
     trees = spread_thresholds(trees_of(fitted, known, len(names)), x, 0)
     return Learned(trees, pack_trees(trees, _NEAR_OCTAVES, _FAR_OCTAVES, bounds), bounds)
-
-
-def _sites(sizes: Floats) -> npt.NDArray[np.float32]:
-    """Return sizes of which none lies near another."""
-    kept = np.empty((0, sizes.shape[1]))
-    for row in np.unique(sizes, axis=0):
-        if not len(kept) or np.min(np.sum((kept - row) ** 2, axis=1)) > _APART_OCTAVES**2:
-            kept = np.vstack([kept, row])
-    return kept.astype(np.float32)
 
 
 class _Corrected(NamedTuple):
@@ -164,12 +156,8 @@ def corrected(
             learned = {group: of for group, of in learned.items() if _is_on(arch.name, subject.name, group)}
         result = _correct(learned, groups[rows], _take(features, rows), us[rows])
         others = {who: of[rows[both]] for who, of in predicted.items() if who != model}
-        return {
-            **others,
-            PHYSICS: us[rows],
-            model: result.latency_us,
-            **({OCTAVES: result.octaves} if is_all_on else {}),
-        }
+        distance = {OCTAVES: result.octaves} if is_all_on else {}
+        return {**others, PHYSICS: us[rows], **distance, model: result.latency_us}
 
     return fit
 
@@ -180,7 +168,7 @@ OCTAVES = "octaves"
 
 def _is_on(gpu: str, subject: str, group: str) -> bool:
     path = learned_path(gpu, subject, group)
-    return path.is_file() and "is_on: true" in path.read_text(encoding="utf-8")
+    return path.is_file() and bool(read_yaml(path)["is_on"])
 
 
 class FittedLearned(NamedTuple):
@@ -233,7 +221,7 @@ def calibrate_learned(
                 gpu=arch.name, subject=subject.name, group=group, model_version=subject.model_version,
                 is_on=is_better(after, physics, [line[rows] for line in lines]), physics=digests[group],
                 arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=features.names,
-                num_sizes=len(features.sizes), min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
+                min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
                 near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
                 physics_intervals=fit_spreads(crossed[PHYSICS][rows], None, physics),
                 intervals=fit_spreads(crossed[model][rows], crossed[OCTAVES][rows], after),

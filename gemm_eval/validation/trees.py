@@ -8,7 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.models.gpu import Trees
-from gemm_eval.validation.timings import Floats
+from gemm_eval.validation.timings import Floats, Ints
+
+
+def spread_out(points: Floats, apart: float) -> Ints:
+    """Return which points [rows, sizes] to keep, so that none of them lies nearer to another than `apart`.
+
+    Those left out hardly widen what the others cover.
+    """
+    kept: list[int] = []
+    for index, point in enumerate(points):
+        if not kept or np.min(np.linalg.norm(points[kept] - point, axis=1)) > apart:
+            kept.append(index)
+    return np.array(kept, np.int64)
 
 
 def spread_thresholds(trees: Trees, features: Floats, seed: int) -> Trees:

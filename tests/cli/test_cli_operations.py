@@ -14,6 +14,8 @@ from gemm_eval.cli.operations import sizes_of
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.attention import AttentionCalibration
 from gemm_eval.models.gpu.collective import CollectiveCalibration, collective_calibration_path
+from gemm_eval.models.gpu.correction import load_trees
+from gemm_eval.models.gpu.learned import LearnedCorrection, learned_path, load_learned
 from gemm_eval.transformer import load_model, moe_layer_of
 from gemm_eval.units import time_text
 from gemm_eval.validation.subjects import attention as measured_attention
@@ -49,6 +51,29 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the table that is fitted in no time."""
     some = [item for item in measured_attention.tables("a100-sxm-80gb") if item.phase == "mla_generation"]
     monkeypatch.setattr(measured_attention, "tables", lambda _gpu: some)
+
+
+@pytest.mark.usefixtures("quick")
+def test_calibrate_correction_writes_what_is_committed(tmp_path: Path) -> None:
+    ran = Ran("calibrate", "correction", "--subject", "attention", "--arch", "a100-sxm-80gb", "--out", tmp_path)
+    assert (ran.code, ran.err) == (0, "")
+    (path,) = tmp_path.glob("*.yaml")
+    written = LearnedCorrection.model_validate(read_yaml(path))
+    committed, _ = load_learned(learned_path(written.gpu, written.subject, written.group))
+    for name in ("group", "is_on", "physics", "features"):
+        assert getattr(written, name) == getattr(committed, name)
+    before, after = written.data[0], committed.data[0]
+    assert before.physics_mape_percent == pytest.approx(after.physics_mape_percent, rel=0.02)
+    assert before.corrected_mape_percent == pytest.approx(after.corrected_mape_percent, rel=0.05)
+    assert load_trees(path.with_suffix(".npz"), written.arrays_sha256, len(written.features)).roots.size
+
+
+def test_corrections_are_of_known_subjects(tmp_path: Path) -> None:
+    ran = Ran("calibrate", "correction", "--subject", "w4a16", "--arch", "h200-sxm", "--out", tmp_path)
+    assert ran.code == 2
+    assert "subject" in ran.err
+    assert "triton" in ran.err
+    assert Ran("calibrate", "correction", "--arch", "h200-sxm", "--out", tmp_path).code == 2  # of no family
 
 
 @pytest.mark.usefixtures("quick")

@@ -80,7 +80,6 @@ if TYPE_CHECKING:
         learned_path,
         matching_learned,
         pack_trees,
-        spread_of,
     )
     from gemm_eval.models.gpu.libraries import (
         AUTO,
@@ -170,7 +169,7 @@ __all__ = [
     "pack_correction", "pack_gpu", "pack_kernels", "pack_limits", "pack_no_kernels", "pack_trees",
     "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest", "preset_of",
     "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default", "say_tiles", "split_by_size",
-    "spread_of", "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
+    "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

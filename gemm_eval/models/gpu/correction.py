@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +139,7 @@ class Trees(NamedTuple):
     num_smooth: npt.NDArray[np.int16]  # [1], how many these are
     depth: npt.NDArray[np.int16]  # [1], most nodes above a leaf
     baseline: npt.NDArray[np.float64]  # where they start
-    pairs: npt.NDArray[np.int64]  # [pairs, 2], the (N, K) of their data
+    pairs: npt.NDArray[Any]  # [pairs, 2], the (N, K) of their data; of other subjects log2 of sizes, [sites, sizes]
 
     def save(self, file: BinaryIO) -> None:
         """Write them as a .npz file of plain arrays."""

@@ -89,7 +89,6 @@ class LearnedCorrection(Frozen):
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str
     features: tuple[str, ...]
-    num_sizes: int = Field(gt=0, description="how many of them are sizes")
     min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
     max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
     near: float = Field(gt=0.0, description="octaves from the nearest known sizes, up to which it holds in full")
@@ -138,8 +137,18 @@ class Loaded(NamedTuple):
 
     learned: LearnedCorrection
     trees: PackedTrees
-    physics_spreads: Floats  # [spreads, limits and ends] of the terms alone, see `spread_of`
+    physics_spreads: Floats  # [spreads, limits and ends] of the terms alone, see `_spread_of`
     spreads: Floats
+
+    def ends(self, latency_us: Floats, physics_us: Floats, trust: Floats, octaves: Floats) -> tuple[Floats, Floats]:
+        """Return the logs of both ends around corrected latencies [rows], without their signs.
+
+        Where the correction is not trusted, they are those of the terms alone.
+        """
+        own = _spread_of(self.spreads, latency_us, octaves)
+        physics = _spread_of(self.physics_spreads, physics_us, np.zeros(len(trust)))
+        low, high = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
+        return low, high
 
 
 @cache
@@ -215,9 +224,7 @@ def answers_for(
     log_factor, trust, octaves = apply_trees(loaded.trees, features)
     trust = trust * share * (loaded.learned.is_on and is_on)
     factor = np.exp(trust * log_factor)
-    physics = spread_of(loaded.physics_spreads, physics_us, np.zeros(num))
-    own = spread_of(loaded.spreads, physics_us * factor, octaves)
-    ends = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
+    ends = loaded.ends(physics_us * factor, physics_us, trust, octaves)
     low, high = (np.hypot(end, carried_log) for end in ends)
     return Answers(factor, -low, high)
 
@@ -233,7 +240,7 @@ def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
     return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
-def spread_of(spreads: Floats, latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
+def _spread_of(spreads: Floats, latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
     """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts.
 
     `spreads` [spreads, 4] are the latency and the distance up to which each holds, and its two ends; the last holds for

@@ -23,7 +23,7 @@ from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor,
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
 from gemm_eval.validation.tables import list_correction_timings, measured_root
 from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
-from gemm_eval.validation.trees import spread_thresholds, trees_of
+from gemm_eval.validation.trees import spread_out, spread_thresholds, trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
 # More trees, or larger ones, change held-out errors by a tenth of a point.
@@ -189,7 +189,8 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
     bounds = max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
     sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
-    pairs = _spread_out(np.unique(sizes[:, [3, 2]], axis=0))
+    pairs = np.unique(sizes[:, [3, 2]], axis=0)
+    pairs = pairs[spread_out(np.log2(pairs), _APART_OCTAVES)]
     trees = fit_trees(np.concatenate(features), np.clip(residuals, *bounds), np.concatenate(weights), pairs)
     region = gpu_model.Region(
         min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
@@ -199,16 +200,6 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
 
 
 _APART_OCTAVES = 0.25
-
-
-def _spread_out(pairs: Ints) -> Ints:
-    """Return pairs (N, K) of which none lies near another: those left out hardly widen what they cover."""
-    logs = np.log2(pairs.astype(np.float64))
-    kept: list[int] = []
-    for index, here in enumerate(logs):
-        if not kept or np.min(np.linalg.norm(logs[kept] - here, axis=1)) > _APART_OCTAVES:
-            kept.append(index)
-    return pairs[kept]
 
 
 MIN_PAIRS = 20
