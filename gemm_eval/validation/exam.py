@@ -126,7 +126,7 @@ class Exam(NamedTuple, Generic[T]):
         columns, baselines: header of each label that is shown, and of each other predictor.
         is_main: whether a line is printed where no single groups are asked for.
         is_joint: fits are on all tables of a GPU together.
-        learns: what a learned correction has to know; None: there is none.
+        learns: how its learned correction sees the tables; None: it has none.
     """
 
     read: Callable[[str], list[T]]

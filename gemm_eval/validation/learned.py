@@ -32,9 +32,9 @@ from gemm_eval.validation.timings import Floats, Ints, Mask, Table
 from gemm_eval.validation.trees import spread_out, spread_thresholds, trees_of
 
 PHYSICS = "physics"
-"""Who predicts by the terms of the model alone, where the model is corrected."""
+"""Name of the predictor that is the terms of a corrected model alone."""
 
-_HOW: dict[str, Any] = {
+_TREE_SETTINGS: dict[str, Any] = {
     "max_iter": 90, "learning_rate": 0.1, "max_leaf_nodes": 31, "min_samples_leaf": 15, "l2_regularization": 1.0,
     "early_stopping": False, "random_state": 0,
 }  # fmt: skip
@@ -52,7 +52,7 @@ _OUTER_TAIL = (1.0 - COVERAGE_FRAC) / 2.0
 
 
 class Subject(NamedTuple):
-    """What a correction has to know of a subject.
+    """A subject whose answers are corrected: its tables as trees see them.
 
     Attributes:
         name: of files and commands.
@@ -73,7 +73,7 @@ class Subject(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """Trees of a group, as a file has them and packed."""
+    """Trees of a group, both as arrays of a file and packed for the kernel."""
 
     trees: Trees
     packed: PackedTrees
@@ -94,7 +94,7 @@ def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
     most = MAX_LOG_FACTOR
     bounds = max(-most, min(low, 0.0)), min(most, max(high, 0.0))
     monotonic = [int(name in subject.increasing) for name in names]
-    boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW | dict(subject.trees))
+    boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_TREE_SETTINGS | dict(subject.trees))
     fitted = boosting.fit(x, np.clip(residuals, *bounds))
     sizes = np.unique(x[:, : len(features.sizes)], axis=0)
     known = sizes[spread_out(sizes, _APART_OCTAVES)].astype(np.float32)
@@ -163,7 +163,7 @@ def corrected(
 
 
 OCTAVES = "octaves"
-"""Not who predicts, but how far held-out rows are from those of fits."""
+"""Name of the column of distances of held-out rows from the nearest rows of their fit, in octaves."""
 
 
 def _is_on(gpu: str, subject: str, group: str) -> bool:
@@ -232,7 +232,7 @@ def calibrate_learned(
 
 
 def is_better(after: Floats, before: Floats, lines: Sequence[Mask]) -> bool:
-    """Return whether errors [rows] are smaller after a correction, and those of no line larger, or those of chance."""
+    """Return True if errors [rows] are smaller after a correction, on no line larger, and on none above 20%."""
     pairs = [(_mape(after[line]), _mape(before[line])) for line in lines if line.any()]
     return _mape(after) < _mape(before) and all(
         new <= min(old + _MOST_WORSE_PERCENT, _MOST_SCATTER_PERCENT) for new, old in pairs

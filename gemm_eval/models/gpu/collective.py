@@ -348,7 +348,7 @@ def collective_features(rows: CollectiveRows, terms: CollectiveTerms, latency_us
 
 
 def is_link_of(origin: Origin, link: Interconnect) -> bool:
-    """Whether coefficients were fitted on timings over the same kind of link, of the same topology and rate."""
+    """Return True if coefficients were fitted on timings over the same kind of link, of the same topology and rate."""
     other = None if origin.gpu is None else _preset_link(origin.gpu)
     return other is not None and not any(_distance(other, link))
 

@@ -40,7 +40,7 @@ A100, L40S, RTX PRO 6000, H200 and B200 in the mean, each by the nearest other (
 
 
 class Features(NamedTuple):
-    """What a correction knows of problems: columns [rows] by name.
+    """Inputs of the trees: columns [rows] by name.
 
     `sizes` are log2 of sizes, which also say how far a problem is from those that were timed; `others` is the rest.
     """
@@ -63,7 +63,7 @@ class Features(NamedTuple):
 
 
 class Spread(Frozen):
-    """Where 80% of measured latencies lie around predicted ones: quantiles of log(measured / predicted), held out.
+    """Quantiles of log(measured / predicted) of held-out rows, between which 80% of them lie.
 
     It is of predictions up to `max_us`, of problems up to `max_octaves` from the nearest that a fit had seen.
     """
@@ -76,7 +76,7 @@ class Spread(Frozen):
 
 
 class LearnedCorrection(Frozen):
-    """What `gemm-eval calibrate correction` writes beside the trees."""
+    """The YAML file that `gemm-eval calibrate correction` writes beside the trees."""
 
     gpu: str
     subject: str
@@ -104,7 +104,7 @@ class LearnedCorrection(Frozen):
 
 
 class Answers(NamedTuple):
-    """What a correction says of problems, [rows] each: a factor, and the logs of the ends of the 80% interval."""
+    """Corrections of problems, [rows] each: a factor of the latency, and the logs of the ends of the 80% interval."""
 
     factor: Floats
     low_log: Floats
@@ -116,7 +116,7 @@ class Answers(NamedTuple):
 
 
 def learned_path(gpu: str, subject: str, group: str) -> Path:
-    """Where the YAML file of a correction lies, if there is one; its trees lie beside it."""
+    """Return the path of the YAML file of a correction; its trees are in the .npz file beside it."""
     return data_root() / "calibration" / gpu / "learned" / f"{subject}-{group}.yaml"
 
 
