@@ -34,7 +34,10 @@ SEEDS = {"fit": 1, "interval": 2, "report": 3}
 """The seed of each split."""
 
 _ORDER = ("fit", "interval", "fit", "report")
-_MIN_US, _MAX_US = 60.0, 12_000.0
+_LEAST_US = (60.0, 3), (250.0, 2), (1000.0, 1.2)
+"""Estimated microseconds that a draw takes at least, with weights: long modules are rare otherwise."""
+
+_MAX_US = 12_000.0
 _MAX_BYTES, _MAX_CALLS = 3 << 30, 700
 _FLOP_PER_US = {torch.bfloat16: 500e6, torch.float16: 500e6, torch.float32: 40e6}
 _BYTES_PER_US, _MIN_CALL_US = 3.5e6, 1.5
@@ -108,7 +111,7 @@ def _attempt(seed: int, number: int, attempt: int, device: str) -> Draw:
     tf32 = dtype is torch.float32 and choices.chance(0.5)
     autocast = choices.choice((torch.bfloat16, torch.float16)) if dtype is torch.float32 and choices.chance(0.35) else None
     is_training, is_channels_last = choices.chance(0.12), choices.chance(0.4)
-    plan = Plan(choices, dtype, choices.size(1, 48))
+    plan = Plan(choices, dtype, choices.size(1, 160))
     with torch.device(device):
         module = FAMILIES[family][0](plan)
     module = module.to(dtype).train(is_training)
@@ -127,7 +130,8 @@ def _attempt(seed: int, number: int, attempt: int, device: str) -> Draw:
 def drawn(seed: int, number: int, device: str = "meta", attempt: int | None = None) -> Draw:
     """Return draw `number` of a seed, with its weights on a device; `attempt` as it was noted, None: find it."""
     if attempt is None:
-        attempt = next(at for at in range(1000) if _is_in_bounds(_attempt(seed, number, at, "meta")))
+        least_us = Choices(f"{seed} {number}").pick(*_LEAST_US)
+        attempt = next(at for at in range(1000) if _is_in_bounds(_attempt(seed, number, at, "meta"), least_us))
     return _attempt(seed, number, attempt, device)
 
 
@@ -198,13 +202,13 @@ def estimate(draw: Draw) -> Estimate:
     return counting.estimate
 
 
-def _is_in_bounds(draw: Draw) -> bool:
+def _is_in_bounds(draw: Draw, least_us: float) -> bool:
     state = sum(x.numel() * x.element_size() for x in (*draw.module.parameters(), *draw.tensors().values()))
     if state > _MAX_BYTES:
         return False
     result = estimate(draw)
     is_small = state + 3 * result.largest_bytes <= _MAX_BYTES and result.calls.total() <= _MAX_CALLS
-    return is_small and _MIN_US <= result.us <= _MAX_US
+    return is_small and least_us <= result.us <= _MAX_US
 
 
 def _show(count: int) -> None:
