@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -34,8 +34,8 @@ SEEDS = {"fit": 1, "interval": 2, "report": 3}
 """The seed of each split."""
 
 _ORDER = ("fit", "interval", "fit", "report")
-_LEAST_US = (60.0, 3), (250.0, 2), (1000.0, 1.2)
-"""Estimated microseconds that a draw takes at least, with weights: long modules are rare otherwise."""
+_LEAST_US = ((60.0, 1, 160), 3), ((250.0, 4, 256), 2), ((1000.0, 16, 512), 1.2)
+"""Estimated microseconds that a draw takes at least, and limits of its batch, with weights: few would be long."""
 
 _MAX_US = 12_000.0
 _MAX_BYTES, _MAX_CALLS = 3 << 30, 700
@@ -98,7 +98,8 @@ class Draw:
         """Return what identifies the draw in a table."""
         return {
             "seed": self.seed, "number": self.number, "attempt": self.attempt, "family": self.family,
-            "dtype": str(self.dtype).removeprefix("torch."), "autocast": str(self.autocast or "").removeprefix("torch."),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "autocast": str(self.autocast or "").removeprefix("torch."),
             "is_training": self.is_training, "is_channels_last": self.is_channels_last, "tf32": self.tf32,
             "num_parameters": sum(parameter.numel() for parameter in self.module.parameters()), "text": self.text,
         }  # fmt: skip
@@ -109,9 +110,11 @@ def _attempt(seed: int, number: int, attempt: int, device: str) -> Draw:
     family = choices.pick(*((name, weight) for name, (_, weight) in FAMILIES.items()))
     dtype = choices.pick((torch.bfloat16, 10), (torch.float16, 5), (torch.float32, 5))
     tf32 = dtype is torch.float32 and choices.chance(0.5)
-    autocast = choices.choice((torch.bfloat16, torch.float16)) if dtype is torch.float32 and choices.chance(0.35) else None
+    autocast = (
+        choices.choice((torch.bfloat16, torch.float16)) if dtype is torch.float32 and choices.chance(0.35) else None
+    )
     is_training, is_channels_last = choices.chance(0.12), choices.chance(0.4)
-    plan = Plan(choices, dtype, choices.size(1, 160))
+    plan = Plan(choices, dtype, choices.size(*Choices(f"{seed} {number}").pick(*_LEAST_US)[1:]))
     with torch.device(device):
         module = FAMILIES[family][0](plan)
     module = module.to(dtype).train(is_training)
@@ -130,7 +133,7 @@ def _attempt(seed: int, number: int, attempt: int, device: str) -> Draw:
 def drawn(seed: int, number: int, device: str = "meta", attempt: int | None = None) -> Draw:
     """Return draw `number` of a seed, with its weights on a device; `attempt` as it was noted, None: find it."""
     if attempt is None:
-        least_us = Choices(f"{seed} {number}").pick(*_LEAST_US)
+        least_us = Choices(f"{seed} {number}").pick(*_LEAST_US)[0]
         attempt = next(at for at in range(1000) if _is_in_bounds(_attempt(seed, number, at, "meta"), least_us))
     return _attempt(seed, number, attempt, device)
 
@@ -166,7 +169,11 @@ class _Counting(TorchDispatchMode):
         if func.is_view or "empty" in func._schema.name:
             return out
         num_bytes = sum(x.numel() * x.element_size() for x in _tensors((args, out)))
-        flop = flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out) if func._overloadpacket in flop_registry else 0
+        flop = (
+            flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out)
+            if func._overloadpacket in flop_registry
+            else 0
+        )
         self._add(num_bytes, flop)
         return out
 
@@ -217,7 +224,12 @@ def _show(count: int) -> None:
     for split, draw in rows:
         times.append(estimate(draw).us)
         facts = draw.facts()
-        words = [facts["dtype"], facts["autocast"], "training" * draw.is_training, "channels last" * draw.is_channels_last]
+        words = [
+            facts["dtype"],
+            facts["autocast"],
+            "training" * draw.is_training,
+            "channels last" * draw.is_channels_last,
+        ]
         words = " ".join(filter(None, [*words, "tf32" * draw.tf32]))
         print(f"{split:8s} {draw.number:3d} {draw.family:9s} {times[-1]:8.0f} us  {words}: {draw.text}")
     tenths = statistics.quantiles(times, n=10)
@@ -250,7 +262,9 @@ def _predict(count: int, arch: str) -> None:
             except GemmEvalError as error:
                 outcomes[f"{fusion}: refused: {type(error).__name__}: {str(error)[:110]}"] += 1
             except Exception as error:  # of torch, where shapes do not tell
-                outcomes[f"{fusion}: failed: {type(error).__name__}: {str(error)[:160]} ({draw.family} {seed} {number})"] += 1
+                outcomes[
+                    f"{fusion}: failed: {type(error).__name__}: {str(error)[:160]} ({draw.family} {seed} {number})"
+                ] += 1
             else:
                 outcomes[f"{fusion}: predicted"] += 1
                 unpriced.update({f"{fusion}: {each.name}" for each in result.operations if each.bound == "unpriced"})
@@ -260,7 +274,9 @@ def _predict(count: int, arch: str) -> None:
         for name, number in counts.most_common():
             print(f"{number:5d}  {name}")
     for fusion, times in seconds.items():
-        print(f"{fusion}: {statistics.median(times):.2f} s in the median, {max(times):.1f} s at most, {sum(times):.0f} s")
+        print(
+            f"{fusion}: {statistics.median(times):.2f} s in the median, {max(times):.1f} s at most, {sum(times):.0f} s"
+        )
 
 
 def main() -> None:

@@ -130,7 +130,7 @@ def _grids(profiler: Any) -> dict[int, tuple[str, str]]:
 
 def _kernel(name: str, us: float) -> Kernel:
     parts = name.split("\t")
-    return parts[0], us, *(parts + ["", ""])[1:3]
+    return parts[0], us, *[*parts, "", ""][1:3]
 
 
 def _median_kernels(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
@@ -139,7 +139,8 @@ def _median_kernels(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
     if len(names) > 1:
         return list(runs[-1])
     return [
-        (at[0][0], round(statistics.median(kernel[1] for kernel in at), 3), *at[0][2:]) for at in zip(*runs, strict=True)
+        (at[0][0], round(statistics.median(kernel[1] for kernel in at), 3), *at[0][2:])
+        for at in zip(*runs, strict=True)
     ]
 
 
@@ -315,7 +316,8 @@ def time_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int,
             rows = [
                 {
                     "seed": seed, "number": number, "index": place, "operator": operator, "arguments": arguments,
-                    "results": results, "us": round(sum(kernel[1] for kernel in kernels), 3), "kernels": json.dumps(kernels),
+                    "results": results, "us": round(sum(kernel[1] for kernel in kernels), 3),
+                    "kernels": json.dumps(kernels),
                 }
                 for place, (operator, arguments, results, kernels) in enumerate(operators)
             ]  # fmt: skip
@@ -370,8 +372,8 @@ def _attempt_of(case: tuple[str, int, int]) -> int:
 
 def _child(options: argparse.Namespace, role: str, begin: int = 0, **environment: str) -> subprocess.Popen[bytes]:
     command = [
-        sys.executable, "-W", "ignore", "-m", "tools.time_modules", options.mode, "--out", str(options.out), "--role", role,
-        "--begin", str(begin), "--until", str(options.until), "--scratch", str(options.scratch),
+        sys.executable, "-W", "ignore", "-m", "tools.time_modules", options.mode, "--out", str(options.out),
+        "--role", role, "--begin", str(begin), "--until", str(options.until), "--scratch", str(options.scratch),
     ] + ["--backward"] * options.backward  # fmt: skip
     return subprocess.Popen(command, env=os.environ | environment, start_new_session=True)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tools.drawn.common import Inputs, Plain, Plan, Sum, activation, divisor, map_norm, token_norm
@@ -227,8 +227,8 @@ def image_stem(plan: Plan, name: str, channels: int, factor: int) -> nn.Module:
     if factor == 4:
         half = max(8, channels // 2)
         forms += [
-            (lambda: nn.Sequential(nn.Conv2d(depth, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(True),
-                                   nn.MaxPool2d(3, 2, 1)), 3),
+            (lambda: nn.Sequential(nn.Conv2d(depth, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels),
+                                   nn.ReLU(True), nn.MaxPool2d(3, 2, 1)), 3),
             (lambda: nn.Sequential(ConvNorm(plan, depth, half, 3, 2), ConvNorm(plan, half, channels, 3, 2)), 2),
         ]  # fmt: skip
     return Reading(name, choices.pick(*forms)())
@@ -241,7 +241,9 @@ def vision(plan: Plan) -> nn.Module:
     channels, factor = choices.size(24, 160, 8 if choices.chance(0.92) else 1), choices.pick((4, 5), (2, 2), (1, 0.6))
     channels += channels % 2
     stem = image_stem(plan, name, channels, factor)
-    blocks, channels, size = map_stages(plan, channels, -(-size // factor), choices.randint(1, 4), choices.choice((2, 3, 4)))
+    blocks, channels, size = map_stages(
+        plan, channels, -(-size // factor), choices.randint(1, 4), choices.choice((2, 3, 4))
+    )
     head: nn.Module = choices.pick(
         (lambda: Classified(plan, channels, 2), 5), (lambda: Segmented(plan, channels, size), 2),
         (lambda: Detected(plan, channels, size), 1.5), (lambda: Plain(nn.Identity()), 1),
@@ -275,11 +277,15 @@ class UNet(nn.Module):
             if up == "transposed":
                 self.ups.append(nn.ConvTranspose2d(channels, out, 2, 2))
             else:
-                self.ups.append(nn.Sequential(nn.Upsample(scale_factor=2, mode=up), nn.Conv2d(channels, out, 3, padding=1)))
+                self.ups.append(
+                    nn.Sequential(nn.Upsample(scale_factor=2, mode=up), nn.Conv2d(channels, out, 3, padding=1))
+                )
             self.joins.append(nn.Identity() if self.adds else nn.Conv2d(2 * out, out, 1))
             self.back.append(map_block(plan, out, size))
             channels = out
-        self.head: nn.Module = choices.choice((lambda: Segmented(plan, channels, size), lambda: Plain(nn.Conv2d(channels, 4, 3, padding=1))))()
+        self.head: nn.Module = choices.choice(
+            (lambda: Segmented(plan, channels, size), lambda: Plain(nn.Conv2d(channels, 4, 3, padding=1)))
+        )()
         plan.text.append(f"unet({depth} {up}{' adds' * self.adds})")
 
     def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
@@ -303,14 +309,23 @@ class Embedded(nn.Module):
         super().__init__()
         choices = plan.choices
         vocabulary = choices.choice((256, 1000, 8192, 30522, 32000, 50257))
-        self.name, self.table = plan.add_input("ids", (plan.batch, length), "ids", vocabulary), nn.Embedding(vocabulary, width)
+        self.name, self.table = (
+            plan.add_input("ids", (plan.batch, length), "ids", vocabulary),
+            nn.Embedding(vocabulary, width),
+        )
         self.places = choices.pick(("none", 3), ("learned", 3), ("computed", 1.5))
         if self.places == "learned":
             self.place_table = nn.Embedding(length, width)
         self.kinds = None
         if choices.chance(0.25):
-            self.kinds, self.kind_table = plan.add_input("kinds", (plan.batch, length), "ids", 2), nn.Embedding(2, width)
-        self.norm, self.scales = token_norm(choices, width) if choices.chance(0.35) else nn.Identity(), choices.chance(0.15)
+            self.kinds, self.kind_table = (
+                plan.add_input("kinds", (plan.batch, length), "ids", 2),
+                nn.Embedding(2, width),
+            )
+        self.norm, self.scales = (
+            token_norm(choices, width) if choices.chance(0.35) else nn.Identity(),
+            choices.chance(0.15),
+        )
         plan.text.append(f"embedded({vocabulary} {length}x{width} {self.places})")
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
@@ -426,7 +441,9 @@ class Tables(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(size, self.width) for size in sizes)
         self.dense = plan.add_input("features", (batch, choices.choice((4, 13, 64))))
         hidden = choices.size(64, 512, 8)
-        self.bottom = nn.Sequential(nn.Linear(plan.inputs[self.dense].shape[1], hidden), nn.ReLU(), nn.Linear(hidden, self.width))
+        self.bottom = nn.Sequential(
+            nn.Linear(plan.inputs[self.dense].shape[1], hidden), nn.ReLU(), nn.Linear(hidden, self.width)
+        )
         self.history = ""
         if choices.chance(0.4):
             length = choices.size(10, 200)
@@ -474,7 +491,10 @@ class Graph(nn.Module):
         super().__init__()
         choices = plan.choices
         nodes, self.width = choices.size(2000, 100_000), choices.size(32, 256, 8)
-        edges, self.form = nodes * choices.choice((3, 8, 16)), choices.choice(("index_add", "amax", "mean", "attention"))
+        edges, self.form = (
+            nodes * choices.choice((3, 8, 16)),
+            choices.choice(("index_add", "amax", "mean", "attention")),
+        )
         self.nodes = plan.add_input("nodes", (nodes, self.width))
         self.source, self.target = (plan.add_input(name, (edges,), "ids", nodes) for name in ("source", "target"))
         graphs = choices.choice((16, 128))
@@ -528,7 +548,9 @@ class Points(nn.Module):
         widths = [choices.choice((32, 64, 128)) for _ in range(choices.randint(1, 3))]
         self.convs, inside = nn.ModuleList(), 3
         for width in widths:
-            self.convs.append(nn.Sequential(nn.Conv2d(2 * inside, width, 1), map_norm(choices, width), nn.LeakyReLU(0.2)))
+            self.convs.append(
+                nn.Sequential(nn.Conv2d(2 * inside, width, 1), map_norm(choices, width), nn.LeakyReLU(0.2))
+            )
             inside = width
         self.measures = choices.choice(("cdist", "product"))
         self.last, self.head = nn.Conv1d(sum(widths), 512, 1), Classified(plan, 512, 1)
@@ -566,12 +588,22 @@ class Waves(nn.Module):
         first, strides = choices.choice((7, 10, 15)), [choices.choice((1, 2, 4)) for _ in range(choices.randint(1, 3))]
         self.stem = nn.ModuleList([nn.Conv1d(plan.inputs[self.name].shape[1], width, first, padding=first // 2)])
         for stride in strides:
-            self.stem.append(nn.Sequential(map_norm(choices, width, 1), activation(choices), nn.Conv1d(width, width, 2 * stride + 1, stride, stride)))
-        window, groups = choices.choice((2, 3, 5)), choices.pick((1, 4), (width, 1.5), (divisor(choices, width, 2, 4), 1))
+            self.stem.append(
+                nn.Sequential(
+                    map_norm(choices, width, 1),
+                    activation(choices),
+                    nn.Conv1d(width, width, 2 * stride + 1, stride, stride),
+                )
+            )
+        window, groups = (
+            choices.choice((2, 3, 5)),
+            choices.pick((1, 4), (width, 1.5), (divisor(choices, width, 2, 4), 1)),
+        )
         self.is_causal, self.gated, self.window = choices.chance(0.5), choices.chance(0.5), window
         count = choices.randint(2, 8)
         self.convs = nn.ModuleList(
-            nn.Conv1d(width, width * (1 + self.gated), window, dilation=2 ** (number % 6), groups=groups) for number in range(count)
+            nn.Conv1d(width, width * (1 + self.gated), window, dilation=2 ** (number % 6), groups=groups)
+            for number in range(count)
         )
         self.outs = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(count))
         self.ups = nn.ModuleList(
@@ -614,16 +646,31 @@ class Volumes(nn.Module):
         size, frames, channels = choices.choice((32, 56, 64, 112)), choices.choice((4, 8, 16)), choices.size(16, 96, 8)
         self.name = plan.add_input("clip", (plan.batch, choices.choice((1, 3)), frames, size, size))
         self.stem = nn.Conv3d(plan.inputs[self.name].shape[1], channels, (3, 5, 5), (1, 2, 2), (1, 2, 2))
-        self.pool, apart = choices.choice((nn.MaxPool3d((1, 2, 2)), nn.AvgPool3d((1, 2, 2)), nn.Identity())), choices.chance(0.5)
+        self.pool, apart = (
+            choices.choice((nn.MaxPool3d((1, 2, 2)), nn.AvgPool3d((1, 2, 2)), nn.Identity())),
+            choices.chance(0.5),
+        )
         self.blocks = nn.ModuleList()
         for _ in range(choices.randint(1, 3)):
             groups = choices.pick((1, 3), (channels, 1))
             convs = [nn.Conv3d(channels, channels, 3, padding=1, groups=groups)]
             if apart:
-                convs = [nn.Conv3d(channels, channels, (1, 3, 3), padding=(0, 1, 1)), nn.Conv3d(channels, channels, (3, 1, 1), padding=(1, 0, 0))]
-            self.blocks.append(Sum(choices, Plain(nn.Sequential(*convs, map_norm(choices, channels, 3), activation(choices))), channels, -4))
+                convs = [
+                    nn.Conv3d(channels, channels, (1, 3, 3), padding=(0, 1, 1)),
+                    nn.Conv3d(channels, channels, (3, 1, 1), padding=(1, 0, 0)),
+                ]
+            self.blocks.append(
+                Sum(
+                    choices,
+                    Plain(nn.Sequential(*convs, map_norm(choices, channels, 3), activation(choices))),
+                    channels,
+                    -4,
+                )
+            )
         self.up = nn.ConvTranspose3d(channels, channels, 2, 2) if choices.chance(0.3) else nn.Identity()
-        self.head: nn.Module = Classified(plan, channels, 3) if choices.chance(0.7) else Plain(nn.Conv3d(channels, 2, 1))
+        self.head: nn.Module = (
+            Classified(plan, channels, 3) if choices.chance(0.7) else Plain(nn.Conv3d(channels, 2, 1))
+        )
         plan.text.append(f"volumes({frames}x{size} x{channels}{' apart' * apart})")
 
     def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
@@ -668,7 +715,9 @@ class Features(nn.Module):
         plan.batch *= choices.choice((16, 64, 512))
         width = choices.size(64, 4096, 8 if choices.chance(0.8) else 1)
         self.name = plan.add_input("features", (plan.batch, width))
-        self.blocks = nn.ModuleList(repeated(plan, choices.randint(2, 6), lambda: [Sum(choices, Mlp(plan, width), width)]))
+        self.blocks = nn.ModuleList(
+            repeated(plan, choices.randint(2, 6), lambda: [Sum(choices, Mlp(plan, width), width)])
+        )
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 16)
         self.loss = Loss(plan, plan.batch, 16)
 
@@ -684,4 +733,3 @@ FAMILIES: dict[str, tuple[Callable[[Plan], nn.Module], float]] = {
     "tables": (Tables, 5), "graph": (Graph, 3), "points": (Points, 3), "waves": (Waves, 5), "volumes": (Volumes, 3),
     "pair": (Pair, 3), "features": (Features, 2),
 }  # fmt: skip
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tools.drawn.common import Choices, Inputs, Plain, Plan, Sum, activation, divisor, map_norm
@@ -74,7 +74,9 @@ class Bottleneck(nn.Sequential):
     def __init__(self, plan: Plan, channels: int) -> None:
         choices = plan.choices
         is_inverted = choices.chance(0.45)
-        inner = channels * choices.choice((2, 3, 4, 6)) if is_inverted else max(8, channels // choices.choice((1, 2, 4)))
+        inner = (
+            channels * choices.choice((2, 3, 4, 6)) if is_inverted else max(8, channels // choices.choice((1, 2, 4)))
+        )
         window = choices.pick((3, 5), (5, 2), (7, 1))
         groups = inner if is_inverted and choices.chance(0.85) else groups_of(choices, inner, 0.05)
         squeeze = [Squeeze(plan, inner)] if choices.chance(0.3) else []

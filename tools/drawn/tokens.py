@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tools.drawn.common import Choices, Inputs, Plain, Plan, Sum, activation, divisor, token_norm
@@ -407,7 +407,10 @@ class Selection(nn.Module):
     def __init__(self, plan: Plan, length: int, width: int) -> None:
         super().__init__()
         choices = plan.choices
-        self.form, self.num = choices.choice(("topk", "sort", "argsort")), max(1, int(length * choices.uniform(0.1, 0.6)))
+        self.form, self.num = (
+            choices.choice(("topk", "sort", "argsort")),
+            max(1, int(length * choices.uniform(0.1, 0.6))),
+        )
         self.score, self.mlp = nn.Linear(width, 1), Mlp(plan, width)
         self.back = choices.choice(("scatter", "scatter_add", "index_put", "index_copy"))
         plan.text.append(f"selection({self.form} {self.num} of {length}, {self.back})")
@@ -469,8 +472,8 @@ class TorchLayer(nn.Module):
         super().__init__()
         choices = plan.choices
         self.layer = nn.TransformerEncoderLayer(
-            width, divisor(choices, width, 4, 8), choices.size(width, 4 * width, 8), activation=choices.choice(("relu", "gelu")),
-            batch_first=True, norm_first=choices.chance(0.5),
+            width, divisor(choices, width, 4, 8), choices.size(width, 4 * width, 8),
+            activation=choices.choice(("relu", "gelu")), batch_first=True, norm_first=choices.chance(0.5),
         )  # fmt: skip
         plan.text.append(f"nn.TransformerEncoderLayer({width})")
 
@@ -538,5 +541,3 @@ class Mixed(nn.Module):
             results.append(layer(results[-1], inputs))
         stacked = torch.stack(results, 0)
         return (stacked * self.weights.softmax(0).view(-1, *[1] * x.dim())).sum(0)
-
-
