@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import statistics
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -204,7 +205,9 @@ def estimate(draw: Draw) -> Estimate:
     if draw.tf32:
         flop_per_us = max(flop_per_us, 250e6)
     counting = _Counting(flop_per_us)
-    with torch.no_grad(), mock.patch.object(F, "scaled_dot_product_attention", counting.attention), counting:
+    attention = mock.patch.object(F, "scaled_dot_product_attention", counting.attention)
+    with warnings.catch_warnings(), torch.no_grad(), attention, counting:
+        warnings.simplefilter("ignore")  # that autocast does nothing without a GPU
         draw.module(**draw.tensors())
     return counting.estimate
 
@@ -230,8 +233,8 @@ def _show(count: int) -> None:
             "training" * draw.is_training,
             "channels last" * draw.is_channels_last,
         ]
-        words = " ".join(filter(None, [*words, "tf32" * draw.tf32]))
-        print(f"{split:8s} {draw.number:3d} {draw.family:9s} {times[-1]:8.0f} us  {words}: {draw.text}")
+        text = f"{' '.join(filter(None, [*words, 'tf32' * draw.tf32]))}: {draw.text}"
+        print(f"{split:8s} {draw.number:3d} {draw.attempt:3d} {draw.family:9s} {times[-1]:8.0f} us  {text}")
     tenths = statistics.quantiles(times, n=10)
     print(f"{count} draws; tenths of estimated times: {', '.join(f'{us:.0f}' for us in tenths)} us")
     print(Counter(draw.family for _, draw in rows).most_common())

@@ -129,8 +129,8 @@ def _grids(profiler: Any) -> dict[int, tuple[str, str]]:
 
 
 def _kernel(name: str, us: float) -> Kernel:
-    parts = name.split("\t")
-    return parts[0], us, *[*parts, "", ""][1:3]
+    name, grid, block, *_ = [*name.split("\t"), "", ""]
+    return name, us, grid, block
 
 
 def _median_kernels(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
@@ -288,8 +288,8 @@ def time_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int,
             print(f"no time for draws from {index} on", flush=True)
             break
         (folder / "at").write_text(str(index))
-        begin, row, operators = time.perf_counter(), _case(split, seed, number, attempt), []
-        is_lost = False
+        begin, row, is_lost = time.perf_counter(), _case(split, seed, number, attempt), False
+        operators: list[Any] = []
         try:
             torch.manual_seed(0)
             draw = drawn(seed, number, "cuda", attempt)
@@ -326,7 +326,7 @@ def time_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int,
               f"{row['wall_s']} s", flush=True)  # fmt: skip
         if is_lost:
             os._exit(_LOST)  # the GPU answers this process no more
-        draw = module = operators = None  # type: ignore[assignment]
+        draw = module = None  # type: ignore[assignment]
         gc.collect()
         torch.cuda.empty_cache()
     (folder / "at").write_text(str(len(cases)))

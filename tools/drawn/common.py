@@ -27,7 +27,7 @@ class Choices(random.Random):
 
     def size(self, low: float, high: float, multiple: int = 1) -> int:
         """Return a multiple of `multiple`, log-uniform between two limits."""
-        return max(1, round(low * (high / low) ** self.random() / multiple)) * multiple
+        return max(1, round(low * float((high / low) ** self.random()) / multiple)) * multiple
 
 
 class Input(NamedTuple):

@@ -326,7 +326,7 @@ class Windows(nn.Module):
         return torch.where(number[:, None] == number[:, :, None], 0.0, -100.0).to(x.dtype)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
-        batch, height, width, channels = x.shape
+        batch, height, _, channels = x.shape
         count, window = height // self.window, self.window
         if self.is_grid:
             parts = x.view(batch, window, count, window, count, channels).permute(0, 2, 4, 1, 3, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -122,7 +123,7 @@ class Attention(nn.Module):
     def _mask(self, q: torch.Tensor, keys: int, inputs: Inputs) -> tuple[torch.Tensor | None, bool]:
         """Return a mask, boolean or additive, and whether the causal one is left to the kernel."""
         places = torch.arange(keys, device=q.device)
-        ahead = None
+        ahead: Any = None
         if self.mask == "window":
             distance = places[:, None] - places[None]
             inside = distance.abs() < self.window
@@ -249,7 +250,8 @@ class Experts(nn.Module):
     def __init__(self, plan: Plan, width: int) -> None:
         super().__init__()
         choices = plan.choices
-        self.code = choices.pick(("grouped", 3 if plan.dtype is torch.bfloat16 else 0), ("loop", 2), ("dense", 1))
+        has_grouped = plan.dtype is torch.bfloat16 and width % 8 == 0
+        self.code = choices.pick(("grouped", 3 if has_grouped else 0), ("loop", 2), ("dense", 1))
         self.num = choices.choice((4, 8, 16, 32, 64)) if self.code == "grouped" else choices.choice((4, 8))
         self.top, self.hidden = choices.choice((1, 2, 2, 4)), choices.size(0.5 * width, 3 * width, 16)
         self.counts = choices.choice(("histc", "searchsorted", "one_hot"))
