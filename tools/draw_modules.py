@@ -34,6 +34,9 @@ from tools.drawn.families import FAMILIES
 SEEDS = {"fit": 1, "interval": 2, "report": 3}
 """The seed of each split."""
 
+REAL_SEED = 0
+"""In the place of a seed: models of `drawn/real.py`, of the split "report" as well."""
+
 _ORDER = ("fit", "interval", "fit", "report")
 _LEAST_US = ((60.0, 1, 160), 3), ((250.0, 4, 256), 2), ((1000.0, 16, 512), 1.2)
 """Estimated microseconds that a draw takes at least, and limits of its batch, with weights: few would be long."""
@@ -133,10 +136,28 @@ def _attempt(seed: int, number: int, attempt: int, device: str) -> Draw:
 
 def drawn(seed: int, number: int, device: str = "meta", attempt: int | None = None) -> Draw:
     """Return draw `number` of a seed, with its weights on a device; `attempt` as it was noted, None: find it."""
+    if seed == REAL_SEED:
+        return _real(number, device)
     if attempt is None:
         least_us = Choices(f"{seed} {number}").pick(*_LEAST_US)[0]
         attempt = next(at for at in range(1000) if _is_in_bounds(_attempt(seed, number, at, "meta"), least_us))
     return _attempt(seed, number, attempt, device)
+
+
+def _real(number: int, device: str) -> Draw:
+    from tools.drawn.real import real_module
+
+    with torch.device("cpu" if device == "meta" else device):  # some count on the values of weights
+        family, text, inputs, module = real_module(number)
+    dtype = torch.bfloat16
+    return Draw(REAL_SEED, number, 0, family, text, dtype, None, False, False, False, inputs, module.to(dtype))
+
+
+def order_of_real(count: int | None = None) -> list[tuple[str, int, int]]:
+    """Return (split, seed, number) of models of other libraries, `count` or all."""
+    from tools.drawn.real import real_names
+
+    return [("report", REAL_SEED, number) for number in range(len(real_names()))][:count]
 
 
 def order(count: int = 200) -> list[tuple[str, int, int]]:

@@ -43,7 +43,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tools.draw_modules import Draw, drawn, order
+from tools.draw_modules import REAL_SEED, Draw, drawn, order, order_of_real
 
 _WARM_UPS, _PROFILED, _COLD_REPLAYS = 3, 3, 6
 _FLUSH_BYTES = 256_000_000
@@ -218,7 +218,7 @@ def measured(draw: Draw, module: Any, *, backward: bool, marks: bool) -> tuple[d
     is_finite = all(bool(x.isfinite().all()) for x in tensors if x is not None)
     del out, tensors
     peak_bytes = torch.cuda.max_memory_allocated()
-    operators = profiled(run, marks=marks)
+    operators = [] if draw.seed == REAL_SEED else profiled(run, marks=marks)  # of a report the whole counts
     graph = capture_graph(run)
     other = torch.zeros(_FLUSH_BYTES // 4, device="cuda")
     cold_us = replay_us(graph, lambda: other.sum(), _COLD_REPLAYS)
@@ -363,6 +363,8 @@ def compile_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, i
 
 
 def _attempt_of(case: tuple[str, int, int]) -> int:
+    if case[1] == REAL_SEED:
+        return 0
     try:
         return drawn(case[1], case[2]).attempt
     except Exception as error:
@@ -446,6 +448,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=None, help="how many draws; default: 200, or 60 compiled")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many at first")
     parser.add_argument("--backward", action="store_true", help="gradients of parameters too")
+    parser.add_argument("--real", action="store_true", help="models of torchvision, timm and transformers instead")
     parser.add_argument("--workers", type=int, default=14, help="processes that draw or compile")
     parser.add_argument("--role", choices=("", "compile", "time"), default="", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
@@ -463,7 +466,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         options.scratch = Path(scratch)
         (options.scratch / "code").mkdir()
-        places = order(options.skip + count)[options.skip :]
+        places = (order_of_real if options.real else order)(options.skip + count)[options.skip :]
         with multiprocessing.get_context("fork").Pool(options.workers) as pool:  # CUDA is not in use yet
             attempts = pool.map(_attempt_of, places, chunksize=1)
         cases = [(*place, attempt) for place, attempt in zip(places, attempts, strict=True)]
