@@ -106,7 +106,7 @@ class _Named:
 
     def name(self) -> str:
         name: str = self._event.name()
-        if self._event.device_type() == torch.autograd.DeviceType.CPU:
+        if self._event.device_type() == torch.autograd.DeviceType.CPU or self._event.is_user_annotation():
             return name
         return "\t".join((name, *self._grids.get(self._event.correlation_id(), ("", ""))))
 
