@@ -20,7 +20,7 @@ from gemm_eval.models.gpu import (
     CorrectionData,
     Features,
     LearnedCorrection,
-    PackedTrees,
+    PackedCorrection,
     Spread,
     Trees,
     apply_trees,
@@ -76,7 +76,7 @@ class Learned(NamedTuple):
     """Trees of a group, both as arrays of a file and packed for the kernel."""
 
     trees: Trees
-    packed: PackedTrees
+    packed: PackedCorrection
     bounds: tuple[float, float]
 
 
@@ -116,8 +116,8 @@ def _correct(
     for group, item in learned.items():
         rows = groups == group
         if rows.any():
-            log_factor, trust, octaves = apply_trees(item.packed, _take(features, rows))
-            corrected[rows], far[rows] = us[rows] * np.exp(trust * log_factor), octaves
+            factor, far[rows] = apply_trees(item.packed, _take(features, rows))
+            corrected[rows] = us[rows] * factor
     return _Corrected(corrected, far)
 
 

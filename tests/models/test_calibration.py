@@ -16,8 +16,7 @@ from gemm_eval.arch import GpuSpec, data_root, list_archs, load_arch
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
-    Interval,
-    RegimeInterval,
+    Spread,
     calibration,
     calibration_stamp,
     coefficients_for,
@@ -37,6 +36,7 @@ from gemm_eval.models.gpu.calibration import (
     chip_of,
     load_calibration,
     nearest_first,
+    regime_place,
     regime_places,
 )
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT, Coefficient
@@ -425,9 +425,8 @@ def interval(gpu: str | GpuSpec, library: str = "cublas", family: str = "sm90_wg
 
 
 def test_regimes_of_gemms() -> None:
-    interval = Interval((0.1, 0.2, 0.3, 0.4, 0.5), (1.1, 1.2, 1.3, 1.4, 1.5))
     sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 8, 64, 100), (2, 8, 64, 100)]
-    places = [interval.low_frac.index(interval.of_size(*of)[0]) for of in sizes]
+    places = [regime_place(*of) for of in sizes]
     G, M, K, N = np.array(sizes).T
 
     assert regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 3, 4]
@@ -456,15 +455,15 @@ def test_a_regime_of_few_rows_has_the_quantiles_of_all() -> None:
 
 
 def test_a_prediction_lies_in_its_interval_whatever_its_bias() -> None:
-    low, high = interval_of(fit_intervals(np.zeros(50, np.intp), np.full(50, 0.3))).of_size(1, 8, 64, 64)
-    assert (low, high) == (1.0, pytest.approx(math.exp(0.3)))
+    found = interval_of(fit_intervals(np.zeros(50, np.intp), np.full(50, 0.3)))
+    assert (found.low_frac[0], found.high_frac[0]) == (1.0, pytest.approx(math.exp(0.3)))
 
 
 def test_bounds_have_their_sides() -> None:
     with pytest.raises(ValueError, match="low_log"):
-        RegimeInterval(regime="mid", num_rows=3, low_log=0.1, high_log=0.2)
+        Spread(regime="mid", num_rows=3, low_log=0.1, high_log=0.2)
     with pytest.raises(ValueError, match="regime must be one of"):
-        RegimeInterval(regime="large", num_rows=3, low_log=-0.1, high_log=0.2)
+        Spread(regime="large", num_rows=3, low_log=-0.1, high_log=0.2)
 
 
 def test_where_nothing_was_fitted_intervals_are_wider() -> None:
