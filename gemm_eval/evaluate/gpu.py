@@ -37,6 +37,7 @@ from gemm_eval.models.gpu import (
     default_library,
     has_sms_of,
     interval_carried,
+    interval_ends,
     interval_for,
     interval_rows,
     is_preset,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+_CODE_BITS, _CODE_MASK = 16, 0xFFFF  # of several small numbers in one
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
 _DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
 # what a spec says about itself, and about other GPUs, does not change what a GEMM costs
@@ -186,9 +188,7 @@ class GpuBackend(Backend):
         G, M, K, N = problem.sizes
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
-        fracs = np.empty((1, 2))
-        interval_rows(np.array([regime_place(G, M, K, N)]), np.array([cost.correction_trust]), logs, fracs)
-        ((low_frac, high_frac),) = fracs.tolist()
+        low_frac, high_frac = interval_ends(regime_place(G, M, K, N), cost.correction_trust, logs)
         return GEMMResult(
             problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
             low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
@@ -247,12 +247,13 @@ class GpuBackend(Backend):
         for number in np.unique(kind_of).tolist():
             rows = kind_of == number
             loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), *sizes[rows, 1:].T)
-        columns = np.column_stack([kind_of, records["family"], loads]).astype(np.int64)
         feasible = self.is_feasible(records)
-        for number, family, load_bytes in np.unique(columns[feasible], axis=0).tolist():
-            logs = self._interval(kinds[number], _FAMILY_OF_CODE[family], load_bytes)
-            rows = feasible & (columns == (number, family, load_bytes)).all(axis=1)
-            fracs = np.empty((np.count_nonzero(rows), 2))
+        codes = (kind_of << 2 * _CODE_BITS) + (records["family"] << _CODE_BITS) + loads
+        for code in np.unique(codes[feasible]).tolist():
+            kind, family, load_bytes = code >> 2 * _CODE_BITS, code >> _CODE_BITS & _CODE_MASK, code & _CODE_MASK
+            logs = self._interval(kinds[kind], _FAMILY_OF_CODE[family], load_bytes)
+            rows = np.flatnonzero(feasible & (codes == code))
+            fracs = np.empty((len(rows), 2))
             interval_rows(regimes[rows], records["correction_trust"][rows], logs, fracs)
             ends[:, rows] = records["latency_us"][rows] * fracs.T
         return ends

@@ -252,15 +252,22 @@ def carry(records: Any, rows: Any, sizes: Any, factors: Any, trusts: Any, ceilin
 
 
 @entry_point
-def interval_rows(regimes: Any, trusts: Any, logs: Any, out: Any) -> None:
-    """Write to `out` [rows, 2] the factors to both ends of intervals of GEMMs, by regime and trust [rows].
+def interval_ends(regime: int, trust: float, logs: Any) -> tuple[float, float]:
+    """Return the factors to both ends of the interval of a GEMM.
 
-    logs [regimes, 4]: of corrected answers, low and high, and of the terms alone, with their signs.
+    logs [regimes, 4]: of corrected answers, low and high, and of the terms alone, with their signs; where a correction
+    fades, intervals go over to those of the terms.
     """
+    low = logs[regime, 0] * trust + logs[regime, 2] * (1.0 - trust)
+    high = logs[regime, 1] * trust + logs[regime, 3] * (1.0 - trust)
+    return math.exp(low), math.exp(high)
+
+
+@entry_point
+def interval_rows(regimes: Any, trusts: Any, logs: Any, out: Any) -> None:
+    """Write `interval_ends` of GEMMs [rows] to `out` [rows, 2]."""
     for row in range(len(regimes)):
-        log, trust = logs[regimes[row]], trusts[row]
-        for end in range(2):
-            out[row, end] = math.exp(log[end] * trust + log[end + 2] * (1.0 - trust))
+        out[row, 0], out[row, 1] = interval_ends(regimes[row], trusts[row], logs)
 
 
 @kernel

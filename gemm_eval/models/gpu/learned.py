@@ -57,10 +57,8 @@ class Features(NamedTuple):
 
 def stacked(columns: Sequence[Floats]) -> Floats:
     """Return columns [rows] side by side, and one more of -inf: beside leaves."""
-    x = np.full((len(columns[0]), len(columns) + 1), -np.inf)
-    for number, column in enumerate(columns):
-        x[:, number] = column
-    return x
+    x = np.array([*columns, np.full(len(columns[0]), -np.inf)]).T
+    return np.ascontiguousarray(x)
 
 
 class LearnedCorrection(CorrectionFile):

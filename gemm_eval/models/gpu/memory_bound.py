@@ -177,8 +177,8 @@ _FEATURES = (*MemoryBoundRows._fields, "latency")
 
 def memory_bound_columns(rows: MemoryBoundRows, latency_us: Floats) -> Floats:
     """Return `memory_bound_features` side by side, with one more column: `stacked`."""
-    x = np.log2(np.maximum(stacked([*rows, latency_us]), _LEAST))
-    x[:, -1] = -np.inf
+    x = stacked([*rows, latency_us])
+    x[:, :-1] = np.log2(np.maximum(x[:, :-1], _LEAST))
     return x
 
 

@@ -381,13 +381,14 @@ def attention_costs(
     latency_us, families = np.full(len(rows), np.inf), np.full(len(rows), "", dtype="U32")
     terms: list[dict[str, float]] = [{} for _ in range(len(rows))]
     for is_decode, can_run in ((True, can_run_as_generation), (False, can_run_as_context)):
-        some = np.flatnonzero(can_run(rows, library))
-        if not some.size:
+        runs = can_run(rows, library)
+        if not runs.any():
             continue
-        names = families_of_rows(arch, rows.take(some), library, is_decode=is_decode)
-        for name in np.unique(names).tolist():
-            places = some[names == name]
-            times = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
+        some = rows.take(runs)
+        names = families_of_rows(arch, some, library, is_decode=is_decode)
+        for name in dict.fromkeys(names.tolist()):
+            places = np.flatnonzero(runs)[names == name]
+            times = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], some.take(names == name))
             us: Floats = np.sum(list(times.values()), axis=0)
             is_faster = us < latency_us[places]
             places = places[is_faster]
@@ -401,7 +402,7 @@ def attention_costs(
 def attention_answers(arch: GpuSpec, library: str, rows: AttentionRows, costs: AttentionCosts) -> Answers:
     """Return what was learned of problems, [rows]."""
     columns = np.empty((len(Answers._fields), len(rows)))
-    for family in set(costs.families.tolist()):
+    for family in dict.fromkeys(costs.families.tolist()):
         mask = costs.families == family
         us = costs.latency_us[mask]
         columns[:, mask] = _learned(arch, library, family).answers(attention_columns(rows.take(mask), us), us)
