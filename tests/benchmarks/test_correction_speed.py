@@ -1,7 +1,8 @@
 """What a learned correction and its interval add to an answer that nobody asked for before.
 
-Each test times the correction alone, one problem at a time. ``extra_info`` has microseconds a problem: of the
-correction (`correction_us`) and of whole cold answers that have it (`answer_us`), and their ratio.
+Each test times the correction alone, one problem at a time; `test_gpu_speed.py` has that of GEMMs on GPUs.
+``extra_info`` has microseconds a problem: of the correction (`correction_us`) and of whole cold answers that have it
+(`answer_us`), and their ratio.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
-from gemm_eval.arch import GpuSpec, MulticoreSpec
+from gemm_eval.arch import MulticoreSpec
 from gemm_eval.evaluate.chip_correction import chip_correction
-from gemm_eval.models.gpu import KERNEL_COST_DTYPE, correct, interval_ends, pack_gpu
 from gemm_eval.models.gpu.memory_bound import (
     MemoryBoundRows,
     memory_bound_columns,
@@ -24,8 +24,6 @@ from gemm_eval.models.gpu.memory_bound import (
     memory_bound_row,
     memory_bound_us,
 )
-from gemm_eval.search.gpu import find_best_config
-from gemm_eval.workload import RunOptions
 from tests.benchmarks.transformer_gemms import transformer_gemms
 
 NUM = 1000
@@ -52,24 +50,6 @@ def run(benchmark: Any, correct_one: Callable[[int], object], evaluate: Callable
             "correction_us": correction_us, "answer_us": answer_us, "ratio": correction_us / answer_us,
         }  # fmt: skip
     return sum(result.source == "corrected" for result in results)
-
-
-@pytest.mark.benchmark(group=GROUP)
-def test_of_gemms(benchmark: Any) -> None:
-    arch = load_arch("h200-sxm", GpuSpec)
-    gemms = [GemmProblem(*sizes, "bf16") for sizes in transformer_gemms(NUM)]
-    packed = pack_gpu(arch, gemms[0].types, RunOptions("cublas", "cold", "burst", correction=True))
-    assert packed.correction is not None
-    records = [find_best_config(arch, gemm, packed) for gemm in gemms]
-    views, sizes = [record.view(KERNEL_COST_DTYPE) for record in records], [np.array([gemm.sizes]) for gemm in gemms]
-    row, logs = np.zeros(1, np.int64), np.log(np.full((5, 4), 0.9))
-
-    def correct_one(place: int) -> None:
-        correct(views[place], row, sizes[place], *packed.correction)
-        interval_ends(0, 1.0, logs)
-
-    evaluator = GEMMEvaluator(arch, disk_cache=False)
-    assert run(benchmark, correct_one, evaluator.evaluate, [(*gemm.sizes, "bf16") for gemm in gemms]) > NUM // 2
 
 
 @pytest.mark.benchmark(group=GROUP)

@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import itertools
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
+from gemm_eval.models.gpu import Packed, pack_gpu
 from gemm_eval.search import threads as _threads
+from gemm_eval.search.gpu import find_best_config
+from gemm_eval.workload import RunOptions
 from tests.benchmarks.test_batch_speed import distinct_gemms
 from tests.benchmarks.transformer_gemms import transformer_gemms
 
@@ -90,3 +94,25 @@ def test_design_space(benchmark: Any, evaluator: GEMMEvaluator) -> None:
         rate = NUM_CHIPS * NUM_OF_CHIP / benchmark.stats.stats.median
         benchmark.extra_info["evaluations_per_s"] = round(rate)
     assert len(set(found)) == NUM_CHIPS
+
+
+@pytest.mark.benchmark(group="a learned correction, one GEMM on an H200")
+def test_correction(benchmark: Any) -> None:
+    """`extra_info` has the time of a search with and without its correction, in us, and their ratio."""
+    arch = load_arch("h200-sxm")
+    gemms = [GemmProblem(*sizes, "bf16") for sizes in transformer_gemms(NUM_SHAPES)]
+    options = RunOptions("cublas", "cold", "burst")
+    corrected, physics = (pack_gpu(arch, gemms[0].types, options._replace(correction=on)) for on in (True, False))
+
+    def search(packed: Packed) -> float:
+        start = time.perf_counter()
+        for gemm in gemms:
+            find_best_config(arch, gemm, packed)
+        return (time.perf_counter() - start) * 1e6 / len(gemms)
+
+    search(physics)
+    benchmark.pedantic(search, (corrected,), rounds=3)
+    with_us, without_us = (min(search(packed) for _ in range(3)) for packed in (corrected, physics))
+    benchmark.extra_info |= {"with_us": with_us, "without_us": without_us, "ratio": with_us / without_us}
+    found = [find_best_config(arch, gemm, corrected)["correction_factor"][0] for gemm in gemms]
+    assert any(factor != 1.0 for factor in found)
