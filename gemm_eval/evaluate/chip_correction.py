@@ -23,6 +23,7 @@ from gemm_eval.models.gpu import (
     Origin,
     correct_sizes,
     describe_sizes,
+    features_of,
     learned_for,
     learned_path,
 )
@@ -47,8 +48,7 @@ def chip_features(sizes: Integers) -> Features:
     """Return what a correction knows of GEMMs [rows, 4] of G, M, K, N."""
     x = np.empty((len(sizes), len(CHIP_FEATURES)))
     describe_sizes(sizes, x)
-    columns = dict(zip(CHIP_FEATURES, x.T, strict=True))
-    return Features({name: columns.pop(name) for name in ("G", "M", "N", "K")}, columns)
+    return features_of(CHIP_FEATURES, sizes.shape[1], x)
 
 
 class ChipCorrection:

@@ -222,7 +222,7 @@ class GpuBackend(Backend):
             near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
             if near is not None and (not self._is_preset or question_of(kind.types, near) != question):
                 corrected = interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
-        return read_only(np.log([*corrected, *of_terms]).T.copy())
+        return read_only(np.hstack([corrected, of_terms]))
 
     def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:
         """Return the library and the family whose coefficients a config of a family has.

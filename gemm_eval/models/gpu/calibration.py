@@ -10,7 +10,7 @@ import hashlib
 import math
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast
@@ -86,22 +86,15 @@ class Spread(Frozen):
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
-class Interval(NamedTuple):
-    """Factors from a predicted latency to the ends of its interval, for each regime (`regime_places`)."""
-
-    low_frac: tuple[float, ...]
-    high_frac: tuple[float, ...]
-
-
 def regime_place(G: int, M: int, K: int, N: int) -> int:
-    """Return the place of the regime of one GEMM; see `regime_places`."""
+    """Return the number of the regime of one GEMM; see `regime_places`."""
     if G > 1:
         return _BATCHED
     return _UNEVEN if K % _EVEN or N % _EVEN else bisect_left(_ENDS, M)
 
 
 def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDArray[np.intp]:
-    """Return the place of each GEMM's regime in the factors of `Interval`, [rows]; of groups M is the mean, G is 1."""
+    """Return the number of each GEMM's regime, [rows]; of groups M is the mean, and G is 1."""
     is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
     places = np.where(is_uneven, _UNEVEN, np.searchsorted(_ENDS, M))
     return np.where(np.asarray(G) > 1, _BATCHED, places)
@@ -135,30 +128,19 @@ def spread_between(log_errors: npt.NDArray[np.float64], tail: float, **limits: A
     )
 
 
-def interval_of(found: Sequence[Spread], carried_log: float = 0.0) -> Interval:
-    """Return the factors of fitted intervals; `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds."""
+def interval_of(found: Sequence[Spread], carried_log: float = 0.0) -> npt.NDArray[np.float64]:
+    """Return the logs of the factors to both ends of intervals, [regimes, 2], as `regime_places` numbers regimes.
+
+    `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds.
+    """
     by_name = {item.regime: item for item in found}
     items = [by_name.get(name, by_name[_ALL]) for name in _REGIMES]
-    return _interval(
-        (-math.hypot(item.low_log, carried_log) for item in items),
-        (math.hypot(item.high_log, carried_log) for item in items),
-    )
+    return np.array([(-math.hypot(i.low_log, carried_log), math.hypot(i.high_log, carried_log)) for i in items])
 
 
-def interval_of_error(p90_frac: float, carried_log: float = 0.0) -> Interval:
-    """Return the factors where only the 90th percentile of the size of errors is known."""
-    log = math.hypot(math.log1p(p90_frac), carried_log)
-    return _interval([-log] * len(_REGIMES), [log] * len(_REGIMES))
-
-
-def interval_of_defaults() -> Interval:
-    """Return the factors where nothing at all was fitted: two thirds to one and a half times the time."""
-    return _interval([-OF_DEFAULTS] * len(_REGIMES), [OF_DEFAULTS] * len(_REGIMES))
-
-
-def _interval(low: Iterable[float], high: Iterable[float]) -> Interval:
-    exp: Callable[[float], float] = math.exp
-    return Interval(tuple(map(exp, low)), tuple(map(exp, high)))
+def even_interval(log: float) -> npt.NDArray[np.float64]:
+    """Return intervals as `interval_of` does, of errors that are alike in all regimes and to both sides."""
+    return np.full((len(_REGIMES), 2), (-log, log))
 
 
 class ErrorFigures(Frozen):

@@ -28,16 +28,15 @@ from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
     ALIKE,
+    OF_DEFAULTS,
     OTHER_SMS,
     Frozen,
-    Interval,
     Spread,
     calibration_path,
     coefficients_for,
+    even_interval,
     has_sms_of,
     interval_of,
-    interval_of_defaults,
-    interval_of_error,
     load_calibration,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
@@ -371,15 +370,15 @@ def _near(l2: str | None, clock: str | None) -> Iterable[tuple[str | None, str |
 
 def interval_for(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str, *, is_corrected: bool
-) -> Interval:
-    """Return the interval around answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
+) -> npt.NDArray[np.float64]:
+    """Return `interval_of` answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
     learned = nearest_correction(arch, library, family, question, model_version)
     if learned is not None:
         intervals = learned.correction.intervals if is_corrected else learned.correction.physics_intervals
         return interval_of(intervals, learned.carried_log)
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
-        return interval_of_defaults()
+        return even_interval(OF_DEFAULTS)
     carried_log = 0.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
     asked_there = correction_path(origin.gpu, origin.library, family, question)
     if carried_log and _exists(asked_there):
@@ -387,16 +386,17 @@ def interval_for(
     found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, carried_log)
-    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)
+    p90_frac = max(errors.p90_percent for errors in found.errors) / 100.0
+    return even_interval(math.hypot(math.log1p(p90_frac), carried_log))
 
 
 def interval_carried(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, near: RunOptions, model_version: str
-) -> Interval:
+) -> npt.NDArray[np.float64]:
     """Return the interval of answers that take the correction of a preset's under other options (`near`): wider."""
     learned = nearest_correction(arch, library, family, question_of(types, near), model_version)
     if learned is None:
-        return interval_of_defaults()
+        return even_interval(OF_DEFAULTS)
     return interval_of(learned.correction.intervals, math.hypot(ALIKE, learned.carried_log))
 
 

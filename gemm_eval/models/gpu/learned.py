@@ -55,6 +55,12 @@ class Features(NamedTuple):
         return stacked([*self.sizes.values(), *self.others.values()])
 
 
+def features_of(names: Sequence[str], num_sizes: int, x: Floats) -> Features:
+    """Return features by name, those of the columns of x [rows, features or one more]; the first are sizes."""
+    columns = list(zip(names, x.T, strict=False))
+    return Features(dict(columns[:num_sizes]), dict(columns[num_sizes:]))
+
+
 def stacked(columns: Sequence[Floats]) -> Floats:
     """Return columns [rows] side by side, and one more of -inf: beside leaves."""
     x = np.array([*columns, np.full(len(columns[0]), -np.inf)]).T

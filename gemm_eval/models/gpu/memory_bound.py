@@ -19,7 +19,7 @@ from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, cached_by_arch, transferred
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
-from gemm_eval.models.gpu.learned import Features, Learned, learned_for, stacked
+from gemm_eval.models.gpu.learned import Features, Learned, features_of, learned_for, stacked
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
@@ -171,8 +171,7 @@ MEMORY_BOUND = "memory-bound"
 """Name of the subject, in files of what was learned of it."""
 
 _LEAST = 1e-3  # of what a logarithm is taken of
-_SIZES = ("read_bytes", "write_bytes", "num_rows")
-_FEATURES = (*MemoryBoundRows._fields, "latency")
+_FEATURES, _NUM_SIZES = (*MemoryBoundRows._fields, "latency"), 3  # bytes read and written, rows
 
 
 def memory_bound_columns(rows: MemoryBoundRows, latency_us: Floats) -> Floats:
@@ -184,8 +183,7 @@ def memory_bound_columns(rows: MemoryBoundRows, latency_us: Floats) -> Floats:
 
 def memory_bound_features(rows: MemoryBoundRows, latency_us: Floats) -> Features:
     """Return what a correction knows of kernels [rows]: their sizes, kind, and latencies by the terms."""
-    columns = dict(zip(_FEATURES, memory_bound_columns(rows, latency_us).T, strict=False))
-    return Features({name: columns.pop(name) for name in _SIZES}, columns)
+    return features_of(_FEATURES, _NUM_SIZES, memory_bound_columns(rows, latency_us))
 
 
 @cached_by_arch

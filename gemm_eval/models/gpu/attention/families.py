@@ -26,7 +26,7 @@ from gemm_eval.models.gpu.attention.rows import (
     AttentionRows,
 )
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
-from gemm_eval.models.gpu.learned import Answers, Features, Learned, learned_for, stacked
+from gemm_eval.models.gpu.learned import Answers, Features, Learned, features_of, learned_for, stacked
 from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem
 
@@ -276,8 +276,7 @@ def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
 
 def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
     """Return what a correction knows of problems: their sizes, CTAs they can have, and latencies by the terms."""
-    columns = dict(zip(_FEATURES, attention_columns(rows, latency_us).T, strict=False))
-    return Features({name: columns.pop(name) for name in _SIZES}, columns)
+    return features_of(_FEATURES, len(_SIZES), attention_columns(rows, latency_us))
 
 
 class FittedFamily(calibrations.Frozen):
