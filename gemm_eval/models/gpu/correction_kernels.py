@@ -273,9 +273,9 @@ def interval_rows(regimes: Any, trusts: Any, logs: Any, out: Any) -> None:
 @kernel
 def _spread_of(spreads: Any, us: float, octaves: float) -> int:
     """Return the first spread that holds for a latency and a distance; the last holds for all."""
-    for place in range(len(spreads) - 1):
-        if us <= spreads[place, 0] and octaves <= spreads[place, 1]:
-            return place
+    for row in range(len(spreads) - 1):
+        if us <= spreads[row, 0] and octaves <= spreads[row, 1]:
+            return row
     return len(spreads) - 1
 
 
