@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple, Self
@@ -133,6 +133,10 @@ class CorrectionFile(Frozen):
         if path != loaded.path:
             raise ArchValidationError(f"{path}: this is a correction of {loaded.gpu}/{loaded.path.stem}")
         return loaded, trees
+
+    def is_of(self, physics: str, features: Sequence[str]) -> bool:
+        """Return True if it corrects the coefficients of a digest, by these features."""
+        return (self.physics, self.features) == (physics, tuple(features))
 
     def to_yaml(self) -> str:
         """Return the text of the file."""
@@ -270,31 +274,23 @@ def load_trees(path: Path, sha256: str, leaf: int) -> Trees:
 
 
 load_correction = Correction.load
-_loaded = cache(load_correction)
 
 
 @cache
-def _exists(path: Path) -> bool:
-    return path.is_file()
+def _loaded(path: Path) -> tuple[Correction, Trees | None] | None:
+    return load_correction(path) if path.is_file() else None
 
 
 def find_correction(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str
 ) -> tuple[Correction, Trees | None] | None:
     """Return what was learned of a question on this very GPU, with the coefficients that it has; None: nothing."""
-    path = correction_path(arch.name, library, family, question)
-    if not _exists(path):
+    loaded = _loaded(correction_path(arch.name, library, family, question))
+    if loaded is None:
         return None
     coefficients, origin = coefficients_for(arch, library, family)
-    if not origin.is_calibrated:
-        return None
-    found, trees = _loaded(path)
-    is_of_today = (
-        found.model_version == model_version
-        and found.physics == physics_digest(coefficients, model_version)
-        and found.features == FEATURES
-    )
-    return (found, trees) if is_of_today else None
+    is_of_today = loaded[0].is_of(physics_digest(coefficients, model_version), FEATURES)
+    return loaded if is_of_today and origin.is_calibrated else None
 
 
 class Found(NamedTuple):
@@ -380,9 +376,9 @@ def interval_for(
     if origin.gpu is None:
         return even_interval(OF_DEFAULTS)
     carried_log = 0.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
-    asked_there = correction_path(origin.gpu, origin.library, family, question)
-    if carried_log and _exists(asked_there):
-        return interval_of(_loaded(asked_there)[0].physics_intervals, carried_log)
+    asked_there = _loaded(correction_path(origin.gpu, origin.library, family, question))
+    if carried_log and asked_there is not None:
+        return interval_of(asked_there[0].physics_intervals, carried_log)
     found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, carried_log)

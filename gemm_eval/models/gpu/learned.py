@@ -119,13 +119,13 @@ _NUM_ANSWERS = 4
 
 
 @cache
-def _loaded(root: Path, gpu: str, subject: str, group: str) -> tuple[LearnedCorrection, Learned] | None:  # noqa: ARG001  another root, other files
-    path = learned_path(gpu, subject, group)
+def _ready(path: Path) -> tuple[LearnedCorrection, Learned] | None:
+    """Return a correction as its file has it; None: there is none."""
     if not path.is_file():
         return None
-    loaded, trees = load_learned(path)
-    packed = _NO_TREES if trees is None else pack_trees(trees, loaded.near, loaded.far, loaded.bounds)
-    return loaded, Learned(packed, _pack_spreads(loaded.intervals), _pack_spreads(loaded.physics_intervals))
+    of, trees = load_learned(path)
+    packed = _NO_TREES if trees is None else pack_trees(trees, of.near, of.far, of.bounds)
+    return of, Learned(packed, _pack_spreads(of.intervals), _pack_spreads(of.physics_intervals))
 
 
 def _pack_spreads(spreads: Sequence[Spread]) -> Floats:
@@ -165,14 +165,15 @@ def learned_for(
         names: of the features.
         is_on: False: factors are 1, and intervals those of the terms alone.
     """
-    loaded = None if origin.gpu is None else _loaded(data_root(), origin.gpu, subject, group)
+    ready = None if origin.gpu is None else _ready(learned_path(origin.gpu, subject, group))
     digest = physics_digest(coefficients, model_version)
-    if loaded is None or (loaded[0].physics, loaded[0].features) != (digest, tuple(names)):
+    if ready is None or not ready[0].is_of(digest, names):
         return NOTHING_LEARNED
+    of, learned = ready
     share, carried_log = (1.0, 0.0) if arch is None else _carried(arch, origin)
-    limits = loaded[1].trees.limits.copy()
-    limits["share"], limits["carried_log"] = share * (loaded[0].is_on and is_on), carried_log
-    return loaded[1]._replace(trees=loaded[1].trees._replace(limits=read_only(limits)))
+    limits = learned.trees.limits.copy()
+    limits["share"], limits["carried_log"] = share * (of.is_on and is_on), carried_log
+    return learned._replace(trees=learned.trees._replace(limits=read_only(limits)))
 
 
 def answers_for(
