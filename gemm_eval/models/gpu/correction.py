@@ -139,9 +139,10 @@ class CorrectionFile(Frozen):
         return (self.physics, self.features) == (physics, tuple(features))
 
     def to_yaml(self) -> str:
-        """Return the text of the file."""
+        """Return the text of the file, tables last."""
         head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
-        return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        fields = dict(sorted(self.model_dump(mode="json").items(), key=lambda item: isinstance(item[1], list | dict)))
+        return head + yaml.safe_dump(fields, sort_keys=False)
 
 
 class Correction(CorrectionFile):
