@@ -189,7 +189,7 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
     coefficients = attention_coefficients(arch, library)
     rows = attention_rows(problems)
     costs = attention_costs(arch, coefficients.values, rows, library)
-    answers = attention_answers(arch, coefficients, rows, costs)
+    answers = attention_answers(arch, library, rows, costs)
     # no correction goes below the data sheet
     least_us = np.minimum(costs.latency_us, [max(_roofs(arch, problem).values()) for problem in problems])
     latency_us = np.maximum(costs.latency_us * answers.factor, least_us)

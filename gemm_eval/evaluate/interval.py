@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec, held_out_p90_frac
-from gemm_eval.models.gpu import Origin, interval_of_error
+from gemm_eval.models.gpu import Origin
 from gemm_eval.units import time_text
 
 CORRECTION = "correction_us"
@@ -47,10 +47,8 @@ def chip_interval(arch: ArchSpec, latency_us: Any) -> tuple[Any, Any]:
     """
     is_calibrated = isinstance(arch, MulticoreSpec) and arch.calibration
     p90 = held_out_p90_frac(arch.name) if is_calibrated else None
-    if p90 is None:
-        return latency_us / _UNFITTED_RATIO, latency_us * _UNFITTED_RATIO
-    interval = interval_of_error(p90)
-    return latency_us * interval.low_frac[0], latency_us * interval.high_frac[0]
+    ratio = _UNFITTED_RATIO if p90 is None else 1.0 + p90
+    return latency_us / ratio, latency_us * ratio
 
 
 def interval_line(low_us: float, high_us: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from math import prod
+from math import exp, prod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,10 +27,10 @@ from gemm_eval.models.gpu import (
     AUTO,
     LIBRARIES,
     MOE_LAYER,
+    OF_DEFAULTS,
     LayerShape,
     coefficients_for,
     default_layer_library,
-    interval_of_defaults,
     layer_answers,
     layer_libraries,
     library_of,
@@ -311,8 +311,8 @@ def _of_gemms(
     gemms_us = sum(us for us, *_ in parts)
     low_us, high_us = sum_interval(parts)
     if not low_us < gemms_us < high_us:  # none runs, or nothing is known of them
-        defaults = interval_of_defaults()
-        return source, (latency_us * defaults.low_frac[0], latency_us * defaults.high_frac[0])
+        ratio = exp(OF_DEFAULTS)
+        return source, (latency_us / ratio, latency_us * ratio)
     return source, (latency_us * low_us / gemms_us, latency_us * high_us / gemms_us)
 
 

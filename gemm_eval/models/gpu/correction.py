@@ -1,7 +1,8 @@
-"""Learned corrections: what timings of a GPU show beyond the terms of the model, for the questions that were timed.
+"""Learned corrections: what timings of a GPU show beyond the terms of the model; those of GEMMs.
 
-A correction belongs to a GPU, a library, a kernel family and a question: types, L2 and clock state. Its trees lie as
-plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. Other states
+The trees of a correction are plain arrays, with a YAML file of the same name beside them; `learned.py` has those of
+other subjects. A correction of GEMMs belongs to a GPU, a library, a kernel family and a question: types, L2 and clock
+state. It lies in ``calibration/<gpu>/corrections``. Other states
 and changed specs take its factor for the same GEMM (`nearest_corrected`). It is off for GPUs that have none, and where
 coefficients or the model have changed since. MODEL.md, "Correction".
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,16 +28,15 @@ from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
     ALIKE,
+    OF_DEFAULTS,
     OTHER_SMS,
     Frozen,
-    Interval,
-    RegimeInterval,
+    Spread,
     calibration_path,
     coefficients_for,
+    even_interval,
     has_sms_of,
     interval_of,
-    interval_of_defaults,
-    interval_of_error,
     load_calibration,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
@@ -88,30 +89,70 @@ class Region(Frozen):
     far: float
 
 
-class Correction(Frozen):
-    """What `gemm-eval calibrate correction` writes beside the trees."""
+class CorrectionFile(Frozen):
+    """Base of the YAML files that `gemm-eval calibrate correction` writes beside the trees."""
 
     gpu: str
-    library: str
-    family: str
-    question: str
     model_version: str
     code_version: str
     date: str
     folds: str = Field(description="how rows were held out for the errors")
-    is_on: bool = Field(
-        description="whether it is better than physics alone, in no regime worse, held out, and of pairs enough"
-    )
+    is_on: bool = Field(description="whether it is better than physics alone, held out; else it has no trees")
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str
     features: tuple[str, ...]
     min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
     max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
-    region: Region
     data: Annotated[tuple[CorrectionData, ...], Field(min_length=1)]
+    physics_intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
+    intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """Where the file belongs; its trees are in the .npz file beside it."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and most of the log factor."""
+        return self.min_log_factor, self.max_log_factor
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Self, Trees | None]:
+        """Read a correction and its trees, None where it is off.
+
+        Raises:
+            ArchValidationError: it is malformed, damaged, or another one than its folder and name say.
+        """
+        try:
+            loaded = cls.model_validate(read_yaml(path))
+            arrays = path.with_suffix(".npz")
+            trees = load_trees(arrays, loaded.arrays_sha256, len(loaded.features)) if loaded.is_on else None
+        except (ValueError, KeyError, OSError) as error:
+            raise ArchValidationError(f"{path}: {error}") from error
+        if path != loaded.path:
+            raise ArchValidationError(f"{path}: this is a correction of {loaded.gpu}/{loaded.path.stem}")
+        return loaded, trees
+
+    def is_of(self, physics: str, features: Sequence[str]) -> bool:
+        """Return True if it corrects the coefficients of a digest, by these features."""
+        return (self.physics, self.features) == (physics, tuple(features))
+
+    def to_yaml(self) -> str:
+        """Return the text of the file, tables last."""
+        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
+        fields = dict(sorted(self.model_dump(mode="json").items(), key=lambda item: isinstance(item[1], list | dict)))
+        return head + yaml.safe_dump(fields, sort_keys=False)
+
+
+class Correction(CorrectionFile):
+    """A correction of GEMMs; it is on where it also is worse in no regime, and of pairs enough."""
+
+    library: str
+    family: str
+    question: str
+    region: Region
     errors: Annotated[tuple[CorrectionErrors, ...], Field(min_length=1)]
-    physics_intervals: tuple[RegimeInterval, ...]
-    intervals: tuple[RegimeInterval, ...]
 
     @model_validator(mode="after")
     def _check(self) -> Correction:
@@ -119,10 +160,10 @@ class Correction(Frozen):
             raise ValueError("region: near must be below far")
         return self
 
-    def to_yaml(self) -> str:
-        """Return the text of the file."""
-        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
-        return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+    @property
+    def path(self) -> Path:
+        """Where the file belongs."""
+        return correction_path(self.gpu, self.library, self.family, self.question)
 
 
 class Trees(NamedTuple):
@@ -150,9 +191,34 @@ class PackedCorrection(NamedTuple):
     """A correction as `correction_kernels` take it."""
 
     nodes: npt.NDArray[np.void]
-    roots: npt.NDArray[np.int64]
-    pairs: npt.NDArray[np.float64]
+    roots: npt.NDArray[np.uint32]
+    sites: npt.NDArray[np.float64]
     limits: npt.NDArray[np.void]
+
+
+def pack_trees(
+    trees: Trees, near: float, far: float, bounds: tuple[float, float], limits: npt.NDArray[np.void] | None = None
+) -> PackedCorrection:
+    """Pack trees, how far they hold (octaves), and the least and most of the log factor.
+
+    Args:
+        trees: whose `pairs` are log2 of sizes.
+        limits: [1], to be completed, of GEMMs; None: of another subject.
+    """
+    nodes = np.zeros(len(trees.number), NODE_DTYPE)
+    for name in NODE_DTYPE.names or ():
+        nodes[name] = getattr(trees, name)
+    limits = np.zeros(1, LIMITS_DTYPE) if limits is None else limits
+    limits["baseline"], limits["num_smooth"], limits["share"] = trees.baseline[0], trees.num_smooth[0], 1.0
+    limits["lowest"], limits["highest"] = bounds
+    limits["near"], limits["far"] = near, far
+    sites = trees.pairs.astype(np.float64)
+    lead = int(sites.std(axis=0).argmax())
+    limits["lead"] = lead
+    sites = sites[np.argsort(sites[:, lead], kind="stable")]
+    return PackedCorrection(
+        read_only(nodes), read_only(trees.roots.astype(np.uint32)), read_only(sites), read_only(limits)
+    )
 
 
 def question_of(types: GemmTypes, options: RunOptions) -> str:
@@ -192,23 +258,6 @@ def _digest(model_version: str, items: tuple[tuple[str, float], ...]) -> str:
     return hashlib.sha256(repr((model_version, list(items))).encode()).hexdigest()[:16]
 
 
-def load_correction(path: Path) -> tuple[Correction, Trees | None]:
-    """Read a correction; one that is off has no trees.
-
-    Raises:
-        ArchValidationError: it is malformed, damaged, or another one than its folder and name say.
-    """
-    try:
-        found = Correction.model_validate(read_yaml(path))
-        arrays = path.with_suffix(".npz")
-        trees = load_trees(arrays, found.arrays_sha256, LEAF) if found.is_on else None
-    except (ValueError, KeyError, OSError) as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if path != correction_path(found.gpu, found.library, found.family, found.question):
-        raise ArchValidationError(f"{path}: this is a correction of {found.gpu}/{found.library}-{found.family}")
-    return found, trees
-
-
 def load_trees(path: Path, sha256: str, leaf: int) -> Trees:
     """Read trees whose leaves have the feature `leaf`; ValueError: damaged, or another file than was written."""
     content = path.read_bytes()
@@ -225,31 +274,24 @@ def load_trees(path: Path, sha256: str, leaf: int) -> Trees:
     return trees
 
 
-_loaded = cache(load_correction)
+load_correction = Correction.load
 
 
 @cache
-def _exists(path: Path) -> bool:
-    return path.is_file()
+def _loaded(path: Path) -> tuple[Correction, Trees | None] | None:
+    return load_correction(path) if path.is_file() else None
 
 
 def find_correction(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str
 ) -> tuple[Correction, Trees | None] | None:
     """Return what was learned of a question on this very GPU, with the coefficients that it has; None: nothing."""
-    path = correction_path(arch.name, library, family, question)
-    if not _exists(path):
+    loaded = _loaded(correction_path(arch.name, library, family, question))
+    if loaded is None:
         return None
     coefficients, origin = coefficients_for(arch, library, family)
-    if not origin.is_calibrated:
-        return None
-    found, trees = _loaded(path)
-    is_of_today = (
-        found.model_version == model_version
-        and found.physics == physics_digest(coefficients, model_version)
-        and found.features == FEATURES
-    )
-    return (found, trees) if is_of_today else None
+    is_of_today = loaded[0].is_of(physics_digest(coefficients, model_version), FEATURES)
+    return loaded if is_of_today and origin.is_calibrated else None
 
 
 class Found(NamedTuple):
@@ -297,9 +339,7 @@ def correction_for(
     if found.share < 1.0:
         number = np.where(trees.feature == LEAF, found.share * trees.number, trees.number)
         trees = trees._replace(number=number, baseline=found.share * trees.baseline)
-    return pack_correction(
-        arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
-    )
+    return pack_correction(arch, types, options, trees, learned.region, learned.bounds)
 
 
 def nearest_corrected(
@@ -327,32 +367,33 @@ def _near(l2: str | None, clock: str | None) -> Iterable[tuple[str | None, str |
 
 def interval_for(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str, *, is_corrected: bool
-) -> Interval:
-    """Return the interval around answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
+) -> npt.NDArray[np.float64]:
+    """Return `interval_of` answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
     learned = nearest_correction(arch, library, family, question, model_version)
     if learned is not None:
         intervals = learned.correction.intervals if is_corrected else learned.correction.physics_intervals
         return interval_of(intervals, learned.carried_log)
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
-        return interval_of_defaults()
+        return even_interval(OF_DEFAULTS)
     carried_log = 0.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
-    asked_there = correction_path(origin.gpu, origin.library, family, question)
-    if carried_log and _exists(asked_there):
-        return interval_of(_loaded(asked_there)[0].physics_intervals, carried_log)
+    asked_there = _loaded(correction_path(origin.gpu, origin.library, family, question))
+    if carried_log and asked_there is not None:
+        return interval_of(asked_there[0].physics_intervals, carried_log)
     found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, carried_log)
-    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)
+    p90_frac = max(errors.p90_percent for errors in found.errors) / 100.0
+    return even_interval(math.hypot(math.log1p(p90_frac), carried_log))
 
 
 def interval_carried(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, near: RunOptions, model_version: str
-) -> Interval:
+) -> npt.NDArray[np.float64]:
     """Return the interval of answers that take the correction of a preset's under other options (`near`): wider."""
     learned = nearest_correction(arch, library, family, question_of(types, near), model_version)
     if learned is None:
-        return interval_of_defaults()
+        return even_interval(OF_DEFAULTS)
     return interval_of(learned.correction.intervals, math.hypot(ALIKE, learned.carried_log))
 
 
@@ -365,19 +406,10 @@ def pack_correction(
         options: of which the L2 state counts.
         bounds: least and most of the log factor.
     """
-    nodes = np.zeros(len(trees.number), NODE_DTYPE)
-    for name in NODE_DTYPE.names or ():
-        nodes[name] = getattr(trees, name)
     limits = pack_limits(arch, types, options)
-    for name in ("baseline", "num_smooth", "depth"):
-        limits[name] = getattr(trees, name)[0]
-    limits["lowest"], limits["highest"] = bounds
     limits["least_m"], limits["most_m"], limits["most_g"] = np.log2([region.min_m, region.max_m, region.max_g])
-    limits["near"], limits["far"] = region.near, region.far
-    return PackedCorrection(
-        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(np.log2(trees.pairs.astype(np.float64))),
-        read_only(limits),
-    )  # fmt: skip
+    trees = trees._replace(pairs=np.log2(trees.pairs.astype(np.float64)))
+    return pack_trees(trees, region.near, region.far, bounds, limits)
 
 
 def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDArray[np.void]:

@@ -78,8 +78,9 @@ class GpuCost(NamedTuple):
     num_waves: int
     num_candidates: int
     num_refused: FrozenDict[str, int]
-    is_calibrated: bool
-    is_corrected: bool
+    is_calibrated: int  # 1, or `AS_PRESET`
+    correction_factor: float
+    correction_trust: float
 
 
 _BREAKDOWN = (*Times._fields, "correction_us", "hidden_us")
@@ -186,10 +187,10 @@ def _pick(*names: str) -> operator.itemgetter[Any]:
 _CONFIG_OF = _pick(*KernelConfig._fields)
 _TERMS_OF = _pick(*Times._fields)
 _TRAFFIC_OF = _pick(*_TRAFFIC.values())
-_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us", "correction_factor")
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us")
 _COUNTS_OF = _pick(
     "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
-    "is_calibrated",
+    "is_calibrated", "correction_factor", "correction_trust",
 )  # fmt: skip
 
 
@@ -201,8 +202,8 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     """
     values = record.tolist()  # all at once: field by field it takes five times as long
     config = _config_of(values)
-    latency_us, compute_us, dram_us, dram_bytes, bound, physics_us, factor = _TOTALS_OF(values)
-    smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
+    latency_us, compute_us, dram_us, dram_bytes, bound, physics_us = _TOTALS_OF(values)
+    smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, *correction = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
     correction_us = latency_us - physics_us
     hidden_us = latency_us - (sum(terms) + correction_us)
@@ -210,8 +211,7 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     traffic = FrozenDict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
         config, latency_us, physics_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem,
-        sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), bool(is_calibrated),
-        factor != 1.0,
+        sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), *correction,
     )  # fmt: skip
 
 

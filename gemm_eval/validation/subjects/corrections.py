@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +15,7 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
+from gemm_eval.validation.learned import FittedCorrection, bounds_of, fitted_correction
 from gemm_eval.validation.metrics import ALL, REGIMES
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
@@ -70,7 +68,6 @@ Key = tuple[str, str]
 """Kernel family and question of a correction."""
 
 _NEAR_OCTAVES, _FAR_OCTAVES = 1.0, 2.0  # from the nearest known (N, K); held-out pairs are rarely farther than 1
-_TAIL = 0.01  # of the residuals, which bounds leave out
 
 
 class Learned(NamedTuple):
@@ -186,8 +183,7 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
         weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
     residuals = np.concatenate(targets)
-    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
-    bounds = max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
+    bounds = bounds_of(residuals)
     sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
     pairs = np.unique(sizes[:, [3, 2]], axis=0)
     pairs = pairs[spread_out(np.log2(pairs), _APART_OCTAVES)]
@@ -209,22 +205,6 @@ SAME_PERCENT = 0.05
 
 _FOLDS = 5
 _DIGITS = 3
-
-
-class FittedCorrection(NamedTuple):
-    """A correction as its two files hold it; `arrays` is the .npz file."""
-
-    correction: gpu_model.Correction
-    arrays: bytes
-
-    def write(self, path: Path) -> None:
-        """Write both files, `path` being the YAML file's; of one that is off there are no arrays."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.correction.to_yaml(), encoding="utf-8")
-        if self.correction.is_on:
-            path.with_suffix(".npz").write_bytes(self.arrays)
-        else:
-            path.with_suffix(".npz").unlink(missing_ok=True)
 
 
 def calibrate_correction(
@@ -365,13 +345,9 @@ def _fitted(
     # it helps over all rows, and costs no regime more than another deal of folds does
     gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in errors}
     is_better = gains[ALL] > 0.0 and min(gains.values()) > -SAME_PERCENT
-    arrays = io.BytesIO()
-    learned.trees.save(arrays)
-    correction = gpu_model.Correction(
-        gpu=arch.name, library=library, family=key[0], question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
-        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
-        arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=gpu_model.FEATURES,
-        min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=data,
-        errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
+    return fitted_correction(
+        gpu_model.Correction, learned.trees, learned.bounds, gpu=arch.name, library=library, family=key[0],
+        question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
+        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest, features=gpu_model.FEATURES,
+        region=learned.region, data=data, errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
-    return FittedCorrection(correction, arrays.getvalue())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import gcd
 from typing import NamedTuple
@@ -121,7 +121,9 @@ class AttentionRows:
 
     def take(self, some: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AttentionRows:
         """Return some of the rows."""
-        return AttentionRows(*(getattr(self, item.name)[some] for item in fields(self)))
+        if some.dtype == bool and some.all():
+            return self
+        return AttentionRows(*(getattr(self, name)[some] for name in self.__slots__))
 
     @property
     def group(self) -> Floats:
