@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import (
     ArchSpec,
     GpuSpec,
@@ -149,3 +150,26 @@ def test_check_finds_an_unused_source() -> None:
     sources = {"teaching": "a round number", "teach": "never cited", "paper": "never cited either"}
 
     assert unused_sources(spoiled(sources=sources)) == ["teach", "paper"]
+
+
+@pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])
+def test_clocks_of_data_center_blackwell_follow_what_power_allows(name: str) -> None:
+    """The law that `blackwell-power` states, from the clocks of a B200 that were measured."""
+    spec, measured = load_arch(name, GpuSpec), load_arch("b200", GpuSpec)
+    power = (spec.power_limit_w - 200) / (measured.power_limit_w - 200) * measured.num_sms / spec.num_sms
+
+    for clock in ("burst", "sustained"):
+        for dtype in ("bf16", "fp16"):
+            expected = measured.tensor_clock_ghz(dtype, clock) * power**0.8
+            assert spec.tensor_clock_ghz(dtype, clock) == pytest.approx(expected, rel=0.01), (clock, dtype)
+
+
+def test_gemms_of_blackwell_ultra_run_as_fast_as_power_lets_them() -> None:
+    """GB300's GEMMs above 100 us take 1 / 1.14 of what they took with the clocks of power-model; a B300 keeps 1,492 to 1,568 TFLOP/s."""
+    assert GEMMEvaluator("gb300").evaluate(1, 8192, 8192, 8192, dtype="bf16").latency_us == pytest.approx(565, rel=0.07)
+    assert GEMMEvaluator("gb300").evaluate(1, 16384, 7168, 4096, dtype="bf16").latency_us == pytest.approx(
+        496, rel=0.07
+    )
+    large = [GEMMEvaluator(name).evaluate(1, 16384, 16384, 16384, dtype="bf16") for name in ("gb300", "b300")]
+    assert large[0].latency_us == pytest.approx(4593, rel=0.07)
+    assert 1492 < large[1].tflop_per_s < 1568

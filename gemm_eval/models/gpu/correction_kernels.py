@@ -49,13 +49,16 @@ NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.int32), ("feature", n
 _LIMITS = (
     "baseline", "num_smooth", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far",
     "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
+    "spared_clock",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 """Fields of a correction: where the trees start, how many have smooth features alone, how deep all are, the least and
 most of the log factor, log2 of the sizes of its data, up to which distance from a known (N, K), in octaves, it holds in
 full, and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, the
-launch of a kernel, and the layout."""
+launch of a kernel, the layout, and the share of the fall of the clock
+under tensor load that this GPU is spared and the one it was learned on is not."""
 
+_TENSOR_BUSY = FEATURES.index("tensor_busy")
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
 
@@ -107,7 +110,7 @@ def _describe(record: Any, limit: Any, G: int, M: int, K: int, N: int, x: Any) -
     x[22] = record["num_stages"]
     x[23] = record["schedule"]
     x[24] = record["last_wave_frac"]
-    x[25] = record["tensor_busy_frac"]
+    x[_TENSOR_BUSY] = record["tensor_busy_frac"]
     x[26] = M / (ceil_div(M, cta_m) * float(cta_m))
     x[27] = N / (ceil_div(N, cta_n) * float(cta_n))
     x[28] = math.log2(record["active_sms"])
@@ -198,6 +201,7 @@ def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: 
         if trust == 0.0:
             continue
         wanted = min(limit["highest"], max(limit["lowest"], _log_factor(nodes, roots, x, limit)))
+        wanted *= 1.0 - limit["spared_clock"] * x[_TENSOR_BUSY] * x[_TENSOR_BUSY]  # as the clock falls
         _write(record, math.exp(trust * wanted), np.inf, limit, G, M, K, N)
 
 

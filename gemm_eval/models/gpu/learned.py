@@ -18,10 +18,19 @@ import numpy.typing as npt
 import yaml
 from pydantic import Field
 
-from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Chip, Frozen, Origin, has_sms_of, interval_of_defaults
+from gemm_eval.models.gpu.calibration import (
+    ALIKE,
+    OTHER_SMS,
+    Chip,
+    Frozen,
+    Origin,
+    has_sibling_sms,
+    has_sms_of,
+    interval_of_defaults,
+)
 from gemm_eval.models.gpu.correction import (
     MAX_LOG_FACTOR,
     OTHER_SMS_SHARE,
@@ -235,8 +244,7 @@ def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
         return 1.0, 0.0
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
-    theirs = load_arch(origin.gpu, GpuSpec).sm_arch
-    is_sibling = theirs[:-1] == arch.sm_arch[:-1] and len(theirs) > len("sm_80")  # sm_80 and sm_89 differ in much
+    is_sibling = has_sibling_sms(arch, origin.gpu)
     return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
