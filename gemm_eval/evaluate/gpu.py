@@ -21,6 +21,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import (
     AUTO,
     BOUNDS,
+    ENGINES,
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
@@ -34,6 +35,8 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     default_grouped_library,
     default_library,
+    engine_kernel,
+    engine_library,
     has_sms_of,
     interval_carried,
     interval_for,
@@ -48,8 +51,10 @@ from gemm_eval.models.gpu import (
     question_of,
     regime_places,
     say_default,
+    say_engine,
     unpack_config,
     unpack_gpu_cost,
+    widened,
 )
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import coefficients_of, kernel_target
@@ -127,11 +132,21 @@ class GpuBackend(Backend):
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
+        if library in ENGINES:
+            library = self._of_engine(library, types, is_grouped)
         if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
             library = self._default_library(types, is_grouped)
         if asked.library == AUTO:
             asked = asked._replace(library=self._default_library(types, is_grouped))
+        elif asked.library in ENGINES:
+            asked = asked._replace(library=engine_library(asked.library, self.arch, types, is_grouped=is_grouped))
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
+
+    def _of_engine(self, engine: str, types: GemmTypes, is_grouped: bool) -> str | None:
+        try:
+            return engine_library(engine, self.arch, types, is_grouped=is_grouped)
+        except UnsupportedError:
+            return None
 
     def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
         return default_grouped_library(self.arch, types) if is_grouped else default_library(self.arch, types)
@@ -201,6 +216,11 @@ class GpuBackend(Backend):
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """Return the interval around answers of a kind, whose best config is of a family."""
+        interval = self._timed_interval(kind, family, load_bytes, is_corrected)
+        kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)
+        return interval if kernel is None else widened(interval, kernel.other_log)
+
+    def _timed_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         library, family = self._home_of(kind, family, load_bytes)
         options = kind.options
         if options.quantize_from == DType.FP16:  # as many bytes as bf16, and the same kernels
@@ -311,6 +331,8 @@ class GpuBackend(Backend):
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
+        if said := say_engine(library, self.arch, kind.types):
+            lines.append(said)
         if not (library == OURS and origin.is_calibrated):
             lines += self._say_default(result)
         if result.latency_us != result.physics_us:
