@@ -54,7 +54,6 @@ from gemm_eval.models.gpu import (
     say_engine,
     unpack_config,
     unpack_gpu_cost,
-    widened,
 )
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import coefficients_of, kernel_target
@@ -218,7 +217,7 @@ class GpuBackend(Backend):
         """Return the interval around answers of a kind, whose best config is of a family."""
         interval = self._timed_interval(kind, family, load_bytes, is_corrected)
         kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)
-        return interval if kernel is None else widened(interval, kernel.other_log)
+        return interval if kernel is None else interval.widened(kernel.other_log)
 
     def _timed_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         library, family = self._home_of(kind, family, load_bytes)

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         describe,
     )
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
-    from gemm_eval.models.gpu.engines import engine_kernel, engine_library, say_engine, widened
+    from gemm_eval.models.gpu.engines import engine_kernel, engine_library, say_engine
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.learned import (
         Features,
@@ -173,7 +173,7 @@ __all__ = [
     "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest", "preset_of",
     "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default", "say_engine", "say_tiles",
     "split_by_size",
-    "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost", "widened",
+    "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -73,6 +73,11 @@ class Interval(NamedTuple):
     low_frac: tuple[float, ...]
     high_frac: tuple[float, ...]
 
+    def widened(self, log: float) -> Interval:
+        """Return an interval that errs by `log` besides, in squares."""
+        low, high = ([math.hypot(math.log(end), log) for end in ends] for ends in self)
+        return _interval((-end for end in low), high)
+
     def of_size(self, G: int, M: int, K: int, N: int) -> tuple[float, float]:
         """Return both factors for a GEMM."""
         place = sum(most is not None and most < M for _, _, most in REGIMES_OF_M)
