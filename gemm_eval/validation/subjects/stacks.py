@@ -13,8 +13,8 @@ from gemm_eval import transformer as models
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.estimate import OperationCost, operation_costs
-from gemm_eval.evaluate import GEMMEvaluator, Result, shared_frac, sum_interval
+from gemm_eval.estimate import operation_costs
+from gemm_eval.evaluate import GEMMEvaluator, shared_frac, sum_interval
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.moe import Distribution, ExpertCounts
 from gemm_eval.units import bytes_per_us, us_at_peak
@@ -185,7 +185,7 @@ def _costs(
             yield item, _range(evaluator.evaluate_mapping(problem, mapping), evaluator.switch_us(problem.rows))
 
 
-def _range(result: Result | OperationCost, more_us: float = 0.0) -> Range:
+def _range(result: Any, more_us: float = 0.0) -> Range:
     return _NOTHING.plus(Range(result.latency_us, result.low_us, result.high_us), more_us)
 
 
@@ -280,8 +280,8 @@ def _width(row: Any) -> int:
 
 def _layer_ranges(gpu: str, table: pd.DataFrame) -> Iterator[list[Range]]:
     """Yield the ranges of the operations of each layer, predicted as users have them."""
-    evaluators = _evaluators(gpu)
-    for row in table.itertuples():
+    evaluators, rows = _evaluators(gpu), cast("Iterator[Any]", table.itertuples())
+    for row in rows:
         evaluator, inner = evaluators[row.dtype], row.heads * _HEAD_DIM
         sizes = (row.hidden, _width(row)), (inner, row.hidden), (row.hidden, 2 * row.inner), (row.inner, row.hidden)
         gemms = [evaluator.evaluate(1, row.batch, K, N, **_WORDS[row.dtype]) for K, N in sizes]
