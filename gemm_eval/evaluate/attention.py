@@ -28,7 +28,6 @@ from gemm_eval.models.gpu.attention import (
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
     DEFAULT_ATTENTION,
-    EXPS_PER_CYCLE,
     attention_answers,
     attention_coefficients,
     attention_costs,
@@ -252,7 +251,7 @@ def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
         is_narrow = problem.kv_type is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
         rate = arch.peak_tflop_per_s(DType.FP8 if is_narrow else problem.dtype)
         exps = problem.batch * problem.num_heads * problem.num_pairs
-        roofs["exp"] = exps / (EXPS_PER_CYCLE * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
+        roofs["exp"] = exps / (arch.exps_per_cycle * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
     else:
         rate = arch.peak_tflop_per_s(problem.dtype)
     return {"matrix": us_at_peak(problem.flop, rate)} | roofs

@@ -23,6 +23,7 @@ from gemm_eval.models.gpu import (
     AS_PRESET,
     AUTO,
     BOUNDS,
+    ENGINES,
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
@@ -35,6 +36,8 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     default_grouped_library,
     default_library,
+    engine_kernel,
+    engine_library,
     has_sms_of,
     interval_carried,
     interval_ends,
@@ -52,6 +55,7 @@ from gemm_eval.models.gpu import (
     regime_place,
     regime_places,
     say_default,
+    say_engine,
     unpack_config,
     unpack_gpu_cost,
 )
@@ -91,6 +95,9 @@ class _Facts(NamedTuple):
     intervals: dict[int, Floats]  # by the bytes that rows start on, see `_find_interval`
     options: FrozenDict[str, Any]
     source: str
+
+
+_SIDES = np.array([-1.0, 1.0, -1.0, 1.0])  # of the columns of intervals: low, high
 
 
 class GpuBackend(Backend):
@@ -134,11 +141,21 @@ class GpuBackend(Backend):
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
+        if library in ENGINES:
+            library = self._of_engine(library, types, is_grouped)
         if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
             library = self._default_library(types, is_grouped)
         if asked.library == AUTO:
             asked = asked._replace(library=self._default_library(types, is_grouped))
+        elif asked.library in ENGINES:
+            asked = asked._replace(library=engine_library(asked.library, self.arch, types, is_grouped=is_grouped))
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
+
+    def _of_engine(self, engine: str, types: GemmTypes, is_grouped: bool) -> str | None:
+        try:
+            return engine_library(engine, self.arch, types, is_grouped=is_grouped)
+        except UnsupportedError:
+            return None
 
     def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
         return default_grouped_library(self.arch, types) if is_grouped else default_library(self.arch, types)
@@ -222,7 +239,11 @@ class GpuBackend(Backend):
             near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
             if near is not None and (not self._is_preset or question_of(kind.types, near) != question):
                 corrected = interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
-        return read_only(np.hstack([corrected, of_terms]))
+        logs = np.hstack([corrected, of_terms])
+        kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)
+        if kernel is not None:
+            logs = np.copysign(np.hypot(logs, kernel.other_log), _SIDES)
+        return read_only(logs)
 
     def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:
         """Return the library and the family whose coefficients a config of a family has.
@@ -324,6 +345,8 @@ class GpuBackend(Backend):
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
+        if said := say_engine(library, self.arch, kind.types):
+            lines.append(said)
         if not (library == OURS and origin.is_calibrated):
             lines += self._say_default(result)
         if result.latency_us != result.physics_us:

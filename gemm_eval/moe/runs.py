@@ -25,12 +25,14 @@ from gemm_eval.evaluate import (
 )
 from gemm_eval.models.gpu import (
     AUTO,
+    ENGINES,
     LIBRARIES,
     MOE_LAYER,
     OF_DEFAULTS,
     LayerShape,
     coefficients_for,
     default_layer_library,
+    engine_library,
     layer_answers,
     layer_libraries,
     library_of,
@@ -183,10 +185,14 @@ class _Rules:
 
     def library(self, types: GemmTypes) -> str | None:
         """Return what is asked for, or what serving engines take; None: what runs such GEMMs."""
-        if self._gpu is None or self._given not in (None, AUTO):
+        if self._gpu is None or self._given not in (None, AUTO, *ENGINES):
             return self._given
         if types not in self._of_types:
-            self._of_types[types] = default_layer_library(self._gpu, types)
+            self._of_types[types] = (
+                engine_library(self._given, self._gpu, types, is_grouped=True)
+                if self._given in ENGINES
+                else default_layer_library(self._gpu, types)
+            )
         return self._of_types[types]
 
     def padded(self, library: str | None, types: GemmTypes, layer: MoeLayer) -> tuple[int, int]:

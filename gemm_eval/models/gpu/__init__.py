@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         RASTER_CODE,
         STREAM_K,
     )
+    from gemm_eval.models.gpu.engines import engine_kernel, engine_library, say_engine
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.learned import (
         NOTHING_LEARNED,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.libraries import (
         AUTO,
+        ENGINES,
         HYPOTHETICAL,
         LIBRARIES,
         OURS,
@@ -164,27 +166,27 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __all__ = [
-    "AS_PRESET", "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "CHIP_FEATURES", "COEFFICIENTS",
-    "COVERAGE_FRAC", "FEATURES", "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE", "LEAF",
+    "AS_PRESET", "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "CHIP_FEATURES", "COEFFICIENTS", "COVERAGE_FRAC",
+    "ENGINES", "FEATURES", "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE", "LEAF",
     "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NOTHING_LEARNED",
     "OF_DEFAULTS", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K",
     "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration", "CalibrationFile", "Carried",
     "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile", "ErrorFigures", "Features",
     "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library", "LoadRules", "Origin", "Packed",
-    "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times", "Trees", "answers_for",
-    "apply_trees", "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row", "carry",
-    "check_config", "check_options", "check_plain_library", "coefficients_for", "correct", "correct_sizes",
-    "correction_path", "default_grouped_library", "default_layer_library", "default_library", "depthwise_us",
-    "describe", "describe_sizes", "features_of", "few_channels_us", "find_correction", "fit_intervals",
+    "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times", "Trees", "answers_for", "apply_trees",
+    "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row", "carry", "check_config",
+    "check_options", "check_plain_library", "coefficients_for", "correct", "correct_sizes", "correction_path",
+    "default_grouped_library", "default_layer_library", "default_library", "depthwise_us", "describe", "describe_sizes",
+    "engine_kernel", "engine_library", "features_of", "few_channels_us", "find_correction", "fit_intervals",
     "has_few_channels_on_cuda_cores", "has_sms_of", "implicit_gemm_us", "interval_carried", "interval_ends",
-    "interval_for", "interval_of", "interval_rows", "is_preset", "join_packed", "launched_resources",
-    "layer_answers", "layer_features", "layer_libraries", "layer_terms", "learned_for", "learned_path",
-    "least_shortage", "library_of", "library_of_family", "list_needs", "load_bytes_of", "load_calibration",
-    "load_correction", "load_rules", "loads_of", "nearest_corrected", "pack_bound_columns", "pack_coefficients",
-    "pack_correction", "pack_gpu", "pack_kernels", "pack_limits", "pack_no_kernels", "pack_trees",
-    "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest", "preset_of",
-    "quantization_of", "quantize_rows", "question_of", "regime_place", "regime_places", "say_default", "say_tiles",
-    "split_by_size", "spread_between", "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
+    "interval_for", "interval_of", "interval_rows", "is_preset", "join_packed", "launched_resources", "layer_answers",
+    "layer_features", "layer_libraries", "layer_terms", "learned_for", "learned_path", "least_shortage", "library_of",
+    "library_of_family", "list_needs", "load_bytes_of", "load_calibration", "load_correction", "load_rules", "loads_of",
+    "nearest_corrected", "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels",
+    "pack_limits", "pack_no_kernels", "pack_trees", "pack_w4a16_coefficients", "pad_problem", "padded_sizes",
+    "padding_to", "physics_digest", "preset_of", "quantization_of", "quantize_rows", "question_of", "regime_place",
+    "regime_places", "say_default", "say_engine", "say_tiles", "split_by_size", "spread_between", "step_elems",
+    "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

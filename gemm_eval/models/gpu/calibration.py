@@ -491,10 +491,16 @@ def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[di
         return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
     found = Calibration.load(paths[0])
     coefficients = found.complete()
-    if found.library != library or not _has_sms(chip, found.gpu):
+    if found.library != library or not has_sibling_sms(chip, found.gpu):
         coefficients.update(_choice_loss(family))  # another heuristic chooses
+    if (cost := FAMILIES[family].tile_cost.get(chip.sm_arch)) and not _has_sms(chip, found.gpu):
+        coefficients.update({name: coefficients[name] * cost**power for name, power in _TILE_COSTS.items()})
     is_own = (found.gpu, found.library) == (chip.name, library)
     return coefficients, origin_of(found.gpu, found.date, found.library, is_own=is_own)
+
+
+_TILE_COSTS = {"tile_cycles": 1, "coop_tile_cycles": 1, "pingpong_cycles": 1, "epilogue_bytes_per_cycle": -1}
+"""Coefficients of what a tile takes outside its main loop, each with the power of that cost that it is in."""
 
 
 def _choice_loss(family: str) -> dict[str, float]:
@@ -509,6 +515,16 @@ def has_sms_of(arch: GpuSpec | Chip, gpu: str) -> bool:
 def _has_sms(chip: Chip, gpu: str) -> bool:
     preset = _preset(data_root(), gpu)
     return preset is not None and preset.sm_arch == chip.sm_arch
+
+
+def has_sibling_sms(arch: GpuSpec | Chip, gpu: str) -> bool:
+    """Whether a GPU is of the generation of SMs of a preset, or of sm_103 beside sm_100.
+
+    sm_80 and sm_89 differ in too much for that.
+    """
+    preset = _preset(data_root(), gpu)
+    siblings = [name for name in SM_ARCHS if name[:-1] == arch.sm_arch[:-1] and len(name) > len("sm_80")]
+    return preset is not None and preset.sm_arch in (arch.sm_arch, *siblings)
 
 
 def calibration_stamp(arch: GpuSpec) -> str:

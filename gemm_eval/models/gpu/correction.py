@@ -328,6 +328,18 @@ def nearest_correction(arch: GpuSpec, library: str, family: str, question: str, 
     return Found(*found, ALIKE) if sibling.sm_arch == arch.sm_arch else Found(*found, OTHER_SMS, OTHER_SMS_SHARE)
 
 
+def _spared_clock(arch: GpuSpec, gpu: str, dtype: DType) -> float:
+    """Return the share of the clock's fall under tensor load on a GPU that another, with more power, is spared.
+
+    A correction learned where power holds the clock has some of that in it, which is the chip's and not the kernels'.
+    """
+    if gpu == arch.name:
+        return 0.0
+    theirs = load_arch(gpu, GpuSpec)
+    loaded_ghz, own_ghz = theirs.tensor_clock_ghz(dtype), arch.tensor_clock_ghz(dtype)
+    return min(1.0, max(0.0, (own_ghz - loaded_ghz) / (theirs.max_clock_ghz - loaded_ghz + 1e-9)))
+
+
 def correction_for(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
 ) -> PackedCorrection | None:
@@ -339,7 +351,10 @@ def correction_for(
     if found.share < 1.0:
         number = np.where(trees.feature == LEAF, found.share * trees.number, trees.number)
         trees = trees._replace(number=number, baseline=found.share * trees.baseline)
-    return pack_correction(arch, types, options, trees, learned.region, learned.bounds)
+    packed = pack_correction(arch, types, options, trees, learned.region, learned.bounds)
+    limits = packed.limits.copy()
+    limits["spared_clock"] = _spared_clock(arch, learned.gpu, types.a.dtype)
+    return packed._replace(limits=read_only(limits))
 
 
 def nearest_corrected(

@@ -51,6 +51,7 @@ _LIMITS = (
     "baseline", "num_smooth", "lowest", "highest", "near", "far", "lead", "share", "carried_log", "least_m", "most_m",
     "most_g",
     "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
+    "spared_clock",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 """Fields of a correction: where the trees start, how many have smooth features alone, the least and most of the log
@@ -58,8 +59,10 @@ factor, up to which distance from a known site, in octaves, it holds in full, an
 size sites are in order, the share of it that a GPU takes, and what taking it from another adds to logs of intervals.
 
 Of GEMMs alone: log2 of the sizes of its data, the data sheet's rates, 0 where they limit nothing, bytes of a weight,
-the launch of a kernel, and the layout."""
+the launch of a kernel, the layout, and the share of the fall of the clock under tensor load that this GPU is spared and
+the one it was learned on is not."""
 
+_TENSOR_BUSY = FEATURES.index("tensor_busy")
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
 
@@ -111,7 +114,7 @@ def _describe(record: Any, limit: Any, G: int, M: int, K: int, N: int, x: Any) -
     x[22] = record["num_stages"]
     x[23] = record["schedule"]
     x[24] = record["last_wave_frac"]
-    x[25] = record["tensor_busy_frac"]
+    x[_TENSOR_BUSY] = record["tensor_busy_frac"]
     x[26] = M / (ceil_div(M, cta_m) * float(cta_m))
     x[27] = N / (ceil_div(N, cta_n) * float(cta_n))
     x[28] = math.log2(record["active_sms"])
@@ -236,8 +239,9 @@ def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: 
         trust = _trust(pairs, limit, x, G)
         if trust == 0.0:
             continue
-        factor = math.exp(trust * _log_factor(nodes, roots, x, limit))
-        _write(record, factor, trust, np.inf, limit, G, M, K, N)
+        wanted = _log_factor(nodes, roots, x, limit)
+        wanted *= 1.0 - limit["spared_clock"] * x[_TENSOR_BUSY] * x[_TENSOR_BUSY]  # as the clock falls
+        _write(record, math.exp(trust * wanted), trust, np.inf, limit, G, M, K, N)
 
 
 @entry_point

@@ -17,9 +17,18 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gemm_eval.arch import GpuSpec, data_root, load_arch
+from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import ALIKE, OF_DEFAULTS, OTHER_SMS, Chip, Origin, Spread, has_sms_of
+from gemm_eval.models.gpu.calibration import (
+    ALIKE,
+    OF_DEFAULTS,
+    OTHER_SMS,
+    Chip,
+    Origin,
+    Spread,
+    has_sibling_sms,
+    has_sms_of,
+)
 from gemm_eval.models.gpu.correction import (
     OTHER_SMS_SHARE,
     CorrectionFile,
@@ -197,6 +206,5 @@ def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
         return 1.0, 0.0
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
-    theirs = load_arch(origin.gpu, GpuSpec).sm_arch
-    is_sibling = theirs[:-1] == arch.sm_arch[:-1] and len(theirs) > len("sm_80")  # sm_80 and sm_89 differ in much
+    is_sibling = has_sibling_sms(arch, origin.gpu)
     return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)

@@ -32,6 +32,9 @@ AUTO = "auto"
 ones, and the answer names which."""
 
 
+ENGINES = ("vllm", "sglang")
+"""Serving engines, which run kernels of several libraries: `models.gpu.engines` says which."""
+
 _PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
 """Bytes to which rows of dense GEMMs are padded, as cuBLAS has no kernels for others.
 
@@ -357,14 +360,16 @@ LIBRARIES: dict[str, Library] = {
 
 @lru_cache(maxsize=1024)
 def library_of(name: str) -> Library:
-    """Return a library by its name, or with one of its tiles alone: ``"triton/64x64x32"``.
+    """Return a library by its name, or with one of its tiles alone: ``"triton/64x64x32"``, or as that of an engine.
 
     Raises:
         InvalidOptionError: there is none of this name, or it has no tiles to choose from.
     """
     base, slash, tile = name.partition("/")
+    if base in ENGINES and tile in LIBRARIES:
+        return LIBRARIES[tile]
     if base not in LIBRARIES:
-        raise InvalidOptionError(refusal("library", name, (*LIBRARIES, AUTO)))
+        raise InvalidOptionError(refusal("library", name, (*LIBRARIES, *ENGINES, AUTO)))
     found = LIBRARIES[base]
     if not slash:
         return found
@@ -381,7 +386,7 @@ def check_plain_library(library: str) -> None:
         InvalidOptionError: there is none of this name.
         UnsupportedError: the library is known by its grouped kernels alone.
     """
-    if library != AUTO and library_of(library).grouped_families:
+    if library not in (AUTO, *ENGINES) and library_of(library).grouped_families:
         plain = ", ".join(name for name, of in LIBRARIES.items() if not of.grouped_families)
         raise UnsupportedError(
             f"of library {library} only grouped kernels are known, those of experts (evaluate_grouped); for single "

@@ -18,8 +18,9 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for, is_preset, preset_of
 from gemm_eval.models.gpu.correction import PackedCorrection, correction_for, nearest_corrected, pack_limits
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
+from gemm_eval.models.gpu.engines import engine_kernel
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
-from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
+from gemm_eval.models.gpu.libraries import AUTO, ENGINES, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
 from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.sizes import LOAD_BYTES, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
@@ -54,7 +55,7 @@ def check_options(options: RunOptions) -> RunOptions:
         value = getattr(options, name)
         if value is not None and value not in allowed:
             raise InvalidOptionError(refusal(name, value, allowed))
-    if options.library not in (None, AUTO):
+    if options.library not in (None, AUTO, *ENGINES):
         library_of(str(options.library))
     return options.over(_DEFAULTS)
 
@@ -115,6 +116,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     elif library == AUTO:
         library = HYPOTHETICAL
 
+    of_engine = engine_kernel(library, arch, types)
+
     def pack_generic(load_bytes: int = LOAD_BYTES[0]) -> Packed:
         family = rules.family(arch, types, load_bytes=load_bytes)
         coefficients, origin = coefficients_for(arch, rules.name, family)
@@ -128,7 +131,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         if few_rows is not None:
             make_fallback = partial(pack_gpu, arch, types, options._replace(library="cublas"))
         return pack_kernels(
-            arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
+            arch, types, library, coefficients, l2=l2, clock=clock,
+            is_calibrated=origin.is_calibrated and (of_engine is None or not of_engine.other_log),
             load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
             carried=carried, make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip
