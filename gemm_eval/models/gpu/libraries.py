@@ -48,6 +48,10 @@ No timings show that any library runs them, and A comes out of a quantization th
 """
 
 
+_WHOLE_COLUMNS = {("sm_90", DType.INT8): 16}
+"""Columns of which N is a multiple for cuBLAS's kernels of a type: others take `INT8_ODD_COLUMNS` (arch/measured)."""
+
+
 class SplitRule(NamedTuple):
     """How a library splits K."""
 
@@ -180,7 +184,8 @@ class Library:
             return NO_PADDING
         narrow = _MORE_PAD_BYTES.get((sm_arch, types.a.dtype), _PAD_BYTES.get(types.a.dtype))
         num_bytes = ROW_BYTES if types.is_weight_quantized else narrow
-        return padding_to(types, num_bytes) if num_bytes else NO_PADDING
+        padding = padding_to(types, num_bytes) if num_bytes else NO_PADDING
+        return padding._replace(whole_columns=_WHOLE_COLUMNS.get((sm_arch, types.a.dtype), 1))
 
     def _runs_dense(self, arch: GpuSpec, types: GemmTypes) -> bool:
         own = self.dense_families.get(types.a.dtype)

@@ -21,7 +21,7 @@ from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
 from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
-from gemm_eval.models.gpu.sizes import LOAD_BYTES, quantization_of
+from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_levels, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -123,7 +123,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         if options.correction:
             correction, carried = _corrected(arch, rules.name, family, types, options)
         few_rows = rules.few_row_family(arch, types)
-        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes])
+        levels = load_levels(rules.padding(arch.sm_arch, types))
+        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in levels if num < load_bytes])
         if few_rows is not None:
             make_fallback = partial(pack_gpu, arch, types, options._replace(library="cublas"))
         return pack_kernels(
