@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         FEATURES,
         LEAF,
         MOST_OF_KERNEL_LOG,
+        NO_VERSION,
         OTHER_KERNELS,
         SMOOTH_FEATURES,
         carry,
@@ -152,7 +153,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "COEFFICIENTS", "COVERAGE_FRAC", "FEATURES",
     "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE", "LEAF", "LIBRARIES", "LOAD_BYTES",
-    "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "OTHER_KERNELS", "OURS", "RASTER_CODE",
+    "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NO_VERSION", "OTHER_KERNELS", "OURS", "RASTER_CODE",
     "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K", "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM",
     "Calibration", "CalibrationFile", "Carried", "Coefficient", "Correction", "CorrectionData", "CorrectionErrors",
     "ErrorFigures", "Features", "GpuCost", "HeldOut", "Interval", "Joined", "LayerShape", "LearnedCorrection",

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import ArchValidationError
+from gemm_eval.errors import ArchValidationError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
     ALIKE,
@@ -38,7 +38,8 @@ from gemm_eval.models.gpu.calibration import (
     interval_of_error,
     load_calibration,
 )
-from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NO_VERSION, NODE_DTYPE
+from gemm_eval.models.gpu.libraries import AUTO, library_of
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -108,6 +109,7 @@ class Correction(Frozen):
     min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
     max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
     region: Region
+    versions: tuple[str, ...] = Field((), description="versions of the library that it tells apart")
     data: Annotated[tuple[CorrectionData, ...], Field(min_length=1)]
     errors: Annotated[tuple[CorrectionErrors, ...], Field(min_length=1)]
     physics_intervals: tuple[RegimeInterval, ...]
@@ -294,12 +296,27 @@ def correction_for(
     if found is None or found.trees is None:
         return None
     learned, trees = found.correction, found.trees
+    check_version(options, learned.versions, f"{family} kernels on {learned.gpu}")
     if found.share < 1.0:
         number = np.where(trees.feature == LEAF, found.share * trees.number, trees.number)
         trees = trees._replace(number=number, baseline=found.share * trees.baseline)
     return pack_correction(
         arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
     )
+
+
+def version_of(options: RunOptions) -> str:
+    """Return the version of the library that options name; empty: none."""
+    return "" if options.library in (None, AUTO) else library_of(str(options.library)).version
+
+
+def check_version(options: RunOptions, known: Iterable[str], kernels: str) -> None:
+    """Raise UnsupportedError where options name a version of the library that timings do not tell from others."""
+    if version_of(options) and version_of(options) not in known:
+        raise UnsupportedError(
+            f"library {options.library}: timings of {kernels} are not told apart by this version, "
+            f"only by {', '.join(known) or 'none'}; leave the version out"
+        )
 
 
 def nearest_corrected(
@@ -310,10 +327,9 @@ def nearest_corrected(
     These are the very same; else with A quantized from another type, as only the GEMM's own time is corrected; else
     with the burst clock, with cold L2, with both, in which most timings were taken. None: there are none.
     """
-    asked = options._replace(library=library)
-    for l2, clock in _near(asked.l2, asked.clock):
-        for quantize_from in dict.fromkeys((asked.quantize_from, DType.BF16, None)):
-            near = asked._replace(l2=l2, clock=clock, quantize_from=quantize_from)
+    for l2, clock in _near(options.l2, options.clock):
+        for quantize_from in dict.fromkeys((options.quantize_from, DType.BF16, None)):
+            near = options._replace(l2=l2, clock=clock, quantize_from=quantize_from)
             found = nearest_correction(arch, library, family, question_of(types, near), model_version)
             if found is not None and found.trees is not None:
                 return near
@@ -362,7 +378,7 @@ def pack_correction(
     """Pack trees, their bounds and region, and what the data sheet of a GPU allows.
 
     Args:
-        options: of which the L2 state counts.
+        options: of which the L2 state and the version of the library count.
         bounds: least and most of the log factor.
     """
     nodes = np.zeros(len(trees.number), NODE_DTYPE)
@@ -389,4 +405,6 @@ def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDA
     limits["weight_bytes"] = types.b.dtype.bits / 8
     limits["launch_us"] = arch.graph_node_us
     limits["is_a_along_m"], limits["is_b_along_n"] = types.is_a_along_m, types.is_b_along_n
+    version = version_of(options)
+    limits["version"] = library_of(str(options.library)).versions.index(version) if version else NO_VERSION
     return limits

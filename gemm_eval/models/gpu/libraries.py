@@ -89,6 +89,8 @@ class Library:
         grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
         tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
         default_of: generations of another maker's GPUs, on which it runs everything where no library is named.
+        versions: those that timings tell apart, oldest first; ``trtllm-1.0.0rc3`` is what that TensorRT-LLM comes with.
+        version: the one that runs, of `versions`; empty: none is named.
     """
 
     name: str
@@ -108,6 +110,8 @@ class Library:
     grouped_families: tuple[str, ...] = ()
     tile: str = ""
     default_of: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def has_plain_timings(self) -> bool:
@@ -318,6 +322,7 @@ LIBRARIES: dict[str, Library] = {
                 "sm70_mma": SplitRule(8, is_full=False, is_lone=True),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,
+            versions=("trtllm-1.0.0rc3", "trtllm-1.0.0", "13.1", "trtllm-1.3.0rc20"),
         ),
         # our kernels, whose configs stand in a table (`models.gpu.w4a16`)
         Library(
@@ -362,10 +367,12 @@ LIBRARIES: dict[str, Library] = {
 
 @lru_cache(maxsize=1024)
 def library_of(name: str) -> Library:
-    """Return a library by its name, or with one of its tiles alone: ``"triton/64x64x32"``.
+    """Return a library by its name, with one of its tiles alone (``"triton/64x64x32"``), or in a version.
+
+    A version is named as in ``"cublas/13.1"``.
 
     Raises:
-        InvalidOptionError: there is none of this name, or it has no tiles to choose from.
+        InvalidOptionError: there is none of this name, or no such version, or it has no tiles to choose from.
     """
     base, slash, tile = name.partition("/")
     if base not in LIBRARIES:
@@ -373,6 +380,10 @@ def library_of(name: str) -> Library:
     found = LIBRARIES[base]
     if not slash:
         return found
+    if found.versions:
+        if tile not in found.versions:
+            raise InvalidOptionError(refusal(f"version of library {base}", tile, found.versions))
+        return replace(found, version=tile)
     if not found.grouped_families or not tile:
         known = ", ".join(item.name for item in LIBRARIES.values() if item.grouped_families)
         raise InvalidOptionError(f"library {name}: a tile can be named of {known} alone, as in triton/64x64x32")

@@ -16,7 +16,13 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for, is_preset, preset_of
-from gemm_eval.models.gpu.correction import PackedCorrection, correction_for, nearest_corrected, pack_limits
+from gemm_eval.models.gpu.correction import (
+    PackedCorrection,
+    check_version,
+    correction_for,
+    nearest_corrected,
+    pack_limits,
+)
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
@@ -158,6 +164,7 @@ def _corrected(
     base = preset_of(arch)
     near = None if base is None else nearest_corrected(base, library, family, types, options, GPU_MODEL_VERSION)
     if base is None or near is None:
+        check_version(options, (), f"{family} kernels on {arch.name}")
         return None, None
     correction = reference = ceiling = None
     if not is_preset(arch):

@@ -79,6 +79,7 @@ class Learned(NamedTuple):
     trees: gpu_model.Trees
     region: gpu_model.Region
     bounds: tuple[float, float]
+    versions: tuple[str, ...]  # of the library, which it tells apart
 
 
 class Answers(NamedTuple):
@@ -134,7 +135,7 @@ class CorrectedPredictor:
             if (learned := self.learned.get(key)) is not None:
                 places = answers.of_key(key)
                 packed = gpu_model.pack_correction(
-                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned
+                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned[:3]
                 )
                 gpu_model.correct(answers.cold.view(gpu_model.KERNEL_COST_DTYPE), places, rows.sizes, *packed)
         corrected, records = answers.cold, answers.records
@@ -161,7 +162,7 @@ class CorrectedPredictor:
         records, family_of = search(timings)
         cold = search(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
         l2 = str(L2State.COLD) if is_all_cold else timings.l2
-        options = RunOptions(library, l2, timings.clock, timings.quantize_from or None)
+        options = RunOptions(timings.library_word, l2, timings.clock, timings.quantize_from or None)
         types = [problem.types for problem in timings.problems()]
         questions = {of_row: gpu_model.question_of(of_row, options) for of_row in set(types)}
         limits = {of_row: gpu_model.pack_limits(arch, of_row, options) for of_row in questions}
@@ -172,8 +173,12 @@ class CorrectedPredictor:
 def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
     """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
 
-    A row counts by the share of its time that the correction can change.
+    A row counts by the share of its time that the correction can change. If the sets are of several versions of the
+    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none.
     """
+    of_sets = {timings.library_version for timings, *_ in parts}
+    versions = tuple(name for name in gpu_model.library_of(parts[0][0].library).versions if name in of_sets)
+    has_versions = len(versions) > 1
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
     for timings, answers, rows in parts:
@@ -182,9 +187,13 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
         other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
         kernel_us = records["physics_us"] - other_us
-        features.append(x)
-        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
-        weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
+        logs = np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us)
+        share = np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"])
+        unnamed = x.copy()
+        unnamed[:, gpu_model.FEATURES.index("version")] = gpu_model.NO_VERSION
+        features += [x, unnamed] if has_versions else [unnamed]
+        targets += [logs, logs] if has_versions else [logs]
+        weights += [share, _UNNAMED * share] if has_versions else [share]
     residuals = np.concatenate(targets)
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
     bounds = max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
@@ -196,10 +205,11 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
         far=_FAR_OCTAVES,
     )  # fmt: skip
-    return Learned(trees, region, bounds)
+    return Learned(trees, region, bounds, versions if has_versions else ())
 
 
 _APART_OCTAVES = 0.25
+_UNNAMED = 0.5
 
 
 MIN_PAIRS = 20
@@ -371,7 +381,8 @@ def _fitted(
         gpu=arch.name, library=library, family=key[0], question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
         is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
         arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=gpu_model.FEATURES,
-        min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=data,
+        min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region,
+        versions=learned.versions, data=data,
         errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
     return FittedCorrection(correction, arrays.getvalue())
