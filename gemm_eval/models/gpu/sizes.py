@@ -57,6 +57,7 @@ def quantization_of(types: GemmTypes, quantize_from: str | None) -> Quantization
 LOAD_BYTES = (ROW_BYTES, NARROW_BYTES, 1)
 """What rows start on, by the loads of kernels: TMA and the widest cp.async; the narrowest cp.async; single elements."""
 
+
 class Padding(NamedTuple):
     """K and N are rounded up to multiples of these, in elements; 1: not at all.
 

@@ -136,7 +136,6 @@ def is_taught(timings: Timings) -> bool:
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
     """Return the answers that users get for the rows of a set, by the words that its table has for them."""
 
-
     def by(library: str) -> GEMMTable:
         evaluator = GEMMEvaluator(arch, disk_cache=False, library=library, l2=asked.l2, clock=asked.clock)
         return evaluator.evaluate_many(
