@@ -16,10 +16,10 @@ from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes
+from gemm_eval.models.gpu.cost_kernels import ODD_COLUMNS
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
-from gemm_eval.models.gpu.cost_kernels import ODD_COLUMNS
 from gemm_eval.models.gpu.sizes import load_bytes_of, pad_problem
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import RunOptions, make_problem

@@ -17,7 +17,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import Packed, library_of, load_bytes_of, pack_gpu
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
-from tests.oracle import naive_dense, naive_gpu
+from tests.oracle import naive_gpu
 from tools.laws import draws
 from tools.laws.kernel_space import library_for
 from tools.laws.report import Report
