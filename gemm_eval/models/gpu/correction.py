@@ -296,7 +296,6 @@ def correction_for(
     if found is None or found.trees is None:
         return None
     learned, trees = found.correction, found.trees
-    check_version(options, learned.versions, f"{family} kernels on {learned.gpu}")
     if found.share < 1.0:
         number = np.where(trees.feature == LEAF, found.share * trees.number, trees.number)
         trees = trees._replace(number=number, baseline=found.share * trees.baseline)
@@ -310,11 +309,17 @@ def version_of(options: RunOptions) -> str:
     return "" if options.library in (None, AUTO) else library_of(str(options.library)).version
 
 
-def check_version(options: RunOptions, known: Iterable[str], kernels: str) -> None:
+def check_version(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
+) -> None:
     """Raise UnsupportedError where options name a version of the library that timings do not tell from others."""
-    if version_of(options) and version_of(options) not in known:
+    version = version_of(options)
+    near = nearest_corrected(arch, library, family, types, options, model_version) if version else None
+    learned = near and nearest_correction(arch, library, family, question_of(types, near), model_version)
+    known = learned.correction.versions if learned else ()
+    if version and version not in known:
         raise UnsupportedError(
-            f"library {options.library}: timings of {kernels} are not told apart by this version, "
+            f"library {options.library}: timings of {types.inputs} on {arch.name} are not told apart by this version, "
             f"only by {', '.join(known) or 'none'}; leave the version out"
         )
 

@@ -127,6 +127,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
         correction, carried = None, None
         if options.correction:
+            if load_bytes == LOAD_BYTES[0]:  # of rows off 16 bytes versions are not told apart
+                check_version(preset_of(arch) or arch, rules.name, family, types, options, GPU_MODEL_VERSION)
             correction, carried = _corrected(arch, rules.name, family, types, options)
         few_rows = rules.few_row_family(arch, types)
         levels = load_levels(rules.padding(arch.sm_arch, types))
@@ -164,7 +166,6 @@ def _corrected(
     base = preset_of(arch)
     near = None if base is None else nearest_corrected(base, library, family, types, options, GPU_MODEL_VERSION)
     if base is None or near is None:
-        check_version(options, (), f"{family} kernels on {arch.name}")
         return None, None
     correction = reference = ceiling = None
     if not is_preset(arch):
