@@ -162,7 +162,8 @@ _LIBRARY_HELP = (
     "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (weight-only kernels that "
     "nobody has written), vllm or sglang (the kernels that these call, by the nearest ones that were timed). Default "
     "(auto): cublas for dense types, trtllm for block-scaled ones and where it runs fp8; 4-bit weights: gemm-eval on "
-    "Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output names it."
+    "Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output names it. cublas/13.1: a version, "
+    "where timings tell versions apart."
 )
 DtypeOption = Annotated[str | None, option(
     "Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "

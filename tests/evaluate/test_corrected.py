@@ -159,6 +159,25 @@ def test_a_what_if_and_an_evaluation_are_one_answer(evaluator: GEMMEvaluator) ->
     assert table["latency_us"].tolist() == expected
 
 
+def test_a_version_of_the_library_changes_what_timings_of_several_tell_apart(evaluator: GEMMEvaluator) -> None:
+    words = ("cublas", "cublas/13.1", "cublas/trtllm-1.3.0rc20", "cublas/trtllm-1.0.0rc3")
+    times = [evaluator.evaluate(*SIZES, "bf16", library=word) for word in words]
+    physics = {evaluator.evaluate(*SIZES, "bf16", library=word, correction=False).latency_us for word in words}
+    sibling = GEMMEvaluator("h100-sxm", disk_cache=False)
+
+    assert len({item.latency_us for item in times}) == len(words)
+    assert len(physics) == 1
+    assert [item.options["library"] for item in times] == list(words)
+    assert sibling.evaluate(*SIZES, "bf16", library=words[1]) != sibling.evaluate(*SIZES, "bf16")
+    for l2 in ("cold", "cold-all"):  # rows off 16 bytes are not told apart, and run all the same
+        table = evaluator.evaluate_many([SIZES, (1, 16, 4097, 4097)], "bf16", library=words[1], l2=l2, progress=False)
+        assert table["latency_us"][0] == evaluator.evaluate(*SIZES, "bf16", library=words[1], l2=l2).latency_us
+    with pytest.raises(InvalidOptionError, match="version of library cublas must be one of"):
+        evaluator.evaluate(*SIZES, "bf16", library="cublas/12")
+    with pytest.raises(UnsupportedError, match="not told apart by this version, only by none"):
+        GEMMEvaluator("b200", disk_cache=False).evaluate(*SIZES, "bf16", library=words[2])
+
+
 @pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])
 @pytest.mark.parametrize("sizes", [(1, 1, 14336, 4096), (1, 16, 7168, 1536), (1, 2048, 4096, 4096)])
 def test_a_state_that_can_only_help_never_costs(gpu: str, sizes: tuple[int, int, int, int]) -> None:

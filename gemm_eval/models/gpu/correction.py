@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import ArchValidationError
+from gemm_eval.errors import ArchValidationError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
     ALIKE,
@@ -39,7 +39,8 @@ from gemm_eval.models.gpu.calibration import (
     interval_of,
     load_calibration,
 )
-from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NO_VERSION, NODE_DTYPE
+from gemm_eval.models.gpu.libraries import AUTO, library_of
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -152,6 +153,7 @@ class Correction(CorrectionFile):
     family: str
     question: str
     region: Region
+    versions: tuple[str, ...] = Field((), description="versions of the library that it tells apart")
     errors: Annotated[tuple[CorrectionErrors, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -357,6 +359,26 @@ def correction_for(
     return packed._replace(limits=read_only(limits))
 
 
+def version_of(options: RunOptions) -> str:
+    """Return the version of the library that options name; empty: none."""
+    return "" if options.library in (None, AUTO) else library_of(str(options.library)).version
+
+
+def check_version(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
+) -> None:
+    """Raise UnsupportedError where options name a version of the library that timings do not tell from others."""
+    version = version_of(options)
+    near = nearest_corrected(arch, library, family, types, options, model_version) if version else None
+    learned = near and nearest_correction(arch, library, family, question_of(types, near), model_version)
+    known = learned.correction.versions if learned else ()
+    if version and version not in known:
+        raise UnsupportedError(
+            f"library {options.library}: timings of {types.inputs} on {arch.name} are not told apart by this version, "
+            f"only by {', '.join(known) or 'none'}; leave the version out"
+        )
+
+
 def nearest_corrected(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
 ) -> RunOptions | None:
@@ -365,10 +387,9 @@ def nearest_corrected(
     These are the very same; else with A quantized from another type, as only the GEMM's own time is corrected; else
     with the burst clock, with cold L2, with both, in which most timings were taken. None: there are none.
     """
-    asked = options._replace(library=library)
-    for l2, clock in _near(asked.l2, asked.clock):
-        for quantize_from in dict.fromkeys((asked.quantize_from, DType.BF16, None)):
-            near = asked._replace(l2=l2, clock=clock, quantize_from=quantize_from)
+    for l2, clock in _near(options.l2, options.clock):
+        for quantize_from in dict.fromkeys((options.quantize_from, DType.BF16, None)):
+            near = options._replace(l2=l2, clock=clock, quantize_from=quantize_from)
             found = nearest_correction(arch, library, family, question_of(types, near), model_version)
             if found is not None and found.trees is not None:
                 return near
@@ -418,7 +439,7 @@ def pack_correction(
     """Pack trees, their bounds and region, and what the data sheet of a GPU allows.
 
     Args:
-        options: of which the L2 state counts.
+        options: of which the L2 state and the version of the library count.
         bounds: least and most of the log factor.
     """
     limits = pack_limits(arch, types, options)
@@ -436,4 +457,6 @@ def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDA
     limits["weight_bytes"] = types.b.dtype.bits / 8
     limits["launch_us"] = arch.graph_node_us
     limits["is_a_along_m"], limits["is_b_along_n"] = types.is_a_along_m, types.is_b_along_n
+    version = version_of(options)
+    limits["version"] = library_of(str(options.library)).versions.index(version) if version else NO_VERSION
     return limits

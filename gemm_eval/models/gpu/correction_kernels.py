@@ -27,15 +27,18 @@ _SHARES = (
 _SHARE_PLACES = tuple(Times._fields.index(name) for name in _SHARES)
 FEATURES = (
     "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "G", "a_along_m", "b_along_n", "M_alignment",
-    "N_alignment", "K_alignment", "cta_m", "cta_n",
+    "N_alignment", "K_alignment", "version", "cta_m", "cta_n",
     "split_k", "tiles", "waves", "ctas", "cluster", "ctas_per_sm", "stages", "schedule", "last_wave", "tensor_busy",
     "rows_filled", "columns_filled", "sms", *(f"{name.removesuffix('_us')}_share" for name in _SHARES),
 )  # fmt: skip
 """What a correction knows of an answer, in this order: `describe`."""
 
-SMOOTH_FEATURES = FEATURES[: FEATURES.index("K_alignment") + 1]
-"""The features that differ little between neighbouring sizes: sizes, layout, the latency of physics, and what loads are
-as wide as, which differs only where rows of A, B or C lie off 16 bytes."""
+SMOOTH_FEATURES = FEATURES[: FEATURES.index("version") + 1]
+"""The features that differ little between neighbouring sizes: sizes, layout, the latency of physics, what loads are as
+wide as, which differs only where rows of A, B or C lie off 16 bytes, and the version of the library."""
+
+NO_VERSION = -1
+"""In the place of a version's number, the place in `Library.versions`: none is named."""
 
 MOST_OF_KERNEL_LOG = 0.07
 """Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
@@ -49,9 +52,8 @@ asks whether one counts from the end."""
 
 _LIMITS = (
     "baseline", "num_smooth", "lowest", "highest", "near", "far", "lead", "share", "carried_log", "least_m", "most_m",
-    "most_g",
-    "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
-    "spared_clock",
+    "most_g", "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
+    "spared_clock", "version",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 """Fields of a correction: where the trees start, how many have smooth features alone, the least and most of the log
@@ -59,8 +61,8 @@ factor, up to which distance from a known site, in octaves, it holds in full, an
 size sites are in order, the share of it that a GPU takes, and what taking it from another adds to logs of intervals.
 
 Of GEMMs alone: log2 of the sizes of its data, the data sheet's rates, 0 where they limit nothing, bytes of a weight,
-the launch of a kernel, the layout, and the share of the fall of the clock under tensor load that this GPU is spared and
-the one it was learned on is not."""
+the launch of a kernel, the layout, the share of the fall of the clock under tensor load that this GPU is spared and
+the one it was learned on is not, and the number of the library's version."""
 
 _TENSOR_BUSY = FEATURES.index("tensor_busy")
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
@@ -102,24 +104,25 @@ def _describe(record: Any, limit: Any, G: int, M: int, K: int, N: int, x: Any) -
     x[11] = _alignment(M) if x[9] != 0.0 else _alignment(_MOST_ALIGNED)
     x[12] = _alignment(N)
     x[13] = _alignment(K)
+    x[14] = limit["version"]
     cta_m, cta_n = record["cta_m"], record["cta_n"]
-    x[14] = math.log2(cta_m)
-    x[15] = math.log2(cta_n)
-    x[16] = math.log2(record["split_k"])
-    x[17] = math.log2(record["num_tiles"])
-    x[18] = math.log2(record["num_waves"])
-    x[19] = math.log2(record["num_ctas"])
-    x[20] = math.log2(record["cluster_m"] * record["cluster_n"])
-    x[21] = record["ctas_per_sm"]
-    x[22] = record["num_stages"]
-    x[23] = record["schedule"]
-    x[24] = record["last_wave_frac"]
+    x[15] = math.log2(cta_m)
+    x[16] = math.log2(cta_n)
+    x[17] = math.log2(record["split_k"])
+    x[18] = math.log2(record["num_tiles"])
+    x[19] = math.log2(record["num_waves"])
+    x[20] = math.log2(record["num_ctas"])
+    x[21] = math.log2(record["cluster_m"] * record["cluster_n"])
+    x[22] = record["ctas_per_sm"]
+    x[23] = record["num_stages"]
+    x[24] = record["schedule"]
+    x[25] = record["last_wave_frac"]
     x[_TENSOR_BUSY] = record["tensor_busy_frac"]
-    x[26] = M / (ceil_div(M, cta_m) * float(cta_m))
-    x[27] = N / (ceil_div(N, cta_n) * float(cta_n))
-    x[28] = math.log2(record["active_sms"])
+    x[27] = M / (ceil_div(M, cta_m) * float(cta_m))
+    x[28] = N / (ceil_div(N, cta_n) * float(cta_n))
+    x[29] = math.log2(record["active_sms"])
     for place in range(len(_SHARE_PLACES)):
-        x[29 + place] = record["times_us"][_SHARE_PLACES[place]] / us
+        x[30 + place] = record["times_us"][_SHARE_PLACES[place]] / us
 
 
 @entry_point

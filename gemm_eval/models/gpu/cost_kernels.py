@@ -72,6 +72,8 @@ ROW_BYTES = 16
 """What rows have to start on for TMA, and for the widest loads of a thread (CUDA C++ Programming Guide, 16 bytes)."""
 NARROW_BYTES = 4
 """What rows have to start on for the narrowest asynchronous copies (PTX ISA, cp.async: 4, 8 or 16 bytes)."""
+ODD_COLUMNS = 8
+"""In the place of such bytes: rows start on 16, but N is no multiple of the columns that a library wants."""
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
 

@@ -16,13 +16,19 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for, is_preset, preset_of
-from gemm_eval.models.gpu.correction import PackedCorrection, correction_for, nearest_corrected, pack_limits
+from gemm_eval.models.gpu.correction import (
+    PackedCorrection,
+    check_version,
+    correction_for,
+    nearest_corrected,
+    pack_limits,
+)
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.engines import engine_kernel
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, ENGINES, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
 from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
-from gemm_eval.models.gpu.sizes import LOAD_BYTES, quantization_of
+from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_levels, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -125,9 +131,12 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
         correction, carried = None, None
         if options.correction:
+            if load_bytes == LOAD_BYTES[0]:  # of rows off 16 bytes versions are not told apart
+                check_version(preset_of(arch) or arch, rules.name, family, types, options, GPU_MODEL_VERSION)
             correction, carried = _corrected(arch, rules.name, family, types, options)
         few_rows = rules.few_row_family(arch, types)
-        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes])
+        levels = load_levels(rules.padding(arch.sm_arch, types))
+        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in levels if num < load_bytes])
         if few_rows is not None:
             make_fallback = partial(pack_gpu, arch, types, options._replace(library="cublas"))
         return pack_kernels(

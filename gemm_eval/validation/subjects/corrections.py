@@ -24,9 +24,10 @@ from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
 from gemm_eval.validation.trees import spread_out, spread_thresholds, trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
-# More trees, or larger ones, change held-out errors by a tenth of a point.
+# More trees, or larger ones, change held-out errors by a tenth of a point. Leaves of few rows are drawn to 0, without
+# which sets of some hundred rows lose where physics is right.
 _HOW: dict[str, Any] = {
-    "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 1.0, "early_stopping": False,
+    "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 40.0, "early_stopping": False,
     "random_state": 0,
 }  # fmt: skip
 _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
@@ -76,6 +77,7 @@ class Learned(NamedTuple):
     trees: gpu_model.Trees
     region: gpu_model.Region
     bounds: tuple[float, float]
+    versions: tuple[str, ...]  # of the library, which it tells apart
 
 
 class Answers(NamedTuple):
@@ -131,7 +133,7 @@ class CorrectedPredictor:
             if (learned := self.learned.get(key)) is not None:
                 places = answers.of_key(key)
                 packed = gpu_model.pack_correction(
-                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned
+                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned[:3]
                 )
                 gpu_model.correct(answers.cold.view(gpu_model.KERNEL_COST_DTYPE), places, rows.sizes, *packed)
         corrected, records = answers.cold, answers.records
@@ -158,7 +160,7 @@ class CorrectedPredictor:
         records, family_of = search(timings)
         cold = search(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
         l2 = str(L2State.COLD) if is_all_cold else timings.l2
-        options = RunOptions(library, l2, timings.clock, timings.quantize_from or None)
+        options = RunOptions(timings.library_word, l2, timings.clock, timings.quantize_from or None)
         types = [problem.types for problem in timings.problems()]
         questions = {of_row: gpu_model.question_of(of_row, options) for of_row in set(types)}
         limits = {of_row: gpu_model.pack_limits(arch, of_row, options) for of_row in questions}
@@ -169,8 +171,12 @@ class CorrectedPredictor:
 def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
     """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
 
-    A row counts by the share of its time that the correction can change.
+    A row counts by the share of its time that the correction can change. If the sets are of several versions of the
+    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none.
     """
+    of_sets = {timings.library_version for timings, *_ in parts}
+    versions = tuple(name for name in gpu_model.library_of(parts[0][0].library).versions if name in of_sets)
+    has_versions = len(versions) > 1
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
     for timings, answers, rows in parts:
@@ -179,9 +185,13 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
         other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
         kernel_us = records["physics_us"] - other_us
-        features.append(x)
-        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
-        weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
+        logs = np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us)
+        share = np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"])
+        unnamed = x.copy()
+        unnamed[:, gpu_model.FEATURES.index("version")] = gpu_model.NO_VERSION
+        features += [x, unnamed] if has_versions else [unnamed]
+        targets += [logs, logs] if has_versions else [logs]
+        weights += [share, _UNNAMED * share] if has_versions else [share]
     residuals = np.concatenate(targets)
     bounds = bounds_of(residuals)
     sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
@@ -192,10 +202,11 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
         far=_FAR_OCTAVES,
     )  # fmt: skip
-    return Learned(trees, region, bounds)
+    return Learned(trees, region, bounds, versions if has_versions else ())
 
 
 _APART_OCTAVES = 0.25
+_UNNAMED = 0.5
 
 
 MIN_PAIRS = 20
@@ -349,5 +360,6 @@ def _fitted(
         gpu_model.Correction, learned.trees, learned.bounds, gpu=arch.name, library=library, family=key[0],
         question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
         is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest, features=gpu_model.FEATURES,
-        region=learned.region, data=data, errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
+        region=learned.region, versions=learned.versions, data=data, errors=errors, **_intervals_of(rows),
+        **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.models.gpu import LIBRARIES, TRTLLM, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
@@ -135,10 +135,17 @@ def is_taught(timings: Timings) -> bool:
 
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
     """Return the answers that users get for the rows of a set, by the words that its table has for them."""
-    evaluator = GEMMEvaluator(arch, disk_cache=False, library=asked.library, l2=asked.l2, clock=asked.clock)
-    return evaluator.evaluate_many(
-        asked.problems(), correction=correction, quantize_from=asked.quantize_from or None, progress=False
-    )
+
+    def by(library: str) -> GEMMTable:
+        evaluator = GEMMEvaluator(arch, disk_cache=False, library=library, l2=asked.l2, clock=asked.clock)
+        return evaluator.evaluate_many(
+            asked.problems(), correction=correction, quantize_from=asked.quantize_from or None, progress=False
+        )
+
+    try:
+        return by(asked.library_word)
+    except UnsupportedError:  # versions are not told apart there
+        return by(asked.library)
 
 
 def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
