@@ -1,0 +1,102 @@
+"""How far predictions of modules are from measured times that no rule was made from.
+
+    python -m tools.examine_modules --arch h100-sxm                 # drawn modules, report split: eager and compiled
+    python -m tools.examine_modules --arch h100-sxm --split fit     # those that rules were made from
+    python -m tools.examine_modules --arch h100-sxm --real          # models of torchvision, timm and transformers
+
+Times are those of arch/measured/GPU/modules, replays of CUDA graphs; predictions are what `predict_module` says of the
+module and its inputs, with nothing else given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from gemm_eval.arch import data_root
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.torch import predict_module
+from tools.draw_modules import drawn
+
+_TABLES = (("eager", "eager"), ("compiled", "inductor"))
+
+
+class Answer(NamedTuple):
+    """A module, its measured time, and what was predicted; nan: it was refused."""
+
+    name: str
+    group: str
+    measured_us: float
+    predicted_us: float
+    is_inside: bool
+    num_unpriced: int
+
+
+def answers(path: Path, fusion: str, split: str, arch: str) -> list[Answer]:
+    """Return the answers to the modules of a split that have a time."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == split and not row["error"]]
+    return [_answer(row, fusion, arch) for row in rows]
+
+
+def _answer(row: dict[str, str], fusion: str, arch: str) -> Answer:
+    draw = drawn(int(row["seed"]), int(row["number"]), attempt=int(row["attempt"]))
+    measured_us = float(row["graph_us"])
+    try:
+        with draw.settings(), torch.no_grad():
+            result = predict_module(draw.module, draw.tensors(), arch, fusion=fusion)
+    except GemmEvalError:
+        return Answer(row["text"], row["family"], measured_us, float("nan"), False, 0)
+    is_inside = bool(result.low_us <= measured_us <= result.high_us)
+    unpriced = sum(each.bound == "unpriced" for each in result.operations)
+    return Answer(row["text"], row["family"], measured_us, result.latency_us, is_inside, unpriced)
+
+
+def add_row(table: Table, label: str, some: list[Answer]) -> None:
+    """Add the figures of some answers to a table."""
+    errors = np.array([one.predicted_us / one.measured_us - 1.0 for one in some])
+    known = errors[~np.isnan(errors)]
+    size = np.abs(known)
+    figures = (size.mean(), np.median(size), np.quantile(size, 0.9), known.mean()) if len(known) else (np.nan,) * 4
+    inside = sum(one.is_inside for one in some) / len(some)
+    unpriced = sum(one.num_unpriced > 0 for one in some)
+    words = [f"{100.0 * value:.1f}%" for value in figures]
+    table.add_row(label, str(len(some)), *words, f"{inside:.0%}", str(len(errors) - len(known)), str(unpriced))
+
+
+def main() -> None:
+    """Print a table for each set of timings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="h200-sxm", help="GPU whose times are compared")
+    parser.add_argument("--split", default="report", choices=("fit", "interval", "report"))
+    parser.add_argument("--real", action="store_true", help="models of other libraries instead")
+    parser.add_argument("--worst", type=int, default=0, help="also name so many of the worst")
+    options = parser.parse_args()
+    folder = data_root() / "measured" / options.arch / "modules"
+    for name, fusion in (("real", "eager"),) if options.real else _TABLES:
+        path = folder / f"{name}.csv"
+        if not path.is_file():
+            continue
+        table = Table(title=f"{name} modules on {options.arch}, {options.split}")
+        for column in ("", "modules", "MAPE", "median", "p90", "bias", "inside 80%", "refused", "with unpriced work"):
+            table.add_column(column, justify="right" if column else "left")
+        rows = answers(path, fusion, options.split, options.arch)
+        for group in sorted({row.group for row in rows}):
+            add_row(table, group, [row for row in rows if row.group == group])
+        add_row(table, "all", rows)
+        console = Console(width=110)
+        console.print(table)
+        rows.sort(key=lambda row: -abs(row.predicted_us / row.measured_us - 1.0))
+        for row in rows[: options.worst]:
+            console.print(f"{row.predicted_us:10.0f} {row.measured_us:10.0f} us  {row.name[:90]}")
+
+
+if __name__ == "__main__":
+    main()
