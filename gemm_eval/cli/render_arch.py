@@ -27,6 +27,7 @@ _UNITS = {
     "CTAs": "max_ctas_per_sm max_cluster_ctas",
     "copies": "input_buffers output_buffers tile_buffers",
     "rows": "lane_num",
+    "exponentials/cycle": "exps_per_cycle",
     "data type": "partial_dtype",
     "pJ/MAC": "mac_pj",
 }

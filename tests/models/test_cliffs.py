@@ -112,7 +112,7 @@ def test_aligned_neighbours_take_alike(arch: GpuSpec) -> None:
             ratio = latencies(evaluator, problems + np.array(step), dtype) / here_us
             worst = int(np.argmax(np.abs(np.log(ratio))))
             with case(arch.name, dtype, step, problems[worst].tolist()):
-                assert 1 / 1.6 < ratio[worst] < 1.6
+                assert 1 / 1.65 < ratio[worst] < 1.65
 
 
 def test_the_pads_of_the_issue_are_gone_or_named() -> None:
