@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.learned import (
+        Fall,
         Features,
         LearnedCorrection,
         PackedTrees,
@@ -155,7 +156,7 @@ __all__ = [
     "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "OTHER_KERNELS", "OURS", "RASTER_CODE",
     "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K", "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM",
     "Calibration", "CalibrationFile", "Carried", "Coefficient", "Correction", "CorrectionData", "CorrectionErrors",
-    "ErrorFigures", "Features", "GpuCost", "HeldOut", "Interval", "Joined", "LayerShape", "LearnedCorrection",
+    "ErrorFigures", "Fall", "Features", "GpuCost", "HeldOut", "Interval", "Joined", "LayerShape", "LearnedCorrection",
     "Library", "LoadRules", "Origin", "Packed", "PackedCorrection", "PackedTrees", "Quantization", "RegimeInterval",
     "Region", "Shortage", "Spread", "Times", "Trees", "answers_for", "apply_trees", "calibration_path",
     "calibration_stamp", "candidate_row", "carry", "check_config", "check_options", "check_plain_library",

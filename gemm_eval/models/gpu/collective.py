@@ -390,11 +390,12 @@ class CollectiveCurve(NamedTuple):
     log_us: Floats  # [nodes], never falling
     low_log: Floats  # [nodes]
     high_log: Floats
+    physics_log_us: Floats  # [nodes], by the terms alone
 
     def at(self, message_bytes: int) -> tuple[float, float, float]:
         """Return the latency in microseconds, and the factors from it to both ends of its interval."""
         size = math.log2(message_bytes)
-        log_us, low, high = (float(np.interp(size, _NODES, column)) for column in self[1:])
+        log_us, low, high = (float(np.interp(size, _NODES, column)) for column in self[1:4])
         return math.exp(log_us), math.exp(low), math.exp(high)
 
 
@@ -404,8 +405,8 @@ _NODES = np.log2(np.unique(np.round(2.0 ** np.arange(0.0, math.log2(MAX_MESSAGE_
 def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveCurve:
     """Return what timings showed of a collective between two ranks or more, of all sizes.
 
-    Trees have steps. A message takes no less time than a smaller one: latencies at four sizes an octave never fall, and
-    those in between are interpolated. Over another link than that of the timings, and for a send, which nobody timed,
+    Trees have steps. A message takes no less time than a smaller one, and more ranks save no more than by the terms
+    alone: so it is at four sizes an octave, and latencies in between are interpolated. Over another link than that of the timings, and for a send, which nobody timed,
     nothing is corrected, and intervals are twice as wide in logarithms.
     """
     what, ranks = problem.what, problem.num_ranks
@@ -427,13 +428,15 @@ def _curve(
         chip, COLLECTIVE, str(collective_group(row)[0]), origin, of, COLLECTIVE_MODEL_VERSION,
         collective_features(rows, terms, us), us, is_on=is_timed,
     )  # fmt: skip
-    width = 1.0 if is_timed else _UNTIMED_WIDTH
-    return CollectiveCurve(
-        bool(np.any(factor != 1.0)), np.maximum.accumulate(np.log(us * factor)), width * low, width * high
-    )
+    width, physics, log_us = 1.0 if is_timed else _UNTIMED_WIDTH, np.log(us), np.log(us * factor)
+    if ranks > _FEWEST_RANKS:
+        fewer = _curve(root, chip, link, library, what, ranks - 1, dtype)
+        log_us = np.maximum(log_us, fewer.log_us + np.minimum(0.0, physics - fewer.physics_log_us))
+    is_corrected = bool(np.any(factor != 1.0))
+    return CollectiveCurve(is_corrected, np.maximum.accumulate(log_us), width * low, width * high, physics)
 
 
-_UNTIMED_WIDTH = 2.0
+_FEWEST_RANKS, _UNTIMED_WIDTH = 2, 2.0
 
 
 class CollectiveCalibration(SingleCalibration):

@@ -216,11 +216,13 @@ def carry(records: Any, rows: Any, sizes: Any, factors: Any, ceilings_us: Any, l
 def correct_rows(x: Any, nodes: Any, roots: Any, sites: Any, limits: Any, out: Any) -> None:
     """Write to `out` [rows, 3] log factors, how far they are trusted, and octaves to the nearest site.
 
-    x [rows, features and -inf], sizes first; sites [sites, sizes]; limits [6]: baseline, depth, least and most of the
-    log factor, octaves up to which it holds in full, and from which on not at all.
+    x [rows, features and -inf], sizes first; sites [sites, sizes]; limits [9]: baseline, depth, least and most of the
+    log factor, octaves up to which it holds in full, and from which on not at all; the column of log2(latency), the
+    most of it, and the share of it that is taken off the trees' sum.
     """
     for row in range(len(x)):
         log_factor = limits[0] + _sum_of_trees(nodes, roots, 0, len(roots), int(limits[1]), x[row])
+        log_factor -= limits[8] * min(x[row, int(limits[6])], limits[7])
         nearest = np.inf
         for site in range(len(sites)):
             total = 0.0

@@ -89,6 +89,8 @@ class LearnedCorrection(Frozen):
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str
     features: tuple[str, ...]
+    fall_frac: float = Field(default=0.0, ge=0.0, lt=1.0, description="of the rise of the latency, see `Fall`")
+    max_latency_log2: float = Field(default=0.0, description="of log2(us), see `Fall`")
     min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
     max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
     near: float = Field(gt=0.0, description="octaves from the nearest known sizes, up to which it holds in full")
@@ -157,7 +159,8 @@ def _loaded(root: Path, gpu: str, subject: str, group: str) -> Loaded | None:  #
     if not path.is_file():
         return None
     loaded, trees = load_learned(path)
-    packed = pack_trees(trees, loaded.near, loaded.far, (loaded.min_log_factor, loaded.max_log_factor))
+    bounds, fall = (loaded.min_log_factor, loaded.max_log_factor), Fall(loaded.fall_frac, loaded.max_latency_log2)
+    packed = pack_trees(trees, loaded.features, loaded.near, loaded.far, bounds, fall)
     return Loaded(loaded, packed, *map(_spread_columns, (loaded.physics_intervals, loaded.intervals)))
 
 
@@ -172,15 +175,38 @@ class PackedTrees(NamedTuple):
     nodes: npt.NDArray[np.void]
     roots: npt.NDArray[np.int64]
     sites: Floats  # [sites, sizes], log2 of the sizes of the data
-    limits: Floats  # baseline, depth, least and most of the log factor, near, far
+    limits: Floats  # baseline, depth, least and most of the log factor, near, far, and a `Fall`
 
 
-def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float]) -> PackedTrees:
-    """Pack trees, how far they hold (octaves), and the least and most of the log factor."""
+class Fall(NamedTuple):
+    """How much a factor may fall where sizes grow: by a share of what the latency by the terms rises, up to a latency.
+
+    log(factor) is the trees' sum, which never falls, less that share of log(latency): so no corrected latency falls
+    where that by the terms does not.
+    """
+
+    frac: float
+    max_log2: float  # of us
+
+    def log(self, latency_log2: Floats) -> Floats:
+        """Return what is taken off the trees' sum."""
+        taken: Floats = self.frac * math.log(2.0) * np.minimum(latency_log2, self.max_log2)
+        return taken
+
+
+_LATENCY = "latency"  # feature: log2 of the latency by the terms
+
+
+def pack_trees(
+    trees: Trees, features: Sequence[str], near: float, far: float, bounds: tuple[float, float], fall: Fall
+) -> PackedTrees:
+    """Pack trees, how far they hold (octaves), the least and most of the log factor, and how much it may fall."""
     nodes = np.zeros(len(trees.number), NODE_DTYPE)
     for name in NODE_DTYPE.names or ():
         nodes[name] = getattr(trees, name)
-    limits = np.array([trees.baseline[0], trees.depth[0], *bounds, near, far])
+    latency = features.index(_LATENCY) if fall.frac else 0
+    per_octave = fall.frac * math.log(2.0)
+    limits = np.array([trees.baseline[0], trees.depth[0], *bounds, near, far, latency, fall.max_log2, per_octave])
     sites = trees.pairs.astype(np.float64)
     return PackedTrees(
         read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(sites), read_only(limits)

@@ -118,7 +118,10 @@ def describe(
     return np.full(len(table), table.library), model.memory_bound_features(table.rows, latency_us)
 
 
-LEARNS = Subject(model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION, ("read_bytes", "write_bytes"), committed_us, describe)
+LEARNS = Subject(
+    model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION,
+    ("read_bytes", "write_bytes", "num_rows", "threads", "latency"), committed_us, describe, fall_frac=0.1,
+)  # fmt: skip
 
 
 def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.MemoryBoundCalibration:
