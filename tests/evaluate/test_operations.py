@@ -355,7 +355,8 @@ def test_a_larger_message_is_never_faster(name: str, what: str, ranks: int, one:
 
 @given(
     st.sampled_from(["a100-sxm-80gb", "b200", "h100-sxm", "h200-sxm", "l40s"]),
-    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]), st.integers(3, 8), st.integers(0, 34),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]), st.integers(3, 8),
+    st.integers(0, 34),
 )  # fmt: skip
 def test_more_ranks_save_no_more_than_by_the_terms(name: str, what: str, ranks: int, log2_bytes: int) -> None:
     evaluator = GEMMEvaluator(name)

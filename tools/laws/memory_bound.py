@@ -72,7 +72,7 @@ def _is_no_faster(report: Report, law: str, kernel: _Kernel, fewer: MemoryBoundR
     _check(report, law, kernel, more.latency_us >= fewer.latency_us * (1.0 - ROUNDING), (fewer, more))
 
 
-def _check(report: Report, law: str, kernel: _Kernel, holds: bool, found: Any) -> None:  # noqa: FBT001
+def _check(report: Report, law: str, kernel: _Kernel, holds: bool, found: Any) -> None:
     report.checked[law] += 1
     if not holds:
         report.violations.append(f"{law}: {kernel}: {found}")
