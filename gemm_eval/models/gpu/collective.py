@@ -407,7 +407,8 @@ def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: C
 
     Trees have steps. A message takes no less time than a smaller one, and more ranks save no more than by the terms
     alone: so it is at four sizes an octave, and latencies in between are interpolated. Over another link than that of
-    the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in logarithms.
+    the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in
+    logarithms.
     """
     what, ranks = problem.what, problem.num_ranks
     return _curve(data_root(), chip_of(arch), link, library, what, ranks, problem.dtype)
