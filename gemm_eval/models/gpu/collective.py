@@ -390,12 +390,11 @@ class CollectiveCurve(NamedTuple):
     log_us: Floats  # [nodes], never falling
     low_log: Floats  # [nodes]
     high_log: Floats
-    physics_log_us: Floats  # [nodes], by the terms alone
 
     def at(self, message_bytes: int) -> tuple[float, float, float]:
         """Return the latency in microseconds, and the factors from it to both ends of its interval."""
         size = math.log2(message_bytes)
-        log_us, low, high = (float(np.interp(size, _NODES, column)) for column in self[1:4])
+        log_us, low, high = (float(np.interp(size, _NODES, column)) for column in self[1:])
         return math.exp(log_us), math.exp(low), math.exp(high)
 
 
@@ -410,31 +409,34 @@ def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: C
     the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in
     logarithms.
     """
-    what, ranks = problem.what, problem.num_ranks
-    return _curve(data_root(), chip_of(arch), link, library, what, ranks, problem.dtype)
+    curves = _curves(data_root(), chip_of(arch), link, library, problem.what, problem.dtype)
+    return curves[problem.num_ranks - _FEWEST_RANKS]
 
 
-@lru_cache(maxsize=1024)
-def _curve(
-    root: Path, chip: Chip, link: Interconnect, library: str, what: str, ranks: int, dtype: DType
-) -> CollectiveCurve:  # fmt: skip
+@lru_cache(maxsize=256)
+def _curves(
+    root: Path, chip: Chip, link: Interconnect, library: str, what: str, dtype: DType
+) -> tuple[CollectiveCurve, ...]:  # fmt: skip
+    """Return the curves between two ranks, three, and so on, up to all GPUs of a node."""
     of, origin = _coefficients(root, chip, link)
-    row = collective_rows(link, library, [CollectiveProblem(what, 1, ranks, dtype)])
+    all_ranks = range(_FEWEST_RANKS, 1 + (_FEWEST_RANKS if what == "send" else link.num_gpus))
+    row = collective_rows(link, library, [CollectiveProblem(what, 1, ranks, dtype) for ranks in all_ranks])
     rows = CollectiveRows(*(np.repeat(column, len(_NODES)) for column in vars(row).values()))
-    rows = replace(rows, size=rows.size * 2.0**_NODES)
+    rows = replace(rows, size=rows.size * np.tile(2.0**_NODES, len(all_ranks)))
     terms = collective_terms(link, of, rows)
-    us = terms.latency_us
     is_timed = is_link_of(origin, link) and what != "send"
-    factor, low, high = answers_for(
+    answers = answers_for(
         chip, COLLECTIVE, str(collective_group(row)[0]), origin, of, COLLECTIVE_MODEL_VERSION,
-        collective_features(rows, terms, us), us, is_on=is_timed,
+        collective_features(rows, terms, terms.latency_us), terms.latency_us, is_on=is_timed,
     )  # fmt: skip
-    width, physics, log_us = 1.0 if is_timed else _UNTIMED_WIDTH, np.log(us), np.log(us * factor)
-    if ranks > _FEWEST_RANKS:
-        fewer = _curve(root, chip, link, library, what, ranks - 1, dtype)
-        log_us = np.maximum(log_us, fewer.log_us + np.minimum(0.0, physics - fewer.physics_log_us))
-    is_corrected = bool(np.any(factor != 1.0))
-    return CollectiveCurve(is_corrected, np.maximum.accumulate(log_us), width * low, width * high, physics)
+    factors, lows, highs = (column.reshape(len(all_ranks), -1) for column in answers)
+    physics, width = np.log(terms.latency_us).reshape(factors.shape), 1.0 if is_timed else _UNTIMED_WIDTH
+    log_us = np.maximum.accumulate(physics + np.log(factors), axis=1)
+    for more in range(1, len(all_ranks)):
+        least = log_us[more - 1] + np.minimum(0.0, physics[more] - physics[more - 1])
+        log_us[more] = np.maximum.accumulate(np.maximum(log_us[more], least))
+    is_corrected = np.any(factors != 1.0, axis=1).tolist()
+    return tuple(map(CollectiveCurve, is_corrected, log_us, width * lows, width * highs))
 
 
 _FEWEST_RANKS, _UNTIMED_WIDTH = 2, 2.0

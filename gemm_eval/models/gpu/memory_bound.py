@@ -177,7 +177,10 @@ def memory_bound_features(rows: MemoryBoundRows, latency_us: Floats) -> Features
     """Return what a correction knows of kernels [rows]: their sizes, kind, and latencies by the terms."""
     columns = {name: np.log2(np.maximum(column, _LEAST)) for name, column in rows._asdict().items()}
     sizes = {name: columns.pop(name) for name in ("read_bytes", "write_bytes", "num_rows")}
-    return Features(sizes, columns | {"latency": np.log2(np.maximum(latency_us, _LEAST))})
+    rows_log2 = np.maximum(sizes["num_rows"], 0.0)
+    num_bytes = np.maximum(np.asarray(rows.read_bytes, np.float64) + rows.write_bytes, _LEAST)
+    shape = {"row_threads": columns["threads"] - rows_log2, "row_bytes": np.log2(num_bytes) - rows_log2}
+    return Features(sizes, columns | shape | {"latency": np.log2(np.maximum(latency_us, _LEAST))})
 
 
 def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -120,7 +121,8 @@ def describe(
 
 LEARNS = Subject(
     model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION,
-    ("read_bytes", "write_bytes", "num_rows", "threads", "latency"), committed_us, describe, fall_frac=0.1,
+    ("read_bytes", "write_bytes", "num_rows", "threads", "row_bytes", "row_threads", "latency"), committed_us, describe,
+    MappingProxyType({"min_samples_leaf": 8}), fall_frac=0.2,
 )  # fmt: skip
 
 
