@@ -112,7 +112,9 @@ def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel]) -> Iterator[Mem
     columns = MemoryBoundRows(*np.array(rows, np.float64).T.copy())
     features = memory_bound_features(columns, physics_us)
     answers = answers_for(arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, features, physics_us)
-    latency_us = physics_us * answers.factor
+    beyond_bytes = np.maximum(columns.read_bytes + columns.write_bytes - arch.l2_bytes, 0.0)
+    least_us = beyond_bytes / bytes_per_us(arch.dram_gb_per_s)  # by the data sheet
+    latency_us = physics_us * np.maximum(answers.factor, np.minimum(1.0, least_us / physics_us))
     ends = answers.ends_us(latency_us)
     for (read_bytes, write_bytes, *_), of, us, of_terms, low, high in zip(
         kernels, terms, latency_us.tolist(), physics_us.tolist(), *(end.tolist() for end in ends), strict=True
