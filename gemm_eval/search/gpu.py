@@ -131,8 +131,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     out = np.concatenate([_cost(packed, row, split, model.BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
     _correct_best(packed, problem, sizes, out[:1])
-    _scale_by(out, float(out["correction_factor"][0]))
-    return out
+    return _corrected_as(out, out[:1].copy())
 
 
 def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> Records:
@@ -145,16 +144,16 @@ def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProble
     return out
 
 
-def _factor(packed: Packed, problem: GemmProblem) -> float:
-    """Return the correction of a GEMM, by its best config; 1 where it has none."""
+def _corrected_best(packed: Packed, problem: GemmProblem) -> Records | None:
+    """Return the record [1] of the best config of a GEMM, which decides its correction; None: it has none."""
     if packed.correction is None and packed.carried is None:
-        return 1.0
+        return None
     out, (sizes, layouts) = np.zeros(1, model.GPU_COST_DTYPE), _sizes_of(problem)
     _search(packed, _FIRST, sizes, layouts, out, 0, 1)
     if not out["active_sms"][0]:
-        return 1.0
+        return None
     _correct_best(packed, problem, sizes, out)
-    return float(out["correction_factor"][0])
+    return out
 
 
 def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> Records:
@@ -174,8 +173,8 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
         packed.params, np.array([row], model.CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library
     )
     out = _cost(alone, 0, split, int(config.raster_order) * model.RASTER_CODE + config.raster_swizzle, problem)
-    _scale_by(out, _factor(packed, problem))
-    return out
+    best = _corrected_best(packed, problem)
+    return out if best is None else _corrected_as(out, best)
 
 
 def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
@@ -240,20 +239,25 @@ def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) 
 
 
 def _carry(carried: model.Carried, rows: Integers, sizes: Integers, records: Records) -> None:
-    factors, ceilings_us = records["correction_factor"][rows], np.full(len(rows), np.inf)
-    types = np.zeros(len(rows), np.int64)
+    factors, trusts = records["correction_factor"][rows], records["correction_trust"][rows]
+    ceilings_us, types = np.full(len(rows), np.inf), np.zeros(len(rows), np.int64)
     if carried.reference is not None:
         others = find_best_config_many([carried.reference], types, sizes[rows])
-        factors = np.where(others["active_sms"] > 0, others["correction_factor"], 1.0)
+        runs = others["active_sms"] > 0
+        factors, trusts = np.where(runs, others["correction_factor"], 1.0), runs * others["correction_trust"]
+        own, of_preset = records["is_calibrated"][rows], runs * (others["is_calibrated"] == 1)
+        records["is_calibrated"][rows] = np.where(own == 1, own, of_preset * model.AS_PRESET)
     if carried.ceiling is not None:
         others = find_best_config_many([carried.ceiling], types, sizes[rows])
         ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
-    model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
+    model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, trusts, ceilings_us, carried.limits)
 
 
-def _scale_by(records: Records, factor: float) -> None:
-    """Give records of other configs the factor of their GEMM."""
-    if factor != 1.0:
-        records["correction_factor"] = factor
+def _corrected_as(records: Records, best: Records) -> Records:
+    """Return records of other configs of a GEMM with the correction of its best config [1]."""
+    if best["correction_factor"][0] != 1.0:
+        for name in ("correction_factor", "correction_trust", "is_calibrated"):
+            records[name] = best[name]
         other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
-        records["latency_us"] = other_us + (records["physics_us"] - other_us) * factor
+        records["latency_us"] = other_us + (records["physics_us"] - other_us) * best["correction_factor"]
+    return records

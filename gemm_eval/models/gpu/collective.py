@@ -429,13 +429,13 @@ def _curves(
         chip, COLLECTIVE, str(collective_group(row)[0]), origin, of, COLLECTIVE_MODEL_VERSION,
         collective_features(rows, terms, terms.latency_us), terms.latency_us, is_on=is_timed,
     )  # fmt: skip
-    factors, lows, highs = (column.reshape(len(all_ranks), -1) for column in answers)
+    factors, lows, highs = (np.log(column).reshape(len(all_ranks), -1) for column in answers)
     physics, width = np.log(terms.latency_us).reshape(factors.shape), 1.0 if is_timed else _UNTIMED_WIDTH
-    log_us = np.maximum.accumulate(physics + np.log(factors), axis=1)
+    log_us = np.maximum.accumulate(physics + factors, axis=1)
     for more in range(1, len(all_ranks)):
         least = log_us[more - 1] + np.minimum(0.0, physics[more] - physics[more - 1])
         log_us[more] = np.maximum.accumulate(np.maximum(log_us[more], least))
-    is_corrected = np.any(factors != 1.0, axis=1).tolist()
+    is_corrected = np.any(factors != 0.0, axis=1).tolist()
     return tuple(map(CollectiveCurve, is_corrected, log_us, width * lows, width * highs))
 
 
