@@ -107,7 +107,9 @@ def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel]) -> Iterator[Mem
     terms = memory_bound_terms(arch, coefficients, columns)
     physics_us = sum(terms.values(), np.zeros(len(rows)))
     answers = learned.answers(memory_bound_columns(columns, physics_us), physics_us)
-    latency_us = physics_us * answers.factor
+    beyond_bytes = np.maximum(columns.read_bytes + columns.write_bytes - arch.l2_bytes, 0.0)
+    least_us = beyond_bytes / bytes_per_us(arch.dram_gb_per_s)  # by the data sheet
+    latency_us = physics_us * np.maximum(answers.factor, np.minimum(1.0, least_us / physics_us))
     times = (latency_us, *answers.ends_us(latency_us), physics_us, *terms.values())
     for (read_bytes, write_bytes, *_), us, low, high, of_terms, *each in zip(
         kernels, *(column.tolist() for column in times), strict=True

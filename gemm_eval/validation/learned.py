@@ -19,6 +19,7 @@ from gemm_eval.models.gpu import (
     MAX_LOG_FACTOR,
     CorrectionData,
     CorrectionFile,
+    Fall,
     Features,
     LearnedCorrection,
     PackedCorrection,
@@ -48,6 +49,7 @@ _MOST_SCATTER_PERCENT = 20.0  # error that is left on a line, above which what w
 _TAIL = 0.01  # of the residuals, which bounds leave out
 _APART_OCTAVES = 1.0  # between two sites that are kept
 _NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
+_ANY_OCTAVES = 1e3
 _MIN_SPREAD_ROWS = 40
 _MOST_NEAR_OCTAVES = 1.0  # intervals are of problems nearer than that, and of others
 _OUTER_TAIL = (1.0 - COVERAGE_FRAC) / 2.0
@@ -59,11 +61,13 @@ class Subject(NamedTuple):
     Attributes:
         name: of files and commands.
         model_version: of its terms.
-        increasing: the features with which the correction never falls.
+        increasing: the features with which the trees never fall.
         committed: returns the latencies by committed coefficients, and their digest by group.
         describe: returns the group of each row, and its features, given latencies by terms alone [rows]; rows of the
             group "" have no correction.
         trees: settings of the trees that differ from the default ones.
+        fall_frac: share of the rise of log(latency by the terms) that a log factor may fall by; not 0: no answer falls
+            where sizes grow and no feature falls, so that nothing fades with the distance.
     """
 
     name: str
@@ -72,6 +76,12 @@ class Subject(NamedTuple):
     committed: Callable[[Any, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
     describe: Callable[[Any, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
     trees: Mapping[str, Any] = MappingProxyType({})
+    fall_frac: float = 0.0
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Octaves from the nearest known sizes up to which a correction holds in full, and from which on not at all."""
+        return (_ANY_OCTAVES, 2.0 * _ANY_OCTAVES) if self.fall_frac else (_NEAR_OCTAVES, _FAR_OCTAVES)
 
 
 class Learned(NamedTuple):
@@ -80,6 +90,7 @@ class Learned(NamedTuple):
     trees: Trees
     packed: PackedCorrection
     bounds: tuple[float, float]
+    fall: Fall
 
 
 def _take(features: Features, rows: Mask) -> Features:
@@ -95,11 +106,13 @@ def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
     bounds = bounds_of(residuals)
     monotonic = [int(name in subject.increasing) for name in names]
     boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_TREE_SETTINGS | dict(subject.trees))
-    fitted = boosting.fit(x, np.clip(residuals, *bounds))
+    fall = Fall(subject.fall_frac, float(features.others["latency"].max()) if subject.fall_frac else 0.0)
+    target = np.clip(residuals, *bounds)
+    fitted = boosting.fit(x, target + fall.log(features.others["latency"]) if subject.fall_frac else target)
     sizes = np.unique(x[:, : len(features.sizes)], axis=0)
     known = sizes[spread_out(sizes, _APART_OCTAVES)].astype(np.float32)
     trees = spread_thresholds(trees_of(fitted, known, len(names)), x, 0)
-    return Learned(trees, pack_trees(trees, _NEAR_OCTAVES, _FAR_OCTAVES, bounds), bounds)
+    return Learned(trees, pack_trees(trees, *subject.reach, bounds, fall.limits(names)), bounds, fall)
 
 
 class _Corrected(NamedTuple):
@@ -239,7 +252,8 @@ def calibrate_learned(
         yield fitted_correction(
             LearnedCorrection, item.trees, item.bounds, gpu=arch.name, subject=subject.name, group=group,
             model_version=subject.model_version, is_on=is_better(after, physics, [line[rows] for line in lines]),
-            physics=digests[group], features=features.names, near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
+            physics=digests[group], features=features.names, fall_frac=item.fall.frac,
+            max_latency_log2=item.fall.max_log2, near=subject.reach[0], far=subject.reach[1], data=data,
             physics_intervals=fit_spreads(crossed[PHYSICS][rows], None, physics),
             intervals=fit_spreads(crossed[model][rows], crossed[OCTAVES][rows], after),
             **provenance(len(set(np.asarray(folds).tolist())), "rows", 0, "what the exam holds out"),

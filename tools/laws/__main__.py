@@ -5,7 +5,7 @@ GPU cannot do, count comparisons. `corrected`: what of it answers with learned c
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
 `attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs; `presets`: what every policy of
 multi-core presets keeps; `collective`: those of collectives between GPUs;
-`experts`: those of layers of experts on GPUs, count layers; `estimate`: those of
+`experts`: those of layers of experts on GPUs, count layers; `memory-bound`: those of such kernels; `estimate`: those of
 whole models on GPUs, count questions (300,000 take about ten minutes on 16 cores).
 """
 
@@ -27,6 +27,7 @@ from tools.laws import (
     gpu_experts,
     gpu_grouped,
     gpu_physics,
+    memory_bound,
     multicore,
     multicore_attention,
     multicore_grouped,
@@ -47,6 +48,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "collective": (collective.run, 5_000),
     "estimate": (estimate.run, 500),
     "experts": (gpu_experts.run, 1_000),
+    "memory-bound": (memory_bound.run, 5_000),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 

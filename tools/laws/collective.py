@@ -7,7 +7,6 @@ ranks may take less time only where a rule says so, and by a part that is stated
 - own channels: in the protocol LL each peer of an exchange has channels of its own, and its share falls with the ranks.
   With twice the ranks, H200 was timed at 0.83 of the time.
 - protocol: NCCL turns to Simple by the share of a rank, which falls with the ranks. A100 was timed at 0.63.
-- correction: the step of what timings showed from one number of ranks to the next, of two, four and eight timed.
 - NVLS: switches add up from five ranks on, and a rank sends size x (1 + 1 / ranks). H200 was timed at 0.88.
 """
 
@@ -27,7 +26,7 @@ ROUNDING = 1e-9
 MAX_LOG2_BYTES = 34
 """Messages are of 16 GiB at most."""
 
-HELPS = {"own channels": 0.3, "protocol": 0.45, "NVLS": 0.25, "correction": 0.25}
+HELPS = {"own channels": 0.3, "protocol": 0.45, "NVLS": 0.25}
 """Rule -> the largest part of the time that more ranks may save by it."""
 
 _LINKED = tuple(arch for arch in GPUS if arch.interconnect is not None)
@@ -114,6 +113,4 @@ def _rule(fewer: CollectiveResult, more: CollectiveResult, topology: str) -> str
         return "own channels"
     if fewer.algorithm != more.algorithm:
         return "protocol"
-    if "correction_us" in more.breakdown:
-        return "correction"
     return "mesh" if topology == "mesh" else None

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.learned import (
         NOTHING_LEARNED,
+        Fall,
         Features,
         LearnedCorrection,
         answers_for,
@@ -172,10 +173,10 @@ __all__ = [
     "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NOTHING_LEARNED",
     "NO_VERSION", "OF_DEFAULTS", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K",
     "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration", "CalibrationFile", "Carried",
-    "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile", "ErrorFigures", "Features",
-    "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library", "LoadRules", "Origin", "Packed",
-    "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times", "Trees", "answers_for", "apply_trees",
-    "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row", "carry", "check_config",
+    "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile", "ErrorFigures", "Fall",
+    "Features", "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library", "LoadRules", "Origin",
+    "Packed", "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times", "Trees", "answers_for",
+    "apply_trees", "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row", "carry", "check_config",
     "check_options", "check_plain_library", "coefficients_for", "correct", "correct_sizes", "correction_path",
     "default_grouped_library", "default_layer_library", "default_library", "depthwise_us", "describe", "describe_sizes",
     "engine_kernel", "engine_library", "features_of", "few_channels_us", "find_correction", "fit_intervals",

@@ -404,39 +404,42 @@ _NODES = np.log2(np.unique(np.round(2.0 ** np.arange(0.0, math.log2(MAX_MESSAGE_
 def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveCurve:
     """Return what timings showed of a collective between two ranks or more, of all sizes.
 
-    Trees have steps. A message takes no less time than a smaller one: latencies at four sizes an octave never fall, and
-    those in between are interpolated. Over another link than that of the timings, and for a send, which nobody timed,
-    nothing is corrected, and intervals are twice as wide in logarithms.
+    Trees have steps. A message takes no less time than a smaller one, and more ranks save no more than by the terms
+    alone: so it is at four sizes an octave, and latencies in between are interpolated. Over another link than that of
+    the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in
+    logarithms.
     """
-    what, ranks = problem.what, problem.num_ranks
-    return _curve(data_root(), chip_of(arch), link, library, what, ranks, problem.dtype)
+    curves = _curves(data_root(), chip_of(arch), link, library, problem.what, problem.dtype)
+    return curves[problem.num_ranks - _FEWEST_RANKS]
 
 
-@lru_cache(maxsize=1024)
-def _curve(
-    root: Path, chip: Chip, link: Interconnect, library: str, what: str, ranks: int, dtype: DType
-) -> CollectiveCurve:  # fmt: skip
+@lru_cache(maxsize=256)
+def _curves(
+    root: Path, chip: Chip, link: Interconnect, library: str, what: str, dtype: DType
+) -> tuple[CollectiveCurve, ...]:  # fmt: skip
+    """Return the curves between two ranks, three, and so on, up to all GPUs of a node."""
     of, origin = _coefficients(root, chip, link)
-    row = collective_rows(link, library, [CollectiveProblem(what, 1, ranks, dtype)])
+    all_ranks = range(_FEWEST_RANKS, 1 + (_FEWEST_RANKS if what == "send" else link.num_gpus))
+    row = collective_rows(link, library, [CollectiveProblem(what, 1, ranks, dtype) for ranks in all_ranks])
     rows = CollectiveRows(*(np.repeat(column, len(_NODES)) for column in vars(row).values()))
-    rows = replace(rows, size=rows.size * 2.0**_NODES)
+    rows = replace(rows, size=rows.size * np.tile(2.0**_NODES, len(all_ranks)))
     terms = collective_terms(link, of, rows)
-    us = terms.latency_us
     is_timed = is_link_of(origin, link) and what != "send"
-    factor, low, high = answers_for(
+    answers = answers_for(
         chip, COLLECTIVE, str(collective_group(row)[0]), origin, of, COLLECTIVE_MODEL_VERSION,
-        collective_features(rows, terms, us), us, is_on=is_timed,
+        collective_features(rows, terms, terms.latency_us), terms.latency_us, is_on=is_timed,
     )  # fmt: skip
-    width = 1.0 if is_timed else _UNTIMED_WIDTH
-    return CollectiveCurve(
-        bool(np.any(factor != 1.0)),
-        np.maximum.accumulate(np.log(us * factor)),
-        width * np.log(low),
-        width * np.log(high),
-    )
+    factors, lows, highs = (np.log(column).reshape(len(all_ranks), -1) for column in answers)
+    physics, width = np.log(terms.latency_us).reshape(factors.shape), 1.0 if is_timed else _UNTIMED_WIDTH
+    log_us = np.maximum.accumulate(physics + factors, axis=1)
+    for more in range(1, len(all_ranks)):
+        least = log_us[more - 1] + np.minimum(0.0, physics[more] - physics[more - 1])
+        log_us[more] = np.maximum.accumulate(np.maximum(log_us[more], least))
+    is_corrected = np.any(factors != 0.0, axis=1).tolist()
+    return tuple(map(CollectiveCurve, is_corrected, log_us, width * lows, width * highs))
 
 
-_UNTIMED_WIDTH = 2.0
+_FEWEST_RANKS, _UNTIMED_WIDTH = 2, 2.0
 
 
 class CollectiveCalibration(SingleCalibration):

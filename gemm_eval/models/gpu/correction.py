@@ -205,7 +205,7 @@ def pack_trees(
 
     Args:
         trees: whose `pairs` are log2 of sizes.
-        limits: [1], to be completed, of GEMMs; None: of another subject.
+        limits: [1], to be completed, of GEMMs or of a `Fall`; None: no factor falls by one.
     """
     nodes = np.zeros(len(trees.number), NODE_DTYPE)
     for name in NODE_DTYPE.names or ():

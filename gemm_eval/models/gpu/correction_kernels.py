@@ -51,14 +51,16 @@ NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.uint32), ("feature", 
 asks whether one counts from the end."""
 
 _LIMITS = (
-    "baseline", "num_smooth", "lowest", "highest", "near", "far", "lead", "share", "carried_log", "least_m", "most_m",
-    "most_g", "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
-    "spared_clock", "version",
+    "baseline", "num_smooth", "lowest", "highest", "near", "far", "lead", "share", "carried_log", "latency",
+    "max_latency_log2", "fall_per_octave", "least_m", "most_m", "most_g", "peak_flop_per_us", "dram_bytes_per_us",
+    "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n", "spared_clock", "version",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 """Fields of a correction: where the trees start, how many have smooth features alone, the least and most of the log
 factor, up to which distance from a known site, in octaves, it holds in full, and from which on not at all, by which
 size sites are in order, the share of it that a GPU takes, and what taking it from another adds to logs of intervals.
+The next three are a `Fall`, 0 of GEMMs: the column of log2(latency), its most, and what an octave takes off the trees'
+sum.
 
 Of GEMMs alone: log2 of the sizes of its data, the data sheet's rates, 0 where they limit nothing, bytes of a weight,
 the launch of a kernel, the layout, the share of the fall of the clock under tensor load that this GPU is spared and
@@ -154,6 +156,8 @@ def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
     for tree in range(num_smooth, len(roots)):
         of_kernel += nodes[places[tree]]["number"]
     total = float(limit["baseline"]) + smooth + min(MOST_OF_KERNEL_LOG, max(-MOST_OF_KERNEL_LOG, of_kernel))
+    if limit["fall_per_octave"] > 0.0:
+        total -= limit["fall_per_octave"] * min(x[int(limit["latency"])], limit["max_latency_log2"])
     return float(min(limit["highest"], max(limit["lowest"], total)))
 
 

@@ -76,11 +76,37 @@ def stacked(columns: Sequence[Floats]) -> Floats:
     return np.ascontiguousarray(x)
 
 
+class Fall(NamedTuple):
+    """How much a factor may fall where sizes grow: by a share of what the latency by the terms rises, up to a latency.
+
+    log(factor) is the trees' sum, which never falls, less that share of log(latency): so no corrected latency falls
+    where that by the terms does not.
+    """
+
+    frac: float = 0.0
+    max_log2: float = 0.0  # of us
+
+    def log(self, latency_log2: Floats) -> Floats:
+        """Return what is taken off the trees' sum."""
+        taken: Floats = self.frac * math.log(2.0) * np.minimum(latency_log2, self.max_log2)
+        return taken
+
+    def limits(self, features: Sequence[str]) -> npt.NDArray[np.void]:
+        """Return limits [1] of `LIMITS_DTYPE` with this fall alone; `features` are the names of the columns."""
+        limits = np.zeros(1, LIMITS_DTYPE)
+        if self.frac:
+            limits["latency"] = features.index("latency")
+            limits["max_latency_log2"], limits["fall_per_octave"] = self.max_log2, self.frac * math.log(2.0)
+        return limits
+
+
 class LearnedCorrection(CorrectionFile):
     """A correction of a subject other than GEMMs."""
 
     subject: str
     group: str
+    fall_frac: float = Field(default=0.0, ge=0.0, lt=1.0, description="of the rise of the latency, see `Fall`")
+    max_latency_log2: float = Field(default=0.0, description="of log2(us), see `Fall`")
     near: float = Field(gt=0.0, description="octaves from the nearest known sizes, up to which it holds in full")
     far: float = Field(gt=0.0, description="octaves, from which on it does not hold at all")
 
@@ -88,6 +114,11 @@ class LearnedCorrection(CorrectionFile):
     def path(self) -> Path:
         """Where the file belongs."""
         return learned_path(self.gpu, self.subject, self.group)
+
+    @property
+    def fall(self) -> Fall:
+        """How much a factor may fall."""
+        return Fall(self.fall_frac, self.max_latency_log2)
 
 
 class Answers(NamedTuple):
@@ -133,7 +164,8 @@ def _ready(path: Path) -> tuple[LearnedCorrection, Learned] | None:
     if not path.is_file():
         return None
     of, trees = load_learned(path)
-    packed = _NO_TREES if trees is None else pack_trees(trees, of.near, of.far, of.bounds)
+    limits = of.fall.limits(of.features)
+    packed = _NO_TREES if trees is None else pack_trees(trees, of.near, of.far, of.bounds, limits)
     return of, Learned(packed, _pack_spreads(of.intervals), _pack_spreads(of.physics_intervals))
 
 

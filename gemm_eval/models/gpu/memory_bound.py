@@ -171,12 +171,14 @@ MEMORY_BOUND = "memory-bound"
 """Name of the subject, in files of what was learned of it."""
 
 _LEAST = 1e-3  # of what a logarithm is taken of
-_FEATURES, _NUM_SIZES = (*MemoryBoundRows._fields, "latency"), 3  # bytes read and written, rows
+_FEATURES = (*MemoryBoundRows._fields, "row_threads", "row_bytes", "latency")
+_NUM_SIZES = 3  # bytes read and written, rows
 
 
 def memory_bound_columns(rows: MemoryBoundRows, latency_us: Floats) -> Floats:
     """Return `memory_bound_features` side by side, with one more column: `stacked`."""
-    x = stacked([*rows, latency_us])
+    num_rows = np.maximum(rows.num_rows, 1.0)
+    x = stacked([*rows, rows.threads / num_rows, (rows.read_bytes + rows.write_bytes) / num_rows, latency_us])
     x[:, :-1] = np.log2(np.maximum(x[:, :-1], _LEAST))
     return x
 

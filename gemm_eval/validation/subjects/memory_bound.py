@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -118,7 +119,11 @@ def describe(
     return np.full(len(table), table.library), model.memory_bound_features(table.rows, latency_us)
 
 
-LEARNS = Subject(model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION, ("read_bytes", "write_bytes"), committed_us, describe)
+LEARNS = Subject(
+    model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION,
+    ("read_bytes", "write_bytes", "num_rows", "threads", "row_bytes", "row_threads", "latency"), committed_us, describe,
+    MappingProxyType({"min_samples_leaf": 8}), fall_frac=0.2,
+)  # fmt: skip
 
 
 def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.MemoryBoundCalibration:
