@@ -433,7 +433,8 @@ def _curves(
     physics, width = np.log(terms.latency_us).reshape(factors.shape), 1.0 if is_timed else _UNTIMED_WIDTH
     log_us = np.maximum.accumulate(physics + factors, axis=1)
     for more in range(1, len(all_ranks)):
-        least = log_us[more - 1] + np.minimum(0.0, physics[more] - physics[more - 1])
+        change = np.pad(physics[more] - physics[more - 1], 1, mode="edge")  # of neighbours too: curves are joined
+        least = log_us[more - 1] + np.minimum(0.0, np.maximum(np.maximum(change[:-2], change[2:]), change[1:-1]))
         log_us[more] = np.maximum.accumulate(np.maximum(log_us[more], least))
     is_corrected = np.any(factors != 0.0, axis=1).tolist()
     return tuple(map(CollectiveCurve, is_corrected, log_us, width * lows, width * highs))
