@@ -277,9 +277,9 @@ _SWITCH_SOURCE = (
 _switch = partial(Coefficient, source=_SWITCH_SOURCE)
 
 SWITCH_COEFFICIENTS = (
-    _switch("code_cycles", "cycles", 0.0, 4000.0, 380.0, FREE, "code that comes from L2, as other kernels ran since"),
-    _switch("input_cycles", "cycles", 0.0, 6000.0, 2150.0, FREE, "inputs of many rows that other SMs just wrote"),
-    _switch("half_rows", "1", 1.0, 200.0, 37.6, FREE, "rows that cost half of that"),
+    _switch("code_cycles", "cycles", 0.0, 4000.0, 394.0, FREE, "code that comes from L2, as other kernels ran since"),
+    _switch("input_cycles", "cycles", 0.0, 6000.0, 2080.0, FREE, "inputs of many rows that other SMs just wrote"),
+    _switch("half_rows", "1", 1.0, 200.0, 36.5, FREE, "rows that cost half of that"),
 )
 """All of them."""
 
