@@ -41,7 +41,9 @@ def real_names() -> tuple[tuple[str, str, tuple[int, ...]], ...]:
 
     draws = random.Random(_SEED)
     names = list(torchvision.models.list_models(module=torchvision.models))
-    result = [("torchvision", name, (batch,)) for name in names for batch in BATCHES]
+    result: list[tuple[str, str, tuple[int, ...]]] = [
+        ("torchvision", name, (batch,)) for name in names for batch in BATCHES
+    ]
     families = [timm.list_models(module=family) for family in sorted(timm.list_modules())]
     chosen = [draws.choice(names) for names in families if names]
     result += [("timm", name, (batch,)) for name in chosen for batch in BATCHES]
