@@ -75,6 +75,7 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("fp8", "cublas", "cold", "burst", "bf16", 1, 32, 4096, 6144),
     ("fp8", "cublas", "cold-all", "burst", "fp32", 1, 8192, 14336, 4096),
     ("int8", "cublas", "cold", "burst", "fp16", 1, 512, 4096, 4096),
+    ("int8", "cublas", "cold", "burst", "", 1, 1024, 4096, 4104),
     ("fp8_block", "trtllm", "cold", "burst", "", 1, 16, 7168, 4096),
     ("fp8_block", "trtllm", "cold", "burst", "bf16", 1, 96, 4096, 6144),
     ("fp8_block", "trtllm", "warm", "sustained", "bf16", 1, 4096, 7168, 4096),

@@ -20,10 +20,12 @@ _SOURCES = {
     "vllm": "vLLM in 2026, vllm/model_executor/kernels/linear/__init__.py: the first kernel of a list that runs",
     "sglang": "SGLang in 2026, sglang/srt/layers/quantization: fp8_utils.py, fp4_utils.py, marlin_utils.py",
 }
+"""Where the kernels of an engine are chosen. Assumed, not read there: fp8_block on sm_89 and of vLLM on sm_90, mxfp4,
+and SGLang's int8 and narrow weights."""
+
 _ALIKE = OTHER_SMS  # of the same source as the timed kernel, compiled by someone else
 _OTHER = 0.45
-"""Logarithm by which another kernel than the timed one errs, besides: on Blackwell those of nvfp4 and fp8 were 40 to
-54% off as TensorRT-LLM's."""
+"""Logarithm by which another kernel than the timed one errs, besides. Assumed: no timings of these kernels are here."""
 
 
 class EngineKernel(NamedTuple):
@@ -105,9 +107,7 @@ def say_engine(library: str, arch: GpuSpec, types: GemmTypes) -> str:
     engine, kernel = library.partition("/")[0], engine_kernel(library, arch, types)
     if kernel is None:
         return ""
-    told = (
-        f"were not timed: {kernel.library}'s stand for them, with a wider interval"
-        if kernel.other_log
-        else "were timed"
-    )
-    return f"{engine} runs {kernel.kernels} here, which {told} ({_SOURCES[engine]})."
+    whose = "which were timed"
+    if kernel.other_log:
+        whose = f"which were not timed: {kernel.library}'s stand for them, with a wider interval"
+    return f"{engine} runs {kernel.kernels} here, {whose} ({_SOURCES[engine]})."
