@@ -189,10 +189,10 @@ def _read_problems(
     for place, item in enumerate(items):
         if isinstance(item, GemmProblem):
             sizes[place], row_groups[place] = item.sizes, item.row_groups
-            alike = item.types, item.is_grouped
-            if alike not in numbers:
-                numbers[alike] = kinds.setdefault(kind_of_problem(item), len(kinds))
-            kind_of[place] = numbers[alike]
+            kind_key = item.types, item.is_grouped
+            if kind_key not in numbers:
+                numbers[kind_key] = kinds.setdefault(kind_of_problem(item), len(kinds))
+            kind_of[place] = numbers[kind_key]
     return ProblemBatch(sizes, kind_of, tuple(kinds), _groups_or_none(row_groups))
 
 

@@ -54,7 +54,7 @@ def real_names() -> tuple[tuple[str, str, tuple[int, ...]], ...]:
 
 
 class First(nn.Module):
-    """A model of which the first tensor that it returns counts."""
+    """Runs a model and returns the first tensor of its output."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

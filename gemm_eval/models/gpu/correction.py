@@ -215,9 +215,9 @@ def pack_trees(
     limits["lowest"], limits["highest"] = bounds
     limits["near"], limits["far"] = near, far
     sites = trees.pairs.astype(np.float64)
-    lead = int(sites.std(axis=0).argmax())
-    limits["lead"] = lead
-    sites = sites[np.argsort(sites[:, lead], kind="stable")]
+    sort_size = int(sites.std(axis=0).argmax())
+    limits["sort_size"] = sort_size
+    sites = sites[np.argsort(sites[:, sort_size], kind="stable")]
     return PackedCorrection(
         read_only(nodes), read_only(trees.roots.astype(np.uint32)), read_only(sites), read_only(limits)
     )

@@ -51,7 +51,7 @@ NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.uint32), ("feature", 
 asks whether one counts from the end."""
 
 _LIMITS = (
-    "baseline", "num_smooth", "lowest", "highest", "near", "far", "lead", "share", "carried_log", "latency",
+    "baseline", "num_smooth", "lowest", "highest", "near", "far", "sort_size", "share", "carried_log", "latency",
     "max_latency_log2", "fall_per_octave", "least_m", "most_m", "most_g", "peak_flop_per_us", "dram_bytes_per_us",
     "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n", "spared_clock", "version",
 )  # fmt: skip
@@ -176,12 +176,16 @@ def _octaves(sites: Any, limit: Any, x: Any, first: int) -> float:
 
     Sites are in the order of one of the sizes: those next to x there are looked at first.
     """
-    lead = int(limit["lead"])
-    at, start, nearest = x[first + lead], np.searchsorted(sites[:, lead], x[first + lead]), limit["far"] ** 2
+    sort_size = int(limit["sort_size"])
+    at, start, nearest = (
+        x[first + sort_size],
+        np.searchsorted(sites[:, sort_size], x[first + sort_size]),
+        limit["far"] ** 2,
+    )
     for step in range(len(sites)):
         up, down = start + step, start - 1 - step
-        above = sites[up, lead] - at if up < len(sites) else np.inf
-        below = at - sites[down, lead] if down >= 0 else np.inf
+        above = sites[up, sort_size] - at if up < len(sites) else np.inf
+        below = at - sites[down, sort_size] if down >= 0 else np.inf
         if min(above, below) ** 2 >= nearest:
             break
         if up < len(sites):
