@@ -333,6 +333,36 @@ _KERNELS = {
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
     "torch_max_pool": _of_torch(5.7, 1.8, 1024),
     "torch_avg_pool": _of_torch(4.2, 1.14, 1024),
+    "memcpy": _of_torch(0, 0.5, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
+    "memcpy_odd": _of_torch(7, 1, 128),
+    "torch_cat_contiguous": _of_torch(0, 1.2, 256),
+    "torch_offsets_cast": _of_torch(1.4, 1.4, 256),  # as offsets, of several types
+    "torch_gather": _of_torch(0, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
+    "torch_index": _of_torch(5, 2.5, 256),  # an index for each element
+    "torch_gather_elements": _of_torch(5, 1.4, 256),
+    "torch_scatter_add": _of_torch(3, 2, 256),
+    "torch_scatter_add_16": _of_torch(3, 3.5, 256),  # adds of 16 bits begin anew where others came between
+    "torch_columns": _of_torch(1.4, 0.66, 32, (0.12, 0.065)),
+    "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
+    "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
+    "torch_adaptive_pool": _of_torch(1.5, 1.5, 256, (0.1, 0.3)),
+    "torch_statistics": _of_torch(1.5, 1, 512, (0.5, 0.2), is_dealt=False),
+    "torch_transform_last": _of_torch(0.5, 0.3, 512, (0.4, 0.18)),
+    "torch_statistics_last": _of_torch(1.5, 1, 512, (0.5, 0.2)),
+    "cudnn_batch_norm_last": _of_torch(1, 1, 256),
+    "cudnn_batch_norm_training": _of_torch(1, 1, 512, (0.4, 0.1), is_dealt=False),
+    "torch_bilinear_last": _of_torch(1, 1.05, 1024),
+    "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
+    "torch_avg_pool_last": _of_torch(4.2, 2.6, 1024),
+    "torch_max_pool_last": _of_torch(5.7, 1.8, 1024),
+    "torch_scan": _of_torch(1, 0, 32, (0.27, 0)),
+    "torch_scan_rows": _of_torch(2, 2, 256),
+    "torch_topk": _of_torch(8, 5, 32, (3, 0)),
+    "torch_digits": _of_torch(1, 1, 256),
+    "torch_digit_sums": _of_torch(1, 0.6, 256),
+    "torch_sort_warp": _of_torch(4, 5, 32),
+    "torch_sort_rows": _of_torch(2, 2, 32, (0.5, 0.2)),
+    "torch_sort_pass": _of_torch(6, 2, 256),
     "torch_bilinear": _of_torch(1, 0, 32, (0.3, 0.05)),  # a thread for a position in all images and channels
     "inductor_rows": _of_torch(1, 0, 32, (0, 0.07)),  # what torch.compile makes of a norm, a softmax, sums of rows
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
