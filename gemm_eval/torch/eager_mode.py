@@ -33,13 +33,19 @@ _MAX_COLUMN_CTAS = 128
 _MIN_LAST_CHANNELS = 16
 _NEAR_BYTES, _FAR_STEP = 48 << 20, 1.6  # that L2 of Hopper holds; a step from DRAM over one from L2
 _MULTI_BLOCK = (
-    (0, 20, 20000), (20, 40, 10000), (40, 80, 8000), (80, 199, 5000), (199, 799, 3000), (799, 4000, 800),
+    (0, 20, 20000),
+    (20, 40, 10000),
+    (40, 80, 8000),
+    (80, 199, 5000),
+    (199, 799, 3000),
+    (799, 4000, 800),
     (4000, 1 << 31, 400),
 )  # rows of `topk` more than, at most, and elements from which CTAs share a row
 _MAX_SORTED_IN_CTA = 4096
 _MIN_IMAGE_DIM = 4
 
 _GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
+_SHUFFLES = ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 _COPIES = ("clone", "copy", "_to_copy", "to", "_reshape_copy")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "where", "logical_not", "isnan", "isinf")
 _INTO = ("index_add", "index_copy", "index_put", "scatter", "scatter_add", "scatter_reduce")
@@ -123,7 +129,9 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name == "constant_pad_nd":
         if max(of.args[1], default=0) <= 0:
             return (_copy(of.outputs[0]),)
-        return vector_work(0, written), blocks("torch_offsets", read, read, read // _item_bytes(of.outputs))
+        is_scattered = has_channels_last(of.inputs[0]) and not has_channels_last(of.outputs[0])
+        what = "torch_scattered" if is_scattered else "torch_offsets"
+        return vector_work(0, written), blocks(what, read, read, read // _item_bytes(of.outputs))
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED:
@@ -185,7 +193,13 @@ def _into(of: Operation) -> tuple[MemoryWork, ...]:
     copies = () if _is_in_place(of) else (_copy(target),)
     num_bytes = of.domain.num_elements * target.element_size()
     is_sum = of.name in _SUMS_INTO
-    what = "torch_scatter_add" if is_sum and target.element_size() >= 4 else "torch_scatter_add_16" if is_sum else "torch_index"
+    what = (
+        "torch_scatter_add"
+        if is_sum and target.element_size() >= 4
+        else "torch_scatter_add_16"
+        if is_sum
+        else "torch_index"
+    )
     return *copies, blocks(what, of.read_bytes, num_bytes, of.domain.num_elements)
 
 
@@ -201,7 +215,8 @@ def _loop(of: Operation) -> MemoryWork:
             what = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
             return vector_work(of.read_bytes, of.write_bytes, what)
         return of.blocks("torch_cast")
-    if of.outputs and any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs):
+    is_shuffled = of.name in _SHUFFLES
+    if of.outputs and (is_shuffled or any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs)):
         return of.blocks("torch_scattered")
     is_mixed = len(set(types)) > 1 and of.name not in _COMPARISONS
     is_wide = _item_bytes(of.outputs or tensors) >= 4
@@ -221,12 +236,17 @@ def _is_scattered(out: Any, tensor: Any) -> bool:
     """Say whether neighbours in the result lie far apart in an input, and are not met again soon."""
     if tensor.dim() != out.dim() or tensor.shape != out.shape:
         return False
+    return _steps_to_neighbour(tensor, sorted(range(out.dim()), key=out.stride)) > _FAR
+
+
+def _steps_to_neighbour(tensor: Any, order: Iterable[int]) -> int:
+    """Return the elements read before the neighbour in memory of the first; `order` has the fastest dimension first."""
     between = 1
-    for at in sorted(range(out.dim()), key=out.stride):
-        if out.shape[at] != 1 and tensor.stride(at) <= 1:
-            return between > _FAR
-        between *= int(out.shape[at])
-    return False
+    for at in order:
+        if tensor.shape[at] != 1 and tensor.stride(at) <= 1:
+            return between
+        between *= int(tensor.shape[at])
+    return 1
 
 
 def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
@@ -266,7 +286,12 @@ def _dims(of: Operation) -> list[int]:
     dims = next(iter(of.args[2 if of.name in ("norm", "linalg_vector_norm") else 1 :][:1]), None)
     dims = [dims] if type(dims) is int else dims
     num_dims = of.inputs[0].dim()
-    if of.name in _LOSSES or not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
+    if (
+        of.name in _LOSSES
+        or not isinstance(dims, list | tuple)
+        or not dims
+        or not all(type(dim) is int for dim in dims)
+    ):
         return list(range(num_dims))
     return [dim % max(1, num_dims) for dim in dims]
 
@@ -328,7 +353,9 @@ def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
     num_bytes = tensor.numel() * tensor.element_size()
     if tensor.is_contiguous():
         return ()
+    is_scattered = _steps_to_neighbour(tensor, reversed(range(tensor.dim()))) > _FAR
     what = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
+    what = "torch_scattered" if is_scattered else what
     return (blocks(what, num_bytes, num_bytes, tensor.numel()),)
 
 
@@ -437,7 +464,9 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
         works += [vector_work(0, 4)] * 3 + [digit, sums, sums] * x.element_size()
         works += [vector_work(0, 4)] * 5 + [digit]
     else:
-        works.append(MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), _WARP * -(-width // 1024)))
+        works.append(
+            MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), _WARP * -(-width // 1024))
+        )
     return (*works, *_sorted_rows(rows, k)) if len(of.args) < 5 or of.args[4] is not False else tuple(works)
 
 
@@ -459,7 +488,10 @@ def _sort(of: Operation) -> tuple[MemoryWork, ...]:
     if width <= _MAX_SORTED_IN_CTA:
         return copy, index, index, copy, *_sorted_rows(rows, width)
     few = vector_work(0, 4)
-    passes = [few, MemoryWork("torch_sort_pass", of.read_bytes, of.write_bytes, -(-x.numel() // CTA_ELEMENTS), CTA_ELEMENTS)]
+    passes = [
+        few,
+        MemoryWork("torch_sort_pass", of.read_bytes, of.write_bytes, -(-x.numel() // CTA_ELEMENTS), CTA_ELEMENTS),
+    ]
     return copy, index, few, few, *passes, *passes * x.element_size()
 
 
