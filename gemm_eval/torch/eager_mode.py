@@ -278,7 +278,7 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         before = [vector_work(2 * num_bytes, num_bytes)]
         if of.outputs[0].dim():
             return tuple(before)
-    return (*before, *_reduction(x, of.outputs[0], _dims(of), num_bytes, written, is_max=of.name in _EXTREMES))
+    return (*before, *_reduction(x, _dims(of), num_bytes, written, is_max=of.name in _EXTREMES))
 
 
 def _dims(of: Operation) -> list[int]:
@@ -302,13 +302,11 @@ def _cross_entropy(of: Operation) -> tuple[MemoryWork, ...]:
     num_bytes = x.numel() * x.element_size()
     works = [vector_work(num_bytes, num_bytes), vector_work(0, num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
     if not out.dim() and x.dim():
-        works += _reduction(x, out, list(range(x.dim())), num_bytes, out.element_size())
+        works += _reduction(x, list(range(x.dim())), num_bytes, out.element_size())
     return tuple(works)
 
 
-def _reduction(
-    x: Any, out: Any, dims: Sequence[int], read: int, written: int, *, is_max: bool = False
-) -> tuple[MemoryWork, ...]:
+def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: bool = False) -> tuple[MemoryWork, ...]:
     """Return the kernel of Reduce.cuh, whose threads each go over some values, and what several CTAs meet at.
 
     Follows `setReduceConfig`: a CTA is as wide as the dimension that moves fastest; its threads divide outputs or,
@@ -319,11 +317,11 @@ def _reduction(
     kept = [(stride, size) for dim, (size, stride) in enumerate(sizes) if dim not in dims and size > 1]
     inputs = math.prod(x.shape[dim] for dim in dims) if dims else 1
     outputs = max(1, x.numel() // max(1, inputs))
-    is_inner = not kept or (bool(reduced) and min(reduced) < min(kept)[0])
+    is_inner = not kept or (bool(reduced) and min(reduced) < kept[-1][0])  # of results the last dimension is fastest
     vector = 1
-    if not is_inner and min(kept)[0] == 1:
+    if not is_inner and kept[-1][0] == 1:
         others = [stride for stride, _ in kept if stride != 1] + reduced
-        vector = next((v for v in (4, 2) if min(kept)[1] % v == 0 and not any(stride % v for stride in others)), 1)
+        vector = next((v for v in (4, 2) if kept[-1][1] % v == 0 and not any(stride % v for stride in others)), 1)
     most = _MAX_REDUCE_THREADS // vector
     dim0, dim1 = (inputs, outputs) if is_inner else (outputs // vector, inputs)
     if not kept and inputs > 128:
