@@ -130,8 +130,8 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
         if max(of.args[1], default=0) <= 0:
             return (_copy(of.outputs[0]),)
         is_scattered = has_channels_last(of.inputs[0]) and not has_channels_last(of.outputs[0])
-        what = "torch_scattered" if is_scattered else "torch_offsets"
-        return vector_work(0, written), blocks(what, read, read, read // _item_bytes(of.outputs))
+        kernel = "torch_scattered" if is_scattered else "torch_offsets"
+        return vector_work(0, written), blocks(kernel, read, read, read // _item_bytes(of.outputs))
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED:
@@ -193,14 +193,14 @@ def _into(of: Operation) -> tuple[MemoryWork, ...]:
     copies = () if _is_in_place(of) else (_copy(target),)
     num_bytes = of.domain.num_elements * target.element_size()
     is_sum = of.name in _SUMS_INTO
-    what = (
+    kernel = (
         "torch_scatter_add"
         if is_sum and target.element_size() >= 4
         else "torch_scatter_add_16"
         if is_sum
         else "torch_index"
     )
-    return *copies, blocks(what, of.read_bytes, num_bytes, of.domain.num_elements)
+    return *copies, blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
 
 
 def _loop(of: Operation) -> MemoryWork:
@@ -212,8 +212,8 @@ def _loop(of: Operation) -> MemoryWork:
             return _copy(tensors[0])
         is_narrowed = types in (["torch.float32", "torch.bfloat16"], ["torch.float32", "torch.float16"])
         if len(set(types)) <= 1 or is_narrowed or of.name in _COMPARISONS:
-            what = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
-            return vector_work(of.read_bytes, of.write_bytes, what)
+            kernel = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
+            return vector_work(of.read_bytes, of.write_bytes, kernel)
         return of.blocks("torch_cast")
     is_shuffled = of.name in _SHUFFLES
     if of.outputs and (is_shuffled or any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs)):
@@ -341,9 +341,9 @@ def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: 
             values, ctas = -(-values // more), ctas * more
     else:
         ctas = -(-outputs // (at_once * height))
-    what = "torch_sum" if is_inner else "torch_columns_max" if is_max else "torch_columns"
+    kernel = "torch_sum" if is_inner else "torch_columns_max" if is_max else "torch_columns"
     warps = ctas * -(-width * height // _WARP)
-    return (MemoryWork(what, read, written, warps, _WARP * values),)
+    return (MemoryWork(kernel, read, written, warps, _WARP * values),)
 
 
 def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
@@ -352,9 +352,9 @@ def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
     if tensor.is_contiguous():
         return ()
     is_scattered = _steps_to_neighbour(tensor, reversed(range(tensor.dim()))) > _FAR
-    what = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
-    what = "torch_scattered" if is_scattered else what
-    return (blocks(what, num_bytes, num_bytes, tensor.numel()),)
+    kernel = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
+    kernel = "torch_scattered" if is_scattered else kernel
+    return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
 
 
 def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
@@ -420,18 +420,18 @@ def _window(of: Operation) -> MemoryWork:
         images, channels, *sides = out.shape
         if "bilinear" in of.name and is_last and channels >= _MIN_LAST_CHANNELS:
             return of.blocks("torch_bilinear_last")
-        what = "torch_bilinear" if "bilinear" in of.name else "torch_bicubic"
-        return _chain(what, read, written, -(-math.prod(sides) // _WARP), images * channels)
+        kernel = "torch_bilinear" if "bilinear" in of.name else "torch_bicubic"
+        return _chain(kernel, read, written, -(-math.prod(sides) // _WARP), images * channels)
     if "nearest" in of.name:
         return of.blocks("torch_offsets")
     last = "_last" * is_last
     return of.blocks(f"torch_max_pool{last}" if "max" in of.name else f"torch_avg_pool{last}")
 
 
-def _chain(what: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:
+def _chain(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:
     """Return a kernel whose threads take so many steps, each after the last one's memory."""
     far = _FAR_STEP if read_bytes + write_bytes > _NEAR_BYTES else 1.0
-    return MemoryWork(what, read_bytes, write_bytes, warps, int(_WARP * steps * far))
+    return MemoryWork(kernel, read_bytes, write_bytes, warps, int(_WARP * steps * far))
 
 
 def _scan(of: Operation) -> tuple[MemoryWork, ...]:

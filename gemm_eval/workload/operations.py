@@ -347,7 +347,7 @@ _KERNELS = {
     "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
     "torch_adaptive_pool": _of_torch(2, 0.65, 256, (0, 0.5)),
     "torch_statistics": _of_torch(2, 0.95, 512, (0.46, 0.14), is_dealt=False),
-    "torch_transform_last": _of_torch(0.4, 0, 512, (0.17, 0.16)),
+    "torch_transform_last": _of_torch(0.4, 0, 512, (0.15, 0.13)),
     "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.48, 0.24)),
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.4, 0.12), is_dealt=False),
