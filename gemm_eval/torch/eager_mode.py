@@ -25,11 +25,33 @@ _LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
 _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
 _TILE = 32
-_MIN_SUMS = 2
+_COPY_PIECE = 512  # bytes
+_GATHER_THREADS = 256
+_MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
+_GPU_THREADS = 132 * 2048  # of a GPU of Hopper that is full
+_MAX_COLUMN_CTAS = 128
+_MIN_LAST_CHANNELS = 16
+_NEAR_BYTES, _FAR_STEP = 48 << 20, 1.6  # that L2 of Hopper holds; a step from DRAM over one from L2
+_MULTI_BLOCK = (
+    (0, 20, 20000),
+    (20, 40, 10000),
+    (40, 80, 8000),
+    (80, 199, 5000),
+    (199, 799, 3000),
+    (799, 4000, 800),
+    (4000, 1 << 31, 400),
+)  # rows of `topk` more than, at most, and elements from which CTAs share a row
+_MAX_SORTED_IN_CTA = 4096
 _MIN_IMAGE_DIM = 4
 
-_ENGINES_WORDS = {"topk": "top_k"}  # kernels of engines stand for torch's where none of these was timed
 _GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
+_SHUFFLES = ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+_COPIES = ("clone", "copy", "_to_copy", "to", "_reshape_copy")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "where", "logical_not", "isnan", "isinf")
+_INTO = ("index_add", "index_copy", "index_put", "scatter", "scatter_add", "scatter_reduce")
+_SUMS_INTO = ("index_add", "scatter_add", "scatter_reduce")
+_LOSSES = {"mse_loss": 1, "smooth_l1_loss": 1, "huber_loss": 1, "binary_cross_entropy": 1}
+_EXTREMES = ("max", "min", "amax", "amin", "argmax", "argmin", "aminmax")
 _ERROR_FUNCTIONS = ("gelu", "erf", "erfc", "erfinv")
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
 _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
@@ -58,12 +80,14 @@ class Operation(NamedTuple):
 def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     """Return the kernels that eager mode runs for an operation, in their order."""
     if of.role is Role.REDUCTION:
-        return _of_rows(of)
+        return _batch_norm(of) if "batch_norm" in of.name and "backward" not in of.name else _of_rows(of)
     if of.role is Role.WINDOW and of.name not in _GATHERED:
         return (_window(of),)
     if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
         return _elementwise(of)
-    return (of.blocks(_ENGINES_WORDS.get(of.name, of.name)),)
+    if of.name in _ALONE:
+        return _ALONE[of.name](of)
+    return (of.blocks(of.name),)
 
 
 def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
@@ -97,57 +121,132 @@ def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -
 
 def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     read, written = of.read_bytes, of.write_bytes
-    if of.name == "cat":
-        dim = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], int) else 0
-        is_joined_by_vectors = all(
-            part.is_contiguous() and math.prod(part.shape[dim:]) * part.element_size() % _VECTOR_BYTES == 0
-            for part in of.inputs
-            if part.dim()
-        )
-        return (vector_work(read, written) if is_joined_by_vectors else of.blocks("torch_cat"),)
+    if of.name in ("cat", "stack"):
+        return (_joined(of),)
     if of.name == "roll":
         shifts = of.args[1] if isinstance(of.args[1], list | tuple) else [of.args[1]]
         return (of.blocks("torch_roll"),) * max(1, len(shifts))
     if of.name == "constant_pad_nd":
-        return vector_work(0, written), blocks("torch_offsets", read, read, read // _item_bytes(of.outputs))
+        if max(of.args[1], default=0) <= 0:
+            return (_copy(of.outputs[0]),)
+        is_scattered = has_channels_last(of.inputs[0]) and not has_channels_last(of.outputs[0])
+        kernel = "torch_scattered" if is_scattered else "torch_offsets"
+        return vector_work(0, written), blocks(kernel, read, read, read // _item_bytes(of.outputs))
     if "batch_norm" in of.name:
         return _batch_norm(of)
-    if of.name in _GATHERED or of.role is Role.CONSTANT:
+    if of.name in _GATHERED:
+        return (_gather(of),)
+    if of.name in _INTO:
+        return _into(of)
+    if of.role is Role.CONSTANT:
         return (vector_work(read, written),)
+    if of.name == "masked_fill" and not _is_in_place(of):
+        return _copy(of.outputs[0]), _loop(of)
     return (_loop(of),)
+
+
+def _is_in_place(of: Operation) -> bool:
+    """Say whether the result is the first argument."""
+    first, out = of.args[0], of.outputs[0]
+    return bool(hasattr(first, "untyped_storage") and first.untyped_storage()._cdata == out.untyped_storage()._cdata)
+
+
+def _copy(tensor: Any) -> MemoryWork:
+    """Return the copy of a tensor without gaps, which the driver makes: fast in pieces of 512 bytes alone."""
+    num_bytes = tensor.numel() * tensor.element_size()
+    return vector_work(num_bytes, num_bytes, "memcpy" if num_bytes % _COPY_PIECE == 0 else "memcpy_odd")
+
+
+def _joined(of: Operation) -> MemoryWork:
+    """Return the kernel of `cat`: whole vectors, single elements of tensors without gaps, or any elements."""
+    dim = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], int) else 0
+    parts = [part for part in of.inputs if part.dim()]
+    if of.name == "stack" and dim < 0:
+        dim += 1
+    if all(part.is_contiguous() for part in parts):
+        tails = (math.prod(part.shape[dim:] if dim or of.name == "cat" else part.shape) for part in parts)
+        if all(tail * parts[0].element_size() % _VECTOR_BYTES == 0 for tail in tails):
+            return vector_work(of.read_bytes, of.write_bytes)
+        return of.blocks("torch_cat_contiguous")
+    return of.blocks("torch_cat_contiguous" if all(map(has_channels_last, parts)) else "torch_cat")
+
+
+def _gather(of: Operation) -> MemoryWork:
+    """Return a kernel of a CTA for each row of whole vectors, or of an index for each element."""
+    out, source = of.outputs[0], of.inputs[0]
+    indices = len(of.inputs) - 1
+    dim = of.args[1] if of.name == "index_select" else 0
+    is_of_rows = of.name in ("embedding", "index_select", "index") and indices == 1 and dim == 0
+    if is_of_rows and of.name == "index":
+        is_of_rows = of.args[1][0] is not None and "bool" not in str(of.inputs[1].dtype)
+    row = math.prod(source.shape[1:])
+    row_bytes = row * source.element_size()
+    if is_of_rows and source.is_contiguous() and row_bytes and row_bytes % _VECTOR_BYTES == 0:
+        ctas = out.numel() // row * -(-row_bytes // (_VECTOR_BYTES * _GATHER_THREADS))
+        return MemoryWork("torch_gather", of.read_bytes, of.write_bytes, ctas, row)
+    return of.blocks("torch_index" if of.name in ("index", "_unsafe_index") else "torch_gather_elements")
+
+
+def _into(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernels that store or add at places of an index: of a copy, unless in place."""
+    target = of.outputs[0]
+    copies = () if _is_in_place(of) else (_copy(target),)
+    num_bytes = of.domain.num_elements * target.element_size()
+    is_sum = of.name in _SUMS_INTO
+    kernel = (
+        "torch_scatter_add"
+        if is_sum and target.element_size() >= 4
+        else "torch_scatter_add_16"
+        if is_sum
+        else "torch_index"
+    )
+    return *copies, blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
 
 
 def _loop(of: Operation) -> MemoryWork:
     """Return a loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
     tensors = [tensor for tensor in (*of.inputs, *of.outputs) if tensor.dim()]
+    types = [str(tensor.dtype) for tensor in tensors]
     if all(_lies_as(tensors[0], tensor) for tensor in tensors):
-        types = [str(tensor.dtype) for tensor in tensors]
-        if len(set(types)) <= 1 or types == ["torch.float32", "torch.bfloat16"]:
-            what = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
-            return vector_work(of.read_bytes, of.write_bytes, what)
+        if of.name in _COPIES and len(set(types)) == 1 and len(of.inputs) == 1:
+            return _copy(tensors[0])
+        is_narrowed = types in (["torch.float32", "torch.bfloat16"], ["torch.float32", "torch.float16"])
+        if len(set(types)) <= 1 or is_narrowed or of.name in _COMPARISONS:
+            kernel = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
+            return vector_work(of.read_bytes, of.write_bytes, kernel)
         return of.blocks("torch_cast")
-    if of.outputs and any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs):
+    is_shuffled = of.name in _SHUFFLES
+    if of.outputs and (is_shuffled or any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs)):
         return of.blocks("torch_scattered")
-    return of.blocks("torch_offsets_wide" if _item_bytes(of.outputs or tensors) >= 4 else "torch_offsets")
+    is_mixed = len(set(types)) > 1 and of.name not in _COMPARISONS
+    is_wide = _item_bytes(of.outputs or tensors) >= 4
+    return of.blocks("torch_offsets_cast" if is_mixed else "torch_offsets_wide" if is_wide else "torch_offsets")
 
 
 def _lies_as(one: Any, other: Any) -> bool:
     """Say whether two tensors have the same elements at the same places, without gaps."""
-    last = sum((size - 1) * stride for size, stride in zip(other.shape, other.stride(), strict=True))
-    is_dense = other.numel() == 0 or last + 1 == other.numel()
-    return bool((one.shape, one.stride()) == (other.shape, other.stride()) and is_dense)
+    if one.shape != other.shape:
+        return False
+    steps = [(size - 1) * stride for size, stride in zip(other.shape, other.stride(), strict=True)]
+    is_alike = steps == [(size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True)]
+    return bool(is_alike and (other.numel() == 0 or sum(steps) + 1 == other.numel()))
 
 
 def _is_scattered(out: Any, tensor: Any) -> bool:
     """Say whether neighbours in the result lie far apart in an input, and are not met again soon."""
     if tensor.dim() != out.dim() or tensor.shape != out.shape:
         return False
+    return _steps_to_neighbour(tensor, sorted(range(out.dim()), key=out.stride)) > _FAR
+
+
+def _steps_to_neighbour(tensor: Any, order: Iterable[int]) -> int:
+    """Return the elements read before the neighbour in memory of the first; `order` has the fastest dimension first."""
     between = 1
-    for at in sorted(range(out.dim()), key=out.stride):
-        if out.shape[at] != 1 and tensor.stride(at) <= 1:
-            return between > _FAR
-        between *= int(out.shape[at])
-    return False
+    for at in order:
+        if tensor.shape[at] != 1 and tensor.stride(at) <= 1:
+            return between
+        between *= int(tensor.shape[at])
+    return 1
 
 
 def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
@@ -163,15 +262,99 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         return (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
-    if not of.domain.is_inner or rows < _MIN_SUMS:  # columns, or one sum that all SMs share
-        return (vector_work(read + written, 0),)
-    return (MemoryWork("torch_sum_cta" if width > _LONG_SUM * _WARP else "torch_sum", read, written, rows, width),)
+    if of.name == "nll_loss_forward" and of.args[0].dim() == 2:
+        threads = 1 << max(5, round(math.log2(max(1, len(of.args[0])) / 16)))
+        return (MemoryWork("torch_nll_loss", 0, 0, threads // _WARP, _WARP * -(-len(of.args[0]) // threads)),)
+    if of.name.startswith("_adaptive_avg_pool"):
+        x = of.inputs[0]
+        planes = math.prod(x.shape[:2])
+        return (MemoryWork("torch_adaptive_pool", read, written, planes, x.numel() // planes),)
+    if of.name == "binary_cross_entropy_with_logits":
+        return _cross_entropy(of)
+    before = []
+    x = of.inputs[0]
+    num_bytes = x.numel() * x.element_size()
+    if of.name in _LOSSES:
+        before = [vector_work(2 * num_bytes, num_bytes)]
+        if of.outputs[0].dim():
+            return tuple(before)
+    return (*before, *_reduction(x, _dims(of), num_bytes, written, is_max=of.name in _EXTREMES))
+
+
+def _dims(of: Operation) -> list[int]:
+    """Return the dimensions that are summed up, all of them where no argument says which."""
+    dims = next(iter(of.args[2 if of.name in ("norm", "linalg_vector_norm") else 1 :][:1]), None)
+    dims = [dims] if type(dims) is int else dims
+    num_dims = of.inputs[0].dim()
+    if (
+        of.name in _LOSSES
+        or not isinstance(dims, list | tuple)
+        or not dims
+        or not all(type(dim) is int for dim in dims)
+    ):
+        return list(range(num_dims))
+    return [dim % max(1, num_dims) for dim in dims]
+
+
+def _cross_entropy(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the five kernels that PyTorch composes it of, and the sum: a logarithm, a product, sums."""
+    x, out = of.inputs[0], of.outputs[0]
+    num_bytes = x.numel() * x.element_size()
+    works = [vector_work(num_bytes, num_bytes), vector_work(0, num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
+    if not out.dim() and x.dim():
+        works += _reduction(x, list(range(x.dim())), num_bytes, out.element_size())
+    return tuple(works)
+
+
+def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: bool = False) -> tuple[MemoryWork, ...]:
+    """Return the kernel of Reduce.cuh, whose threads each go over some values, and what several CTAs meet at.
+
+    Follows `setReduceConfig`: a CTA is as wide as the dimension that moves fastest; its threads divide outputs or,
+    where there are many, values among them.
+    """
+    sizes = list(zip(x.shape, x.stride(), strict=True))
+    reduced = [stride for dim, (size, stride) in enumerate(sizes) if dim in dims and size > 1]
+    kept = [(stride, size) for dim, (size, stride) in enumerate(sizes) if dim not in dims and size > 1]
+    inputs = math.prod(x.shape[dim] for dim in dims) if dims else 1
+    outputs = max(1, x.numel() // max(1, inputs))
+    is_inner = not kept or (bool(reduced) and min(reduced) < kept[-1][0])  # of results the last dimension is fastest
+    vector = 1
+    if not is_inner and kept[-1][0] == 1:
+        others = [stride for stride, _ in kept if stride != 1] + reduced
+        vector = next((v for v in (4, 2) if kept[-1][1] % v == 0 and not any(stride % v for stride in others)), 1)
+    most = _MAX_REDUCE_THREADS // vector
+    dim0, dim1 = (inputs, outputs) if is_inner else (outputs // vector, inputs)
+    if not kept and inputs > 128:
+        dim0 //= 4
+    wide, high = (min(most, 1 << (max(1, size).bit_length() - 1)) for size in (dim0, dim1))
+    width = min(wide, _WARP)
+    height = min(high, most // width)
+    width = min(wide, most // height)
+    values = -(-inputs // width) if is_inner else inputs
+    at_once = vector if is_inner else width * vector
+    if values >= min(height * 16, _MOST_VALUES):
+        values = -(-values // height)
+        ctas = -(-outputs // at_once)
+        room = _GPU_THREADS // (width * height)
+        if values >= _MOST_VALUES and ctas <= room:
+            more = max(min(-(-room // ctas), -(-values // 16)), -(-values // _MOST_VALUES))
+            values, ctas = -(-values // more), ctas * more
+    else:
+        ctas = -(-outputs // (at_once * height))
+    kernel = "torch_sum" if is_inner else "torch_columns_max" if is_max else "torch_columns"
+    warps = ctas * -(-width * height // _WARP)
+    return (MemoryWork(kernel, read, written, warps, _WARP * values),)
 
 
 def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
     """Return the copy that a kernel of contiguous rows needs of another tensor."""
     num_bytes = tensor.numel() * tensor.element_size()
-    return () if tensor.is_contiguous() else (blocks("torch_offsets", num_bytes, num_bytes, tensor.numel()),)
+    if tensor.is_contiguous():
+        return ()
+    is_scattered = _steps_to_neighbour(tensor, reversed(range(tensor.dim()))) > _FAR
+    kernel = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
+    kernel = "torch_scattered" if is_scattered else kernel
+    return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
 
 
 def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
@@ -188,26 +371,129 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     def threads_of(size: int) -> int:
         return next((threads for threads in _BATCH_NORM_THREADS if size <= threads), _BATCH_NORM_THREADS[-1])
 
-    x = of.inputs[0]
+    x, weight, bias, mean, *_ = of.args
     channels = int(x.shape[1])
-    few = channels * 4
-    before = (vector_work(few, few), vector_work(few, few))
-    if has_channels_last(x):
-        return (*before, blocks("torch_batch_norm_last", of.read_bytes, of.write_bytes, x.numel()))
+    is_last = has_channels_last(x)
+    is_training = of.role is Role.REDUCTION
+    positions = x.numel() // max(1, channels)
     planes = int(x.shape[0]) * channels
     plane = max(1, x.numel() // max(1, planes))
     warps = max(threads_of(plane // 4), min(threads_of(plane), 64)) // _WARP
-    return *before, MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
+    by_planes = MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
+    if _is_of_cudnn(x, weight, bias, has_mean=mean is not None or is_training):
+        if not is_training:
+            return (of.blocks("cudnn_batch_norm_last") if is_last else by_planes,)
+        if is_last:
+            return (of.blocks("cudnn_batch_norm_last"),)
+        return (MemoryWork("cudnn_batch_norm_training", of.read_bytes, of.write_bytes, channels, positions),)
+    few = channels * 4
+    small = vector_work(few, few)
+    if is_last:
+        threads_x = min(1 << (channels.bit_length() - 1), _WARP)
+        threads_y = _BATCH_NORM_THREADS[-1] // threads_x
+        columns = -(-channels // threads_x)
+        ctas = columns * min(-(-positions // (threads_y * 16)), _MAX_COLUMN_CTAS)
+        width = -(-positions * threads_x * columns // ctas)
+        statistics = MemoryWork("torch_statistics_last", of.read_bytes, 0, ctas, width)
+        last = MemoryWork("torch_transform_last", of.read_bytes, of.write_bytes, ctas, width)
+        return (small, statistics, small, last) if is_training else (small, small, last)
+    if not is_training:
+        return small, small, by_planes
+    threads = threads_of(plane)  # of a CTA's 512, as many as a plane has, times the planes
+    in_use = min(_BATCH_NORM_THREADS[-1], threads * min(int(x.shape[0]), _BATCH_NORM_THREADS[-1] // threads))
+    width = -(-positions // in_use) * _BATCH_NORM_THREADS[-1]
+    return MemoryWork("torch_statistics", of.read_bytes, few, channels, width), small, by_planes
+
+
+def _is_of_cudnn(x: Any, weight: Any, bias: Any, *, has_mean: bool) -> bool:
+    """Say whether batch norm is cuDNN's: values in fp32, or in fp16 with weights in fp32."""
+    if weight is None or bias is None or not has_mean or x.dim() <= 2:
+        return False
+    types = str(x.dtype), str(weight.dtype)
+    return types in (("torch.float32", "torch.float32"), ("torch.float16", "torch.float32"))
 
 
 def _window(of: Operation) -> MemoryWork:
-    if "bilinear" in of.name and len(of.outputs[0].shape) == 4:
-        images, channels, *sides = of.outputs[0].shape
-        rows, width = -(-math.prod(sides) // _WARP), images * channels * _WARP
-        return MemoryWork("torch_bilinear", of.read_bytes, of.write_bytes, rows, width)
+    out, read, written = of.outputs[0], of.read_bytes, of.write_bytes
+    is_last = has_channels_last(of.inputs[0])
+    if ("bilinear" in of.name or "bicubic" in of.name) and len(out.shape) == 4:
+        images, channels, *sides = out.shape
+        if "bilinear" in of.name and is_last and channels >= _MIN_LAST_CHANNELS:
+            return of.blocks("torch_bilinear_last")
+        kernel = "torch_bilinear" if "bilinear" in of.name else "torch_bicubic"
+        return _chain(kernel, read, written, -(-math.prod(sides) // _WARP), images * channels)
     if "nearest" in of.name:
         return of.blocks("torch_offsets")
-    return of.blocks("torch_max_pool" if "max" in of.name else "torch_avg_pool")
+    last = "_last" * is_last
+    return of.blocks(f"torch_max_pool{last}" if "max" in of.name else f"torch_avg_pool{last}")
+
+
+def _chain(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:
+    """Return a kernel whose threads take so many steps, each after the last one's memory."""
+    far = _FAR_STEP if read_bytes + write_bytes > _NEAR_BYTES else 1.0
+    return MemoryWork(kernel, read_bytes, write_bytes, warps, int(_WARP * steps * far))
+
+
+def _scan(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return a sum of all before each element: a thread for each column, rows by CTAs, or one row by all."""
+    x, dim = of.args[0], of.args[1] % max(1, of.args[0].dim()) if len(of.args) > 1 else 0
+    before = _made_contiguous(x)
+    if x.dim() <= 1:
+        return vector_work(0, 4), of.blocks("act")
+    inner = math.prod(x.shape[dim + 1 :])
+    rows = max(1, x.numel() // max(1, x.shape[dim]))
+    if inner > 1:
+        return *before, _chain("torch_scan", of.read_bytes, of.write_bytes, -(-rows // _WARP), int(x.shape[dim]))
+    return *before, MemoryWork("torch_scan_rows", of.read_bytes, of.write_bytes, rows, int(x.shape[dim]))
+
+
+def _topk(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the choice of `topk`, by a CTA for each row or, of long rows or many, by several; then a sort of it."""
+    x, k = of.args[0], int(of.args[1])
+    dim = of.args[2] if len(of.args) > 2 and of.args[2] is not None else -1
+    width = int(x.shape[dim]) if x.dim() else 1
+    rows = x.numel() // max(1, width)
+    num_bytes = x.numel() * x.element_size()
+    works = list(_made_contiguous(x))
+    if any(rows > least and rows <= most and width >= long for least, most, long in _MULTI_BLOCK):
+        ctas = rows * -(-width // (_GPU_THREADS // 256 * 16 if rows == 1 else 4096))
+        digit = MemoryWork("torch_digits", num_bytes, 0, ctas, 256)
+        sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
+        works += [vector_work(0, 4)] * 3 + [digit, sums, sums] * x.element_size()
+        works += [vector_work(0, 4)] * 5 + [digit]
+    else:
+        works.append(
+            MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), _WARP * -(-width // 1024))
+        )
+    return (*works, *_sorted_rows(rows, k)) if len(of.args) < 5 or of.args[4] is not False else tuple(works)
+
+
+def _sorted_rows(rows: int, width: int) -> tuple[MemoryWork, ...]:
+    """Return the sort of pairs of short rows within CTAs."""
+    if width <= _WARP:
+        return (MemoryWork("torch_sort_warp", 0, 0, -(-rows // 2), _WARP),)
+    threads = max(_WARP, (1 << (width - 1).bit_length()) // _WARP)
+    return (MemoryWork("torch_sort_rows", 0, 0, rows * (threads // _WARP), _WARP * (4 if width <= 128 else _WARP)),)
+
+
+def _sort(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return a sort: of rows within CTAs, or, of longer ones, a pass for each byte of the keys."""
+    x = of.args[0]
+    dim = next((arg for arg in of.args[1:] if type(arg) is int), -1)
+    width = int(x.shape[dim]) if x.dim() else 1
+    rows = x.numel() // max(1, width)
+    copy, index = vector_work(of.read_bytes, of.read_bytes), vector_work(0, x.numel() * 8)
+    if width <= _MAX_SORTED_IN_CTA:
+        return copy, index, index, copy, *_sorted_rows(rows, width)
+    few = vector_work(0, 4)
+    passes = [
+        few,
+        MemoryWork("torch_sort_pass", of.read_bytes, of.write_bytes, -(-x.numel() // CTA_ELEMENTS), CTA_ELEMENTS),
+    ]
+    return copy, index, few, few, *passes, *passes * x.element_size()
+
+
+_ALONE = {"topk": _topk, "sort": _sort, "argsort": _sort, "cumsum": _scan, "cumprod": _scan, "logcumsumexp": _scan}
 
 
 def _item_bytes(tensors: Sequence[Any]) -> int:

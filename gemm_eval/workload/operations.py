@@ -324,15 +324,45 @@ _KERNELS = {
     "torch_cat": _of_torch(2.8, 1.8, 256),  # of tensors with gaps
     "torch_layer_norm": _of_torch(1.6, 0.86, 128, (0.17, 0.16), is_dealt=False),
     "torch_rms_norm": _of_torch(1.2, 0.44, 128, (0.1, 0.08), is_dealt=False),
-    "torch_softmax": _of_torch(0.6, 0.32, 32, (0.08, 0.13)),  # a warp, its row in registers
+    "torch_softmax": _of_torch(0.5, 0.25, 32, (0.07, 0.15)),  # a warp, its row in registers
     "torch_softmax_cta": _of_torch(0.5, 0, 1024, (1.5, 0.37), is_dealt=False),
     "torch_sum": _of_torch(1.4, 0.66, 32, (0.06, 0.065)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
-    "torch_moments": _of_torch(2.2, 1.65, 512, (0.27, 0.13), is_dealt=False),
-    "torch_batch_norm": _of_torch(0.5, 0.97, 32, (0.6, 0.04)),
+    "torch_moments": _of_torch(2.2, 1.3, 512, (0.28, 0.19), is_dealt=False),
+    "torch_batch_norm": _of_torch(0.6, 0.7, 32, (0.3, 0.1)),
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
-    "torch_max_pool": _of_torch(5.7, 1.8, 1024),
-    "torch_avg_pool": _of_torch(4.2, 1.14, 1024),
+    "torch_max_pool": _of_torch(3, 1.75, 1024),
+    "torch_avg_pool": _of_torch(3, 1.25, 1024),
+    "memcpy": _of_torch(0, 0.5, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
+    "memcpy_odd": _of_torch(7, 0.6, 128),
+    "torch_cat_contiguous": _of_torch(0, 1.1, 256),
+    "torch_offsets_cast": _of_torch(2.4, 1.7, 256),  # as offsets, of several types
+    "torch_gather": _of_torch(0, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
+    "torch_index": _of_torch(4.5, 1.9, 256),  # an index for each element
+    "torch_gather_elements": _of_torch(5, 1.4, 256),
+    "torch_scatter_add": _of_torch(3, 2, 256),
+    "torch_scatter_add_16": _of_torch(1, 3.4, 256),  # adds of 16 bits begin anew where others came between
+    "torch_columns": _of_torch(2, 1, 32, (0.06, 0.05)),
+    "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
+    "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
+    "torch_adaptive_pool": _of_torch(2, 0.65, 256, (0, 0.5)),
+    "torch_statistics": _of_torch(2, 0.95, 512, (0.46, 0.14), is_dealt=False),
+    "torch_transform_last": _of_torch(0.4, 0, 512, (0.15, 0.13)),
+    "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.48, 0.24)),
+    "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
+    "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.4, 0.12), is_dealt=False),
+    "torch_bilinear_last": _of_torch(1, 1, 1024),
+    "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
+    "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
+    "torch_max_pool_last": _of_torch(5.7, 1.8, 1024),
+    "torch_scan": _of_torch(1, 0, 32, (0.27, 0)),
+    "torch_scan_rows": _of_torch(2, 2, 256),
+    "torch_topk": _of_torch(2.3, 5, 32, (4.7, 0)),
+    "torch_digits": _of_torch(1, 1, 256),
+    "torch_digit_sums": _of_torch(1, 0.6, 256),
+    "torch_sort_warp": _of_torch(4, 5, 32),
+    "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
+    "torch_sort_pass": _of_torch(6, 2, 256),
     "torch_bilinear": _of_torch(1, 0, 32, (0.3, 0.05)),  # a thread for a position in all images and channels
     "inductor_rows": _of_torch(1, 0, 32, (0, 0.07)),  # what torch.compile makes of a norm, a softmax, sums of rows
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32

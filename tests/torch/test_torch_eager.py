@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from gemm_eval.torch import predict_module  # noqa: E402
+from gemm_eval.torch import eager_mode, predict_module  # noqa: E402
 from gemm_eval.torch.graph import (  # noqa: E402
     ConvolutionWork,
     Work,
@@ -57,7 +57,7 @@ FILTERS_LAST, FEW_LAST = last(64, 96, 3, 3), last(8, 3, 64, 64)
 CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "one type and order": (lambda: X + Y, ["torch_vector"]),
     "in place": (lambda: X.add_(Y), ["torch_vector"]),
-    "numbers alone": (lambda: X.sum() + 1, ["torch_vector", "torch_vector"]),
+    "numbers alone": (lambda: X.sum() + 1, ["torch_sum", "torch_vector"]),
     "a number": (lambda: X * 0.5, ["torch_vector"]),
     "an error function": (lambda: functional.gelu(X), ["torch_gelu"]),
     "to more bits": (lambda: X.float(), ["torch_cast"]),
@@ -71,23 +71,33 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "channels moved": (lambda: IMAGE.permute(0, 2, 3, 1).contiguous(), ["torch_scattered"]),
     "joined": (lambda: torch.cat((X, Y), -1), ["torch_vector"]),
     "joined halves": (lambda: torch.cat((HEADS[..., 32:], HEADS[..., :32]), -1), ["torch_cat"]),
-    "joined off 16 bytes": (lambda: torch.cat((tensor(64, 3), tensor(64, 5)), -1), ["torch_cat"]),
+    "joined off 16 bytes": (lambda: torch.cat((tensor(64, 3), tensor(64, 5)), -1), ["torch_cat_contiguous"]),
     "rolled twice": (lambda: torch.roll(HEADS, (2, 2), (1, 2)), ["torch_roll", "torch_roll"]),
     "padded": (lambda: functional.pad(X, (0, 8)), ["torch_vector", "torch_offsets"]),
     "filled": (lambda: torch.zeros_like(X), ["torch_vector"]),
-    "looked up": (lambda: functional.embedding(PLACES, X), ["torch_vector"]),
+    "looked up": (lambda: functional.embedding(PLACES, X), ["torch_gather"]),
     "layer norm": (lambda: functional.layer_norm(X, (512,)), ["torch_layer_norm"]),
     "layer norm of what has gaps": (lambda: functional.layer_norm(HEADS.transpose(1, 2), (64,)),
         ["torch_offsets", "torch_layer_norm"]),
     "softmax in registers": (lambda: X.softmax(-1), ["torch_softmax"]),
     "softmax of long rows": (lambda: tensor(64, 4096).softmax(-1), ["torch_softmax_cta"]),
     "sums of rows": (lambda: X.sum(-1), ["torch_sum"]),
-    "sums of long rows": (lambda: tensor(64, 10_000).sum(-1), ["torch_sum_cta"]),
-    "sums of columns": (lambda: X.sum(0), ["torch_vector"]),
+    "sums of long rows": (lambda: tensor(64, 10_000).sum(-1), ["torch_sum"]),
+    "sums of columns": (lambda: X.sum(0), ["torch_columns"]),
     "batch norm": (lambda: functional.batch_norm(IMAGE, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm"]),
     "batch norm of channels side by side": (lambda: functional.batch_norm(LAST, *STATS),
-        ["torch_vector", "torch_vector", "torch_batch_norm_last"]),
+        ["torch_vector", "torch_vector", "torch_transform_last"]),
     "group norm": (lambda: functional.group_norm(IMAGE, 16), ["torch_moments", "torch_vector", "torch_offsets"]),
+    "batch norm of a batch": (lambda: functional.batch_norm(IMAGE, *STATS, training=True),
+        ["torch_statistics", "torch_vector", "torch_batch_norm"]),
+    "a copy": (lambda: X.clone(), ["memcpy"]),
+    "padded by nothing": (lambda: torch.constant_pad_nd(X, (0, 0)), ["memcpy"]),
+    "masked": (lambda: X.masked_fill(X > 0, 1.0), ["torch_vector", "memcpy", "torch_vector"]),
+    "looked up in short rows": (lambda: functional.embedding(PLACES, tensor(64, 3)), ["torch_gather_elements"]),
+    "the largest of a row": (lambda: X.topk(10), ["torch_topk", "torch_sort_warp"]),
+    "sums of columns so far": (lambda: X.cumsum(0), ["torch_scan"]),
+    "larger, channels side by side": (
+        lambda: functional.interpolate(LAST, scale_factor=2, mode="bilinear"), ["torch_bilinear_last"]),
     "max pool": (lambda: functional.max_pool2d(IMAGE, 3), ["torch_max_pool"]),
     "average pool": (lambda: functional.avg_pool2d(IMAGE, 2), ["torch_avg_pool"]),
     "larger, nearest": (lambda: functional.interpolate(IMAGE, scale_factor=2), ["torch_offsets"]),
@@ -174,7 +184,7 @@ def test_channels_stay_where_they_are(layout: str) -> None:
     module = torch.nn.Sequential(LayersOfConvNext(), LayersOfConvNext()).to(BF16)
     found = predict_module(module, IMAGE if layout == "first" else LAST, "h200-sxm", fusion="eager")
     whats = [getattr(one._work, "what", "convolution") for one in found.operations]
-    first = ["convolution", "torch_offsets", "torch_layer_norm"]  # a norm of channels that lie apart copies them
+    first = ["convolution", "torch_scattered", "torch_layer_norm"]  # a norm of channels that lie apart copies them
     side_by_side = ["convolution", "torch_offsets", "torch_layer_norm"]  # its bias is added by itself
     assert whats == (first if layout == "first" else side_by_side) + side_by_side
     assert [one._work.is_channels_first for one in found.operations if one.kind == "convolution"] == [
@@ -210,3 +220,17 @@ def test_the_committed_table_is_what_is_made_of_the_timings(tmp_path: Path) -> N
     shutil.copy(measured / "torch" / "kernels.csv", tmp_path)
     table(tmp_path)
     assert (tmp_path / "torch.csv").read_text() == (measured / "memory-bound" / "torch.csv").read_text()
+
+
+def test_threads_of_a_sum_are_those_of_its_launch() -> None:
+    """Warps and values of a thread, from grids and blocks that a profiler showed."""
+    grids = {
+        (tensor(17, 197, 576), 1): (77 * 4, 50),
+        (tensor(380, 36, 448), 1): (333 * 4, 36),
+        (tensor(19, 1984, 768), 1): (114 * 19 * 4, 27),
+        (tensor(1536, 30522), 1): (1536 * 16, 60),
+        (tensor(5, 1600, 384, dtype=FP32), 2): (500 * 16, 12),
+    }
+    for (x, dim), expected in grids.items():
+        (work,) = eager_mode._reduction(x, [dim], 0, 0)
+        assert (work.rows, work.width // 32) == expected
