@@ -51,9 +51,8 @@ _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 class ModulePrices(Prices):
     """Prices of the work of traced modules, with intervals, sizes in words and bytes. Nothing is refused.
 
-    Work that no model takes is `UNPRICED`. The source of work without tensor cores is ``peak``: only the peak rate is
-    known. `attention_library` says whose fused kernels of GPUs run, ``"flash"`` or ``"cudnn"``; None: torch's choice,
-    cuDNN's on Hopper (torch 2.11 on an H200).
+    Work that no model takes is `UNPRICED`. `attention_library` says whose fused kernels of GPUs run, ``"flash"`` or
+    ``"cudnn"``; None: torch's choice, cuDNN's on Hopper (torch 2.11 on an H200).
     """
 
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
@@ -136,7 +135,7 @@ class ModulePrices(Prices):
             price = self[dealt(DEALT, work.read_bytes, work.write_bytes, most)]._replace(source="analytic")
             return price._replace(detail=words, num_bytes=num_bytes)
         price = self[GemmWork(work.padded or problem)]
-        if price.bound == UNPRICED or price.source == "peak":
+        if price.bound == UNPRICED:
             return self[GemmWork(problem)]._replace(num_bytes=num_bytes)
         if price.bound == "dram" and problem.compulsory_bytes > num_bytes:
             # DRAM gives the GEMM the bytes of the implicit A as fast as it gives those of the input
