@@ -179,7 +179,7 @@ def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryW
     """Return the kernels of `_safe_softmax` after its softmax: it writes zeros to rows that are all -inf.
 
     They compare each element with -inf, reduce each row of truth values, make a zero, and choose (torch 2.11,
-    aten/src/ATen/native/SoftMax.cpp).
+    seen with its profiler).
     """
     num_elements = rows * width
     return (

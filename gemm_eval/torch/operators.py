@@ -319,7 +319,8 @@ _MAX_FLASH_HEAD = 256
 def is_fused(q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> bool:
     """Say whether torch has a fused kernel for attention on a GPU: cuDNN's, FlashAttention or the memory-efficient one.
 
-    The conditions are those of torch 2.11 (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Else
+    The conditions are those of torch's main branch (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp), but that
+    the memory-efficient kernel of torch 2.11 takes no heads that share keys, as its profiler shows. Else
     `_scaled_dot_product_attention_math` runs, with scores in fp32.
     """
     dtype, dims = type_of(q.dtype, False), (q.shape[-1], k.shape[-1], v.shape[-1])

@@ -43,7 +43,7 @@ _MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels g
 _CTA_QUERIES, _STEP_KEYS = 64, 64  # of the memory-efficient kernel; of heads of more elements, twice the keys
 _NARROW_CTAS_PER_SM = 3  # 12 warps of an SM, 4 a CTA (kernel_forward.h, getWarpsPerSmFw); of longer heads 8 a CTA
 _NARROW_STEP_CYCLES, _WIDE_STEP_CYCLES = 27_000, 20_500
-"""Cycles of a step over keys, of all CTAs of an SM together, whatever the head: 7 calls in fp32 on an H100."""
+"""Cycles of a step over keys, of all CTAs of an SM together, whatever the head: set by six calls in fp32 on an H100."""
 _LOAD_BITS = 128  # channels of a position that tensor cores are fed with at once
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
