@@ -259,7 +259,8 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         moments = MemoryWork("torch_moments", read, few, rows, width)
         return moments, vector_work(few, few), of.blocks("torch_offsets")
     if of.name in _SOFTMAXES and of.domain.is_inner:
-        return (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
+        softmax = (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
+        return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
     if of.name == "nll_loss_forward" and of.args[0].dim() == 2:
@@ -355,6 +356,21 @@ def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
     kernel = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
     kernel = "torch_scattered" if is_scattered else kernel
     return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
+
+
+def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryWork, ...]:
+    """Return the kernels of `_safe_softmax` after its softmax: it writes zeros to rows that are all -inf.
+
+    They compare each element with -inf, reduce each row of truth values, make a zero, and choose (torch 2.11,
+    seen with its profiler).
+    """
+    num_elements = rows * width
+    return (
+        vector_work(of.read_bytes, num_elements),
+        MemoryWork("torch_sum", num_elements, rows, rows, width),
+        vector_work(0, _item_bytes(of.outputs)),
+        blocks("torch_offsets_wide", of.write_bytes + rows, of.write_bytes, num_elements),
+    )
 
 
 def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:

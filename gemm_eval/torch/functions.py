@@ -17,7 +17,7 @@ from typing import Any
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import Operation, eager_works
 from gemm_eval.torch.graph import Domain, Role, Work
-from gemm_eval.torch.operators import attention_work, flex_attention_work
+from gemm_eval.torch.operators import attention_work, flex_attention_work, is_fused
 from gemm_eval.torch.recorder import Recorder
 from gemm_eval.torch.shapes import Shapes
 
@@ -349,6 +349,8 @@ class _FunctionMode(TorchFunctionMode):
         bound = dict(zip(names, args, strict=False)) | kwargs
         q, k, v, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
         is_causal = bool(bound.get("is_causal", False))
+        if self._shapes is not None and not is_fused(q, k, v, mask, is_causal):
+            return func(*args, **kwargs)  # comes apart into what the GPU runs
         works = partial(attention_work, q, k, v, self._recorder.precision, mask=mask, is_causal=is_causal)
         name = "aten.scaled_dot_product_attention"
         if self._shapes is not None:

@@ -13,24 +13,22 @@ from typing import NamedTuple, TypeAlias
 from gemm_eval.checks import check_word
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import AttentionProblem, GemmProblem
 
 _ATTENTION_BACKWARD = 5, 2
 """Products of the backward and the forward pass: scores again, and gradients of Q, K, V and of the scores."""
 
 
 @dataclass(frozen=True, slots=True)
-class VectorGemmWork:
-    """Attention in fp32, without tensor cores: nothing is fitted, its peak and bytes are known.
+class EfficientAttentionWork:
+    """Attention by torch's memory-efficient kernel, which fp32 runs, with tf32 or without.
 
-    `what` has its sizes in words, `num_bytes` are those of operands and result, each once, and `unmasked_flop` are
-    operations without what masks leave out.
+    `problem` has the sizes; its type is not the one that runs. `num_bytes` are those of operands and result, each once.
     """
 
-    what: str
-    flop: int
+    problem: AttentionProblem
     num_bytes: int
-    unmasked_flop: int
+    is_backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class UnpricedWork:
     flop: int = 0
 
 
-Work: TypeAlias = GemmWork | VectorGemmWork | ConvolutionWork | AttentionWork | MemoryWork | UnpricedWork
+Work: TypeAlias = GemmWork | EfficientAttentionWork | ConvolutionWork | AttentionWork | MemoryWork | UnpricedWork
 
 UNPRICED = "unpriced"
 """The bound of an operation that no model knows; it counts as no time."""
@@ -95,8 +93,6 @@ def work_flop(work: Work) -> tuple[int, int]:
     """Return operations on matrices, and as many as torch's `FlopCounterMode` counts, which knows no masks."""
     if isinstance(work, GemmWork | ConvolutionWork):
         return work.problem.flop, work.problem.flop
-    if isinstance(work, VectorGemmWork):
-        return work.flop, work.unmasked_flop
     if isinstance(work, UnpricedWork | MemoryWork):
         flop = 0 if isinstance(work, MemoryWork) else work.flop
         return flop, flop

@@ -11,8 +11,16 @@ from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.models.gpu import has_few_channels_on_cuda_cores
 from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, has_channels_last, layout_work, vector_work
-from gemm_eval.torch.graph import DEALT, ROWS, ConvolutionWork, UnpricedWork, VectorGemmWork, Work, dealt, work_flop
-from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
+from gemm_eval.torch.graph import (
+    DEALT,
+    ConvolutionWork,
+    EfficientAttentionWork,
+    UnpricedWork,
+    Work,
+    dealt,
+    work_flop,
+)  # fmt: skip
+from gemm_eval.transformer import AttentionWork, GemmWork
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_GROUPS, AttentionProblem, GemmProblem
 
@@ -274,8 +282,7 @@ def attention_work(
 
     A causal mask of torch lets query i see keys 0..i, whatever there are more: of fewer queries than keys, the keys
     behind are never read. A mask that is a tensor saves nothing, and is read; one of truth values becomes a bias first.
-    Fused kernels read along the last axis: where a head or a mask does not lie so (a mask that was expanded from one
-    value), torch does without them.
+    fp32 runs the memory-efficient kernel, with tf32 or without.
     """
     batch, heads, q_len, dim = math.prod(q.shape[:-3]), q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], q.shape[-1]
     kv_heads, kv_len, v_dim = k.shape[-3] if k.dim() > 2 else 1, k.shape[-2], v.shape[-1]
@@ -288,42 +295,45 @@ def attention_work(
     dtype = type_of(q.dtype, precision.matmul_tf32)
     mask_bytes = 0 if mask is None else _bytes(mask)
     num_bytes = sum(map(_bytes, (q, k, v, q))) + mask_bytes
-    # fp32 is no type that a model has without tf32, but its sizes and masks are those of any other
-    known = DType.BF16 if dtype in (None, DType.FP32) else dtype
+    # fp32 is no type that a model has, but its sizes and masks are those of any other
+    known = dtype if dtype in _HALVES else DType.BF16
     try:
         problem = AttentionProblem(batch, q_len, kv_len, heads, kv_heads, dim, known, known, v_dim, causal=is_causal)
     except InvalidProblemError as error:
         return (UnpricedWork(str(error), num_bytes),)
     work = AttentionWork(problem, mask_bytes, is_backward, note)
-    flop, full = work_flop(work)
-    if dtype is DType.FP32:
-        words = str(problem).removesuffix(f" {known}")
-        return (VectorGemmWork(f"attention {words} fp32", flop, num_bytes, full),)
     if dtype is None:
-        return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, full),)
-    if not all(x.shape[-1] == 1 or x.stride(-1) == 1 for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
-        return _unfused_works(problem, precision, q, v, mask_bytes, is_backward)
+        return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, work_flop(work)[1]),)
+    to_bias: Works = ()
     if mask is not None and mask.element_size() == 1 and not is_backward:  # truth values are written out as a bias
-        return *bias_of_mask_works(mask.numel(), q.element_size()), work
-    return (work,)
+        to_bias = bias_of_mask_works(mask.numel(), q.element_size())
+    if dtype in (DType.FP32, DType.TF32):
+        return *to_bias, EfficientAttentionWork(problem, num_bytes, is_backward)
+    return *to_bias, work
 
 
-def _unfused_works(
-    of: AttentionProblem, precision: Precision, q: Any, v: Any, mask_bytes: int, is_backward: bool
-) -> Works:
-    """Return attention without a fused kernel, as torch.compile has it: scores in fp32, in memory."""
-    groups, word = of.batch * of.num_heads, 4
-    copies: list[Work] = []
-    for rows, dim in ((of.q_len, of.head_dim), (of.kv_len, of.head_dim), (of.kv_len, of.value_dim)):
-        elements = groups * rows * dim  # keys of one head are copied for all heads that share them
-        copies.append(dealt(DEALT, elements * q.element_size(), elements * word, elements * word))
-    gemms = (groups, of.q_len, of.head_dim, of.kv_len), (groups, of.q_len, of.kv_len, of.value_dim)
-    product, weighted = (_dense_works(sizes, "fp32", "fp32", precision.matmul_tf32) for sizes in gemms)
-    passes, score_bytes = 2 if is_backward else 1, groups * of.q_len * of.kv_len * word
-    softmax = MemoryWork(ROWS, passes * score_bytes + mask_bytes, score_bytes, groups * of.q_len, of.kv_len)
-    elements = groups * of.q_len * of.value_dim
-    out = dealt(DEALT, elements * word, elements * v.element_size(), elements * word)
-    return (*copies, *product * passes, softmax, *weighted * passes, out)
+_HALVES = (DType.FP16, DType.BF16)
+_MAX_FLASH_HEAD = 256
+
+
+def is_fused(q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> bool:
+    """Say whether torch has a fused kernel for attention on a GPU: cuDNN's, FlashAttention or the memory-efficient one.
+
+    The conditions are those of torch's main branch (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp), but that
+    the memory-efficient kernel of torch 2.11 takes no heads that share keys, as its profiler shows. Else
+    `_scaled_dot_product_attention_math` runs, with scores in fp32.
+    """
+    dtype, dims = type_of(q.dtype, False), (q.shape[-1], k.shape[-1], v.shape[-1])
+    if any(x.dim() != 4 or not x.numel() for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
+        return False
+    if any(x.shape[-1] != 1 and x.stride(-1) != 1 for x in (q, k, v)):
+        return False
+    is_half, is_grouped = dtype in _HALVES, q.shape[1] != k.shape[1]
+    is_flash = mask is None and len(set(dims)) == 1 and dims[0] <= _MAX_FLASH_HEAD
+    is_flash = is_flash and not (is_causal and q.shape[2] != k.shape[2])
+    if is_half and (is_flash or (max(dims) <= _MAX_FLASH_HEAD and not any(dim % 8 for dim in dims) and k.shape[2] > 1)):
+        return True
+    return (is_half or dtype is DType.FP32) and not is_grouped and not any(dim % (8 if is_half else 4) for dim in dims)
 
 
 def flex_attention_work(

@@ -26,7 +26,7 @@ class PredictedOperation:
         phase: ``"forward"``, ``"backward"`` or ``"optimizer"``.
         kind: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"memory"`` or ``"unpriced"``.
         low_us, high_us: the interval that holds 80% of measured times of such work; None: errors are not known.
-        source: where the time comes from: ``calibrated``, ``corrected``, ``analytic``, ``peak``, or ``none``.
+        source: where the time comes from: ``calibrated``, ``corrected``, ``analytic``, or ``none``.
         detail: sizes and kernel, or why it has no price.
         flop: operations on matrices, without what masks leave out.
         unmasked_flop: the same as torch's `FlopCounterMode` counts them, which knows no masks.

@@ -20,11 +20,11 @@ from gemm_eval.torch.graph import (
     DEALT,
     UNPRICED,
     ConvolutionWork,
+    EfficientAttentionWork,
     Kernel,
     Role,
     Trace,
     UnpricedWork,
-    VectorGemmWork,
     Work,
     dealt,
     kernels_of,
@@ -32,7 +32,7 @@ from gemm_eval.torch.graph import (
 )
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, build_tree
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
-from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
+from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
 _BACKWARD_FACTOR = 2.5  # of attention's backward pass over its forward pass: products, five to two
@@ -40,6 +40,10 @@ _MASK_FACTOR = 1.75
 """Time of a GPU's fused attention whose mask is a tensor over that without: cuDNN 1.4 to 2.1 on an H200
 (arch/measured/h200-sxm/torch/kernels.csv)."""
 _MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels give up
+_CTA_QUERIES, _STEP_KEYS = 64, 64  # of the memory-efficient kernel; of heads of more elements, twice the keys
+_NARROW_CTAS_PER_SM = 3  # 12 warps of an SM, 4 a CTA (kernel_forward.h, getWarpsPerSmFw); of longer heads 8 a CTA
+_NARROW_STEP_CYCLES, _WIDE_STEP_CYCLES = 27_000, 20_500
+"""Cycles of a step over keys, of all CTAs of an SM together, whatever the head: set by six calls in fp32 on an H100."""
 _LOAD_BITS = 128  # channels of a position that tensor cores are fed with at once
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
@@ -47,9 +51,8 @@ _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 class ModulePrices(Prices):
     """Prices of the work of traced modules, with intervals, sizes in words and bytes. Nothing is refused.
 
-    Work that no model takes is `UNPRICED`. The source of work without tensor cores is ``peak``: only the peak rate is
-    known. `attention_library` says whose fused kernels of GPUs run, ``"flash"`` or ``"cudnn"``; None: torch's choice,
-    cuDNN's on Hopper (torch 2.11 on an H200).
+    Work that no model takes is `UNPRICED`. `attention_library` says whose fused kernels of GPUs run, ``"flash"`` or
+    ``"cudnn"``; None: torch's choice, cuDNN's on Hopper (torch 2.11 on an H200).
     """
 
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
@@ -60,8 +63,8 @@ class ModulePrices(Prices):
         self._library = attention_library or ("cudnn" if is_hopper else "flash")
         self._dram_bytes_per_us = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
         one_by_one: dict[type, Callable[[Any], Price]] = {
-            VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._price_one_attention,
-            UnpricedWork: _unpriced,
+            EfficientAttentionWork: self._efficient, ConvolutionWork: self._convolution,
+            AttentionWork: self._price_one_attention, UnpricedWork: _unpriced,
         }  # fmt: skip
         self._models = {
             GemmWork: self._price_gemms, MemoryWork: self._price_memory,
@@ -97,17 +100,25 @@ class ModulePrices(Prices):
             return self[GemmWork(replace(problem, input_dtype=DType.FP32, weight_dtype=DType.FP32))]
         return _unpriced(UnpricedWork(str(error), num_bytes))
 
-    def _vector(self, work: VectorGemmWork) -> Price:
-        """Price attention in fp32 by the peak of the CUDA cores, or its bytes, whichever takes longer, and a launch."""
-        arch = self._gpu
+    def _efficient(self, work: EfficientAttentionWork) -> Price:
+        """Price the memory-efficient kernel by waves of CTAs and steps over keys, or its bytes, whichever is longer."""
+        arch, problem = self._gpu, work.problem
         if arch is None:
             name = self.evaluator.arch.name
-            return _unpriced(UnpricedWork(f"{name} has no rate of fp32 without its matrix unit", work.num_bytes))
-        rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * cycles_per_us(arch.boost_clock_ghz)
-        compute_us, memory_us = work.flop / rate, work.num_bytes / self._dram_bytes_per_us
+            return _unpriced(UnpricedWork(f"{name} has no model of fp32 attention", work.num_bytes))
+        is_wide = max(problem.head_dim, problem.value_dim) > _STEP_KEYS
+        ctas = -(-problem.q_len // _CTA_QUERIES) * problem.num_heads * problem.batch
+        waves = -(-ctas // (arch.num_sms * (1 if is_wide else _NARROW_CTAS_PER_SM)))
+        steps: float = -(-problem.kv_len // (2 * _STEP_KEYS if is_wide else _STEP_KEYS))
+        if problem.causal:  # CTAs of the first queries stop early
+            steps = (steps + 1) / 2
+        step_us = (_WIDE_STEP_CYCLES if is_wide else _NARROW_STEP_CYCLES) / cycles_per_us(arch.boost_clock_ghz)
+        compute_us = waves * steps * step_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
+        memory_us = work.num_bytes / self._dram_bytes_per_us
         bound = "compute" if compute_us >= memory_us else "dram"
+        words = f"{str(problem).removesuffix(f' {problem.dtype}')} fp32, memory-efficient"
         latency_us = max(compute_us, memory_us) + arch.graph_node_us
-        return Price(latency_us, bound, "peak", detail=work.what, num_bytes=work.num_bytes)
+        return Price(latency_us, bound, "analytic", detail=words, num_bytes=work.num_bytes)
 
     def _convolution(self, work: ConvolutionWork) -> Price:
         """Price cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is the input."""
@@ -124,7 +135,7 @@ class ModulePrices(Prices):
             price = self[dealt(DEALT, work.read_bytes, work.write_bytes, most)]._replace(source="analytic")
             return price._replace(detail=words, num_bytes=num_bytes)
         price = self[GemmWork(work.padded or problem)]
-        if price.bound == UNPRICED or price.source == "peak":
+        if price.bound == UNPRICED:
             return self[GemmWork(problem)]._replace(num_bytes=num_bytes)
         if price.bound == "dram" and problem.compulsory_bytes > num_bytes:
             # DRAM gives the GEMM the bytes of the implicit A as fast as it gives those of the input
@@ -265,6 +276,6 @@ def _kind(work: Work, price: Price) -> str:
         return "unpriced"
     if isinstance(work, MemoryWork):
         return "memory"
-    if isinstance(work, AttentionWork | VectorGemmWork):
+    if isinstance(work, AttentionWork | EfficientAttentionWork):
         return "attention"
     return "convolution" if isinstance(work, ConvolutionWork) else "gemm"

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.torch import PredictedOperation, predict_module  # noqa: E402
-from gemm_eval.torch.graph import ConvolutionWork, UnpricedWork, VectorGemmWork, work_flop  # noqa: E402
+from gemm_eval.torch.graph import ConvolutionWork, EfficientAttentionWork, UnpricedWork, work_flop  # noqa: E402
 from gemm_eval.transformer import AttentionWork, GemmWork  # noqa: E402
 from tests.cases import case  # noqa: E402
 
@@ -39,7 +39,9 @@ def operations(function: Any, *args: Any, **options: Any) -> tuple[PredictedOper
 def works(function: Any, *args: Any, **options: Any) -> list[Any]:
     """What the matrix operations of a function are."""
     found = [one._work for one in operations(function, *args, **options)]
-    return [work for work in found if isinstance(work, GemmWork | ConvolutionWork | AttentionWork | VectorGemmWork)]
+    return [
+        work for work in found if isinstance(work, GemmWork | ConvolutionWork | AttentionWork | EfficientAttentionWork)
+    ]
 
 
 def meta(*shape: int, dtype: Any = BF16) -> Any:
@@ -237,6 +239,13 @@ def test_attention_is_fused_where_heads_and_masks_lie_along_their_rows() -> None
     assert [type(work) for work in whole] == [AttentionWork]
     expanded = attend(q, q, q, attn_mask=meta(2, 1, 128, 1).expand(2, 1, 128, 128))
     across = attend(q, q, meta(2, 8, 64, 128).transpose(-1, -2))
+    shared = meta(2, 2, 128, 64, dtype=torch.float32)  # fp32 has no fused kernel of heads that share keys
+    queries = meta(2, 8, 128, 64, dtype=torch.float32)
+    odd = meta(2, 8, 128, 36)  # FlashAttention fills up heads; with a mask there is no FlashAttention
+    assert [type(work) for work in attend(odd, odd, odd)] == [AttentionWork]
+    masked, grouped = attend(odd, odd, odd, attn_mask=meta(128, 128)), attend(queries, shared, shared, enable_gqa=True)
+    assert [type(work) for work in masked] == [type(work) for work in grouped] == [GemmWork] * 2
+    assert [type(work) for work in attend(queries, queries, queries)] == [EfficientAttentionWork]
     for found in (expanded, across):
         assert [type(work) for work in found] == [GemmWork] * 2  # scores, and their products with V, in fp32
         assert {work.problem.input_dtype for work in found} == {"fp32"}

@@ -12,11 +12,11 @@ from gemm_eval.torch.graph import (
     Call,
     ConvolutionWork,
     Domain,
+    EfficientAttentionWork,
     Kernel,
     Role,
     Trace,
     UnpricedWork,
-    VectorGemmWork,
     dealt,
     kernels_of,
     work_flop,
@@ -116,14 +116,19 @@ def test_attention_is_whose_torch_takes(arch: str, library: str) -> None:
     assert own == named
 
 
-def test_fp32_is_the_peak_of_cuda_cores_or_the_bytes() -> None:
-    flop = 2 * 4096**3
-    work = VectorGemmWork("", flop, 3 * 4 * 4096**2, flop)
-    price = PRICES[work]
-    assert price.source == "peak"
-    assert price.latency_us == pytest.approx(flop / (2 * 128 * 132 * 1830) + 1.25, rel=1e-3)  # 128 FMA, SMs, MHz
-    narrow = PRICES[VectorGemmWork("", 2 * 4096 * 4096, 4 * 4096 * 4096, 2 * 4096 * 4096)]
-    assert narrow.bound == "dram"
+def test_fp32_attention_takes_waves_of_ctas_and_steps_over_keys() -> None:
+    """Calls of torch's memory-efficient kernel on an H100 with its profiler, in microseconds; q_len of 36 to 117."""
+    prices = ModulePrices(GEMMEvaluator("h100-sxm", disk_cache=False), None)
+    for sizes, measured_us in (
+        ((378, 16, 16, 4, 4, 36), 58.8), ((93, 100, 100, 6, 6, 32), 89.2), ((28, 117, 117, 18, 18, 32), 86.3),
+        ((100, 64, 64, 4, 4, 64), 32.1), ((12, 36, 36, 2, 2, 128), 12.0), ((28, 50, 50, 4, 4, 128), 12.8),
+    ):  # fmt: skip
+        price = prices[EfficientAttentionWork(AttentionProblem(*sizes, causal=False), 1 << 20)]
+        assert price.latency_us == pytest.approx(measured_us, rel=0.1), sizes
+    one = prices[EfficientAttentionWork(AttentionProblem(8, 2048, 2048, 8, 8, 64, causal=False), 1)]
+    causal = prices[EfficientAttentionWork(AttentionProblem(8, 2048, 2048, 8, 8, 64), 1)]
+    assert 0.5 < causal.latency_us / one.latency_us < 0.55
+    assert prices[EfficientAttentionWork(AttentionProblem(8, 1, 1, 8, 8, 64), 1 << 32)].bound == "dram"
 
 
 def test_tf32_on_a_gpu_without_it_is_fp32() -> None:
@@ -153,7 +158,7 @@ def test_multicore_chips_answer_too() -> None:
         assert price.bound != UNPRICED
         assert price.latency_us > 0
         assert price.low_us is None or price.low_us < price.latency_us < price.high_us
-    assert prices[VectorGemmWork("", 2, 4, 2)].bound == UNPRICED
+    assert prices[EfficientAttentionWork(AttentionProblem(1, 64, 64, 4, 4, 64), 2)].bound == UNPRICED
 
 
 def test_levers_are_those_of_everything_together() -> None:
