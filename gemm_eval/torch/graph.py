@@ -39,6 +39,7 @@ class ConvolutionWork:
     those of input and filters, and of the output, each once: A is never stored. `is_depthwise`: each filter sees one
     channel, and no matrix unit is of use. `padded` is the GEMM that runs, with channels filled up to what tensor cores
     load at once; None: `problem`. `window` places of the filter have a kernel of their own; 0: a plain GEMM runs.
+    `is_tiled`: a depthwise kernel that keeps planes in shared memory.
     """
 
     problem: GemmProblem
@@ -48,6 +49,7 @@ class ConvolutionWork:
     padded: GemmProblem | None = None
     window: int = 0
     is_channels_first: bool = False
+    is_tiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,8 @@ def _grouped_works(a: Any, b: Any, offsets: Sequence[Any], out: Any, is_tf32: bo
 
 _LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
 _ALIGNED_BYTES = 8  # channels first and a window of one are a GEMM of each image, if its rows start on so many bytes
+_IMAGE_DIM = 4
+_TILED_WINDOWS, _MIN_TILED_CHANNELS, _MIN_TILED_SIDE = (9, 25), 32, 7
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution")
 
 
@@ -240,10 +242,13 @@ def _eager_convolution(work: ConvolutionWork, x: Any, weight: Any, out: Any, bia
     is_first = not (has_channels_last(x) or has_channels_last(weight))
     add_bias = () if bias is None else (bias_work(out.numel(), _bytes(out)),)
     if work.is_depthwise:
+        if is_first and _is_tiled(x, weight, out, work.window):
+            return replace(work, is_channels_first=True, is_tiled=True), *add_bias
         return (replace(work, is_channels_first=True),) if is_first else (work, *add_bias)
     is_few = channels * x.dtype.itemsize < _LOAD_BYTES and work.window > 1
-    if is_few and has_few_channels_on_cuda_cores(work.problem.K):
-        return work, *add_bias
+    problem = work.problem
+    if is_few and has_few_channels_on_cuda_cores(problem.M, problem.N, problem.K, is_channels_first=is_first):
+        return replace(work, is_channels_first=is_first), *add_bias
     is_plain = not work.window and work.problem.G == 1
     if is_first and is_plain and out_positions * x.dtype.itemsize % _ALIGNED_BYTES == 0:
         sizes = images, work.problem.N, work.problem.K, out_positions
@@ -262,6 +267,13 @@ def _eager_convolution(work: ConvolutionWork, x: Any, weight: Any, out: Any, bia
         return *before, work, layout_work(images, filters, out_positions, _bytes(out), _bytes(out)), *add_bias
     filling = [vector_work(_bytes(each), _bytes(each) * filled // channels) for each in (x, weight) if is_few]
     return *filling, work, *add_bias
+
+
+def _is_tiled(x: Any, weight: Any, out: Any, window: int) -> bool:
+    """Say whether torch hands a depthwise convolution with channels first to cuDNN (`use_cudnn_depthwise`): fp16."""
+    is_square = weight.dim() == _IMAGE_DIM and weight.shape[2] == weight.shape[3] and window in _TILED_WINDOWS
+    keeps_size = x.shape[1:] == out.shape[1:] and x.shape[1] >= _MIN_TILED_CHANNELS and x.shape[-1] >= _MIN_TILED_SIDE
+    return is_square and keeps_size and type_of(x.dtype, False) is DType.FP16
 
 
 # ---- attention -----------------------------------------------------------------------------------------------------

@@ -172,10 +172,12 @@ def _own_kernel_us(work: ConvolutionWork, arch: GpuSpec) -> float:
     problem = work.problem
     if work.is_depthwise:
         outputs = problem.G * problem.M * problem.N
-        return depthwise_us(arch, outputs, work.window, is_channels_first=work.is_channels_first)
+        layout = {"is_channels_first": work.is_channels_first, "is_tiled": work.is_tiled}
+        return depthwise_us(arch, outputs, work.window, **layout)
     channels = problem.K // work.window
     if channels * problem.input_dtype.bits < _LOAD_BITS:
-        return few_channels_us(arch, problem.M, problem.N, problem.K, work.window)
+        sizes = problem.M, problem.N, problem.K, work.window
+        return few_channels_us(arch, *sizes, is_channels_first=work.is_channels_first)
     return implicit_gemm_us(arch, problem.M, problem.N, work.window, channels, problem.input_dtype)
 
 

@@ -23,6 +23,10 @@ def implicit_us(M: int = 32768, N: int = 640, window: int = 9, channels: int = 3
     return implicit_gemm_us(H200, M, N, window, channels, dtype)
 
 
+def few_us(M: int, N: int, K: int, window: int, *, is_channels_first: bool = False) -> float:
+    return few_channels_us(H200, M, N, K, window, is_channels_first=is_channels_first)
+
+
 def test_waves_of_tiles() -> None:
     """As many tiles as SMs, and one row more: another wave."""
     rows = 128 * H200.num_sms
@@ -45,10 +49,11 @@ def test_large_ones_come_close_to_the_peak() -> None:
 
 
 def test_first_layers() -> None:
-    assert has_few_channels_on_cuda_cores(48)
-    assert not has_few_channels_on_cuda_cores(147)
-    assert few_channels_us(H200, 1, 768, 768, 256) == few_channels_us(H200, 128, 768, 768, 256)
-    small, large = (few_channels_us(H200, M, 64, 147, 49) for M in (1 << 20, 1 << 21))
+    for M, K, is_first, expected in ((1 << 20, 48, False, True), (1 << 20, 147, True, False), (1024, 147, True, True),
+                                     (1024, 147, False, False)):  # fmt: skip
+        assert has_few_channels_on_cuda_cores(M, 64, K, is_channels_first=is_first) is expected
+    assert few_us(1, 768, 768, 256) == few_us(128, 768, 768, 256)
+    small, large = (few_us(M, 64, 147, 49) for M in (1 << 20, 1 << 21))
     assert large == pytest.approx(2 * small, rel=0.02)
 
 
@@ -75,7 +80,9 @@ def timed() -> list[tuple[str, float, float]]:
             predicted_us = depthwise_us(H200, M * filters, window, is_channels_first=layout == "nchw")
             found.append(("depthwise", sum(main), predicted_us))
         elif channels < 8:
-            found.append(("few", sum(main), few_channels_us(H200, M, filters, window * channels, window)))
+            found.append(
+                ("few", sum(main), few_us(M, filters, window * channels, window, is_channels_first=layout == "nchw"))
+            )
         elif groups == 1 and edge > 1:
             found.append(("window", sum(main), implicit_gemm_us(H200, M, filters, window, channels, DType.BF16)))
     return found

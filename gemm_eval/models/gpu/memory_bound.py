@@ -211,11 +211,23 @@ _TILES = ((256, 128, 1.6, 0.95), (128, 128, 1.0, 1.0), (128, 64, 0.7, 1.2), (64,
 _FEW_TILE_M, _FEW_CTAS = 128, 2
 _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 """Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
-_MAX_CUDA_CORE_K, _CUDA_CORE_FRAC, _CUDA_CORE_N = 64, 0.3, 64
+_FEW_ALONE_CYCLES, _FEW_ALONE_FRAC = 570.0, 2 / 3
+"""Likewise, where tiles are at most this share of the SMs: 0.55 of them were timed so, and 0.82 were not."""
+_MAX_CUDA_CORE_K, _MAX_CUDA_CORE_M, _MAX_CUDA_CORE_N = 64, 1 << 14, 256
+"""Of larger K, CUDA cores take channels first alone, of no more positions and filters than these."""
+_CUDA_CORE_TILE = 32
+_CUDA_CORE_START_CYCLES, _CUDA_CORE_TILE_CYCLES, _CUDA_CORE_K_CYCLES, _CUDA_CORE_ALONE_CYCLES = (
+    1800.0,
+    460.0,
+    25.0,
+    145.0,
+)
+"""Before the first tile; of an SM for each tile, and for each place and channel of it; of a CTA alone for these."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 0.175
 _LAST_CYCLES, _LAST_TAP_CYCLES = 3700.0, 0.046
+_TILED_CYCLES = 0.8
 """Of an SM, for each output of a depthwise convolution and each place of its window."""
 
 
@@ -237,30 +249,38 @@ def implicit_gemm_us(arch: GpuSpec, M: int, N: int, window: int, channels: int, 
     return arch.graph_node_us + _START_CYCLES / per_us + min(times)
 
 
-def has_few_channels_on_cuda_cores(K: int) -> bool:
-    """Whether cuDNN takes no tensor cores for a first layer, of K = window x channels."""
-    return K <= _MAX_CUDA_CORE_K
+def has_few_channels_on_cuda_cores(M: int, N: int, K: int, *, is_channels_first: bool) -> bool:
+    """Say whether cuDNN takes no tensor cores for a first layer, of K = window x channels."""
+    return K <= _MAX_CUDA_CORE_K or (is_channels_first and M <= _MAX_CUDA_CORE_M and N <= _MAX_CUDA_CORE_N)
 
 
-def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int) -> float:
+def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int, *, is_channels_first: bool) -> float:
     """Return the time of a first layer, whose channels are less than 16 bytes, in microseconds."""
     per_us = cycles_per_us(arch.boost_clock_ghz)
-    if has_few_channels_on_cuda_cores(K):
-        rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * per_us * _CUDA_CORE_FRAC
-        columns = math.ceil(N / _CUDA_CORE_N) * _CUDA_CORE_N
-        return arch.graph_node_us + FLOP_PER_MAC * M * columns * K / rate
+    if has_few_channels_on_cuda_cores(M, N, K, is_channels_first=is_channels_first):
+        tiles = math.ceil(M / _CUDA_CORE_TILE) * math.ceil(N / _CUDA_CORE_TILE)
+        busy = tiles / arch.num_sms * (_CUDA_CORE_TILE_CYCLES + K * _CUDA_CORE_K_CYCLES)
+        cycles = _CUDA_CORE_START_CYCLES + max(busy, K * _CUDA_CORE_ALONE_CYCLES)
+        return arch.graph_node_us + cycles / per_us
     tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= N else max(_FEW_CYCLES)
     tiles = math.ceil(M / _FEW_TILE_M) * math.ceil(N / tile_n)
-    waves = max(1.0, tiles / (_FEW_CTAS * arch.num_sms))
-    return arch.graph_node_us + waves * window * _FEW_CYCLES[tile_n] / per_us
+    step_cycles = max(_FEW_ALONE_CYCLES, tiles / (_FEW_CTAS * arch.num_sms) * _FEW_CYCLES[tile_n])
+    if tiles > arch.num_sms * _FEW_ALONE_FRAC:
+        step_cycles = max(step_cycles, _FEW_CYCLES[tile_n])
+    return arch.graph_node_us + window * step_cycles / per_us
 
 
-def depthwise_us(arch: GpuSpec, num_outputs: int, window: int, *, is_channels_first: bool) -> float:
+def depthwise_us(
+    arch: GpuSpec, num_outputs: int, window: int, *, is_channels_first: bool, is_tiled: bool = False
+) -> float:
     """Return the time of a depthwise convolution, in microseconds.
 
-    With channels first it is a kernel of PyTorch's, a thread for each output; else cuDNN's for channels side by side.
+    With channels first it is a kernel of PyTorch's, a thread for each output, or cuDNN's that keeps planes in shared
+    memory (`is_tiled`); else cuDNN's for channels side by side.
     """
     per_us = cycles_per_us(arch.boost_clock_ghz)
+    if is_tiled:
+        return arch.graph_node_us + num_outputs * _TILED_CYCLES / arch.num_sms / per_us
     if not is_channels_first:
         cycles = _LAST_CYCLES + num_outputs * window * _LAST_TAP_CYCLES / arch.num_sms
     elif window in _BUILT_WINDOWS:
