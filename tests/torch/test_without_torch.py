@@ -6,19 +6,18 @@ import pytest
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem, load_arch
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
     UNPRICED,
     Access,
     Call,
     ConvolutionWork,
     Domain,
-    Kernel,
     Role,
     Trace,
     UnpricedWork,
     VectorGemmWork,
     dealt,
-    kernels_of,
     work_flop,
 )
 from gemm_eval.torch.price import ModulePrices, find_levers
