@@ -158,7 +158,7 @@ def show(folder: Path, arch: str) -> None:
 
 def works_of(case: Case) -> list[Any]:
     """Return what a call is for the models, kernel by kernel."""
-    from gemm_eval.torch.graph import kernels_of
+    from gemm_eval.torch.fusion import kernels_of
     from gemm_eval.torch.recorder import Recorder, current_precision
     from gemm_eval.transformer import MemoryWork
 

@@ -16,7 +16,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.evaluate_module import Arch, arch_of_name, arguments_of, evaluator_of
 from gemm_eval.torch.functions import functions_caught, replaced
-from gemm_eval.torch.graph import kernels_of
+from gemm_eval.torch.fusion import kernels_of
 from gemm_eval.torch.price import assemble, price_kernels
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.render import Comparison, MeasuredOperation

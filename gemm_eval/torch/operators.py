@@ -13,13 +13,14 @@ from gemm_eval.models.gpu import has_few_channels_on_cuda_cores
 from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, has_channels_last, layout_work, vector_work
 from gemm_eval.torch.graph import (
     DEALT,
+    ConvolutionLayout,
     ConvolutionWork,
     EfficientAttentionWork,
     UnpricedWork,
     Work,
     dealt,
     work_flop,
-)  # fmt: skip
+)
 from gemm_eval.transformer import AttentionWork, GemmWork
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_GROUPS, AttentionProblem, GemmProblem
@@ -183,6 +184,18 @@ def _conv_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, tran
     if transposed:
         return groups, batch * math.prod(x.shape[sides:]), weight.shape[0] // groups, weight.shape[1] * window
     return groups, batch * math.prod(out_shape[sides:]), weight.shape[1] * window, weight.shape[0] // groups
+
+
+def convolution_layout(name: str, args: Sequence[Any]) -> ConvolutionLayout | None:
+    """Return the sizes and order in memory of a convolution forward, not transposed; None: it is none."""
+    if name not in _CONVOLUTIONS or name == "cudnn_convolution" or bool(args[6]):
+        return None
+    x, weight, bias = args[:3]
+    filters, channels, *window = map(int, weight.shape)
+    return ConvolutionLayout(
+        filters, channels, math.prod(window), int(args[8]) > 1 and channels > 1, len(window) == 2, bias is not None,
+        has_channels_last(x), has_channels_last(weight),
+    )  # fmt: skip
 
 
 def _implicit_works(

@@ -15,19 +15,18 @@ from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, 
 from gemm_eval.estimate import Price, Prices, price_of
 from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
+from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
     CTA_ELEMENTS,
     DEALT,
     UNPRICED,
     ConvolutionWork,
     EfficientAttentionWork,
-    Kernel,
     Role,
     Trace,
     UnpricedWork,
     Work,
     dealt,
-    kernels_of,
     work_flop,
 )
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, build_tree
@@ -234,8 +233,9 @@ def assemble(
     trace: Trace, evaluator: GEMMEvaluator, fusion: str, attention_library: str | None, steps: Sequence[MemoryWork] = ()
 ) -> ModulePrediction:
     """Return what a trace takes, fused as for `kernels_of`; `steps` are kernels of an optimizer, after everything."""
-    is_gpu = isinstance(evaluator.arch, GpuSpec)
-    kernels = price_kernels(kernels_of(trace, fusion, is_gpu=is_gpu), evaluator, attention_library, steps)
+    arch = evaluator.arch
+    options = {"num_sms": arch.num_sms} if isinstance(arch, GpuSpec) else {"is_gpu": False}
+    kernels = price_kernels(kernels_of(trace, fusion, **options), evaluator, attention_library, steps)
     operations = [operation for kernel in kernels for operation in kernel]
     return build_tree(operations, trace.modules, evaluator, fusion, attention_library)
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.eager_mode import Operation, eager_works
+from gemm_eval.torch.eager_mode import Operation, eager_works, has_channels_last
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork, Work
-from gemm_eval.torch.operators import Precision, library_works
+from gemm_eval.torch.operators import Precision, convolution_layout, library_works
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
@@ -345,7 +345,8 @@ class Recorder(TorchDispatchMode):
         reads, writes = self._accesses(facts, full, inputs, outputs)
         num_out = max(tensor.numel() for tensor in outputs)
         if works is not None:
-            return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, works, eager)
+            layout = convolution_layout(facts.name, full)
+            return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, works, eager, layout)
         num_in = max((_num_seen(tensor) for tensor in inputs), default=0)
         result = role_of(facts.name, facts.tags, full, num_in, num_out)
         if result is None:
@@ -357,7 +358,8 @@ class Recorder(TorchDispatchMode):
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
-        return Call(facts.full_name, path, phase, role, domain, reads, writes, eager=eager)
+        is_last = has_channels_last(inputs[0]) if inputs else False
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last)
 
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]

@@ -364,7 +364,12 @@ _KERNELS = {
     "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
     "torch_sort_pass": _of_torch(6, 2, 256),
     "torch_bilinear": _of_torch(1, 0, 32, (0.3, 0.05)),  # a thread for a position in all images and channels
-    "inductor_rows": _of_torch(1, 0, 32, (0, 0.07)),  # what torch.compile makes of a norm, a softmax, sums of rows
+    # kernels of torch.compile (torch/compiled_mode.py)
+    "inductor_map": _of_torch(0, 0, 32, (0, 0.11)),
+    "inductor_columns": _of_torch(0.6, 0, 32, (0, 0.14)),
+    "inductor_rows": _of_torch(0.6, 0, 32, (0, 0.17)),  # a norm, a softmax, sums of rows that a CTA holds
+    "inductor_long_rows": _of_torch(2, 0, 32, (0, 0.28)),  # rows that it reads in pieces, twice if it writes them
+    "inductor_long_softmax": _of_torch(2, 0, 32, (0, 0.42)),
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)

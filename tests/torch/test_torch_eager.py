@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 from gemm_eval.torch import eager_mode, predict_module  # noqa: E402
+from gemm_eval.torch.fusion import kernels_of  # noqa: E402
 from gemm_eval.torch.graph import (  # noqa: E402
     ConvolutionWork,
     Work,
-    kernels_of,
 )
 from gemm_eval.torch.recorder import Recorder, current_precision  # noqa: E402
 from gemm_eval.transformer import MemoryWork  # noqa: E402

@@ -6,6 +6,8 @@ import pytest
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem, load_arch
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.torch.compiled_mode import num_splits
+from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
     UNPRICED,
     Access,
@@ -13,12 +15,10 @@ from gemm_eval.torch.graph import (
     ConvolutionWork,
     Domain,
     EfficientAttentionWork,
-    Kernel,
     Role,
     Trace,
     UnpricedWork,
     dealt,
-    kernels_of,
     work_flop,
 )
 from gemm_eval.torch.price import ModulePrices, find_levers
@@ -248,7 +248,19 @@ def test_sums_over_other_rows_are_other_kernels() -> None:
         call("rows", Role.REDUCTION, "x", "1", BIG, ROWS, **{"1": 2 * ROWS}),
         call("columns", Role.REDUCTION, "x", "2", BIG, ROWS, is_inner=False, **{"2": 2 * ROWS}),
     ]
-    assert [kernel for kernel, *_ in fused(calls, "x 1 2")] == ["rows", "columns"]
+    assert [kernel for kernel, *_ in fused(calls, "x 1 2")] == ["rows", "columns", "columns"]  # in parts
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "is_inner", "splits"),
+    [(56, 129024, False, 1008), (56, 1008, False, 8), (112, 896, False, 7),
+     (72, 1994496, False, 974), (72, 974, False, 8), (60, 443904, True, 10), (1, 39068160, True, 527),
+     (448, 16128, True, 1)],
+)  # fmt: skip
+def test_sums_are_split_as_in_code_that_inductor_made_for_an_h100(
+    rows: int, width: int, is_inner: bool, splits: int
+) -> None:
+    assert num_splits(rows, width, 132, is_inner=is_inner) == splits
 
 
 def test_sums_of_the_same_rows_read_once() -> None:

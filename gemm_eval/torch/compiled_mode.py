@@ -1,0 +1,183 @@
+"""Calls of a trace as Inductor lowers them on a GPU, and the kernels it makes of them. TORCH.md, "Kernels".
+
+The rules are those of torch/_inductor: `num_splits` (ir.py), `reduction_split_factor` and
+`should_use_persistent_reduction` (choices.py), `decide_layout_opt` (graph.py), `convolution` (kernel/conv.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gemm_eval.torch.graph import (
+    CTA_ELEMENTS,
+    Access,
+    Call,
+    ConvolutionLayout,
+    ConvolutionWork,
+    Domain,
+    Role,
+    Trace,
+)
+from gemm_eval.transformer import MemoryWork
+
+MAP, COLUMNS, ROWS, LONG_ROWS, LONG_SOFTMAX = (
+    "inductor_map", "inductor_columns", "inductor_rows", "inductor_long_rows", "inductor_long_softmax",
+)  # fmt: skip
+"""Names of Inductor's kernels in the memory-bound model."""
+
+_BIAS_LOOP = "torch_offsets"  # the kernel of eager mode that adds a bias
+_MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
+_WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
+_LEAST_SPLIT, _MOST_SPLIT = 32, 512  # elements of a thread
+_UNSPLIT_ROW = 8192
+_MANY_SUMS = 64  # for each SM: beyond, no sum is split
+_COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
+_STATISTICS_BYTES = 8  # mean and variance of a row
+_NODES_OF_CALL, _MAX_NODES = 3, 300  # of Inductor's graph for a call; and for a convolution, to change layouts
+_SMALL_CHANNELS = 64
+_GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
+"""Inductor's weights of the operations of convolutions with channels last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A trace as Inductor sees it; `sums_of` has the call of the sums that a call reads and never fuses with."""
+
+    trace: Trace
+    sums_of: dict[int, int]
+
+
+def lower(trace: Trace, num_sms: int) -> Lowered:
+    """Return a trace with norms, long sums and convolutions as the calls that Inductor makes of them."""
+    calls: list[Call] = []
+    sums_of: dict[int, int] = {}
+    is_last = _has_channels_last(trace.calls)
+    made: set[int] = set()
+    numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
+    for call in trace.calls:
+        if call.role is Role.REDUCTION and "backward" not in call.name:
+            stages = list(_stages(call, num_sms, numbers))
+            calls += stages
+            if stages[-1].role is Role.ELEMENTWISE:
+                sums_of[len(calls) - 1] = len(calls) - len(stages)
+        elif call.layout is not None:
+            calls += _convolution(call, call.layout, is_last, made, numbers)
+        else:
+            calls.append(call)
+        made |= {access.buffer for access in call.writes}
+    return Lowered(replace(trace, calls=calls), sums_of)
+
+
+def _stages(call: Call, num_sms: int, numbers: Iterator[int]) -> Iterator[Call]:
+    """Yield the sums of a reduction, in parts where rows are few, and what a norm does with them for each element."""
+    domain, reads = call.domain, call.reads
+    is_norm = "group_norm" in call.name or "batch_norm" in call.name
+    rows, width = domain.rows or 1, domain.width
+    is_inner = domain.is_inner and not (is_norm and call.is_channels_last)
+    can_split = is_norm or not any(word in call.name for word in ("norm", "softmax", "arg"))
+    while can_split and (splits := num_splits(rows, width, num_sms, is_inner=is_inner)) > 1:
+        part = Access(next(numbers), rows * splits * _STATISTICS_BYTES)
+        part_domain = Domain(rows * width, rows * splits, is_inner)
+        yield replace(call, domain=part_domain, reads=reads, writes=(part,), eager=())
+        reads, width = (part,), splits
+    last = Domain(rows * width, rows, is_inner)
+    if not is_norm:
+        yield replace(call, domain=last, reads=reads, eager=())
+        return
+    sums = Access(next(numbers), rows * _STATISTICS_BYTES)
+    yield replace(call, domain=last, reads=reads, writes=(sums,), eager=())
+    yield replace(call, role=Role.ELEMENTWISE, domain=Domain(domain.num_elements), reads=(*call.reads, sums), eager=())
+
+
+def num_splits(rows: int, width: int, num_sms: int, *, is_inner: bool) -> int:
+    """Return in how many parts Inductor adds up each of `rows` sums of `width` elements; 1: in one kernel."""
+    if rows > 1 and (width <= _LEAST_SPLIT or rows >= num_sms * _MANY_SUMS):
+        return 1
+    is_inner = is_inner or rows == 1
+    if is_inner and (rows >= 2 * num_sms or width <= _UNSPLIT_ROW):
+        return 1
+    num_threads, sm_threads = _WARP * _NUM_WARPS, num_sms * _SM_THREADS
+    together = num_threads if is_inner else _COLUMN_LOADS
+    if rows * width <= _LEAST_SPLIT * sm_threads:
+        return -(-width // (_LEAST_SPLIT * together))
+    if rows * width < _MOST_SPLIT * sm_threads:
+        blocks = sm_threads // (2 * num_threads if is_inner else num_threads)
+        blocks = -(-blocks // (rows if is_inner else -(-rows // _COLUMN_BLOCK)))
+        size, tolerance = -(-width // (together * blocks)), 30 if is_inner else 20
+    else:
+        size, tolerance = _MOST_SPLIT, 50
+    even = _nearest_divisor(width, size)
+    size = max(even, _LEAST_SPLIT) if abs(even - size) < tolerance else size
+    return -(-width // (size * together))
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return min((*small, *(number // part for part in small)), key=lambda part: abs(part - wanted))
+
+
+def _has_channels_last(calls: Sequence[Call]) -> bool:
+    """Say whether Inductor changes convolutions to channels last."""
+    convolutions = [(call.layout, call.works[0]) for call in calls if call.layout is not None]
+    if not convolutions or len(calls) * _NODES_OF_CALL >= _MAX_NODES * len(convolutions):
+        return False
+    layouts = [layout for layout, _ in convolutions]
+    if any(call.phase == "backward" for call in calls):
+        return not (
+            any(layout.is_grouped or _is_narrowing(layout) for layout in layouts) or all(map(_is_small, layouts))
+        )
+    total = weighted = 0.0
+    for layout, work in convolutions:
+        flop = work.problem.flop if isinstance(work, ConvolutionWork) else 0
+        is_kind = layout.is_grouped, _is_small(layout), _is_narrowing(layout), True
+        weights = _GROUPED, _SMALL, _NARROWING, _OTHER
+        total += flop
+        weighted += flop * next(weight for weight, is_it in zip(weights, is_kind, strict=True) if is_it)
+    return weighted <= total
+
+
+def _is_small(layout: ConvolutionLayout) -> bool:
+    return max(layout.filters, layout.group_channels) <= _SMALL_CHANNELS
+
+
+def _is_narrowing(layout: ConvolutionLayout) -> bool:
+    return layout.filters * 2 <= layout.group_channels and layout.window > 1
+
+
+def _convolution(
+    call: Call, layout: ConvolutionLayout, is_last: bool, made: set[int], numbers: Iterator[int]
+) -> Iterator[Call]:
+    """Yield a convolution and the sum of its bias, which fuses with what follows; weights change layout each time."""
+    works, reads = list(call.works), call.reads
+    if layout.is_image and is_last and not layout.has_last_weight:
+        copied = [reads[1]] if layout.window > 1 and layout.group_channels > 1 else []
+        if reads[0].buffer not in made and not layout.has_last_input:
+            copied.append(reads[0])
+        works = [*(map_work(each.num_bytes, each.num_bytes, each.num_bytes // 2) for each in copied), *works]
+    elif not layout.has_last_weight and call.eager:
+        works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what == _BIAS_LOOP)]
+    if not layout.has_bias:
+        yield replace(call, works=tuple(works))
+        return
+    result = Access(next(numbers), call.writes[0].num_bytes)
+    yield replace(call, works=tuple(works), reads=reads[:2], writes=(result,))
+    yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
+
+
+def map_work(read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
+    """Return a kernel of Inductor that goes over elements."""
+    return MemoryWork(MAP, read_bytes, write_bytes, -(-num_elements // CTA_ELEMENTS), CTA_ELEMENTS)
+
+
+def compiled_work(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return the kernel that Inductor makes of some calls."""
+    sums = next((call for call in calls if call.role is Role.REDUCTION), None)
+    if sums is None:
+        return map_work(read_bytes, write_bytes, max(call.domain.num_elements for call in calls))
+    rows, width = max(1, sums.domain.rows or 1), sums.domain.width
+    what = ROWS if sums.domain.is_inner else COLUMNS
+    if sums.domain.is_inner and width > _MAX_HELD:
+        what = LONG_SOFTMAX if any("softmax" in call.name for call in calls) else LONG_ROWS
+    return MemoryWork(what, read_bytes, write_bytes, rows, max(1, width))
