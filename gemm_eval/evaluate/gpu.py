@@ -32,6 +32,7 @@ from gemm_eval.models.gpu import (
     calibration_stamp,
     check_options,
     coefficients_for,
+    corrected_as,
     default_grouped_library,
     default_library,
     has_sms_of,
@@ -207,6 +208,7 @@ class GpuBackend(Backend):
             options = options._replace(quantize_from=str(DType.BF16))
         question = question_of(kind.types, options)
         base = preset_of(self.arch)
+        family = corrected_as(family) if is_corrected else family
         if is_corrected and base is not None:
             near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
             if near is not None and (not self._is_preset or question_of(kind.types, near) != question):
@@ -348,7 +350,7 @@ class GpuBackend(Backend):
 
     def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
         """Name the GPU and the states in which the timings were taken that correct an answer."""
-        asked = RunOptions(**options)
+        asked, home = RunOptions(**options), (home[0], corrected_as(home[1]))
         near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
         sibling = coefficients_for(self.arch, *home)[1].gpu or self.arch.name
         where = "this GPU" if sibling == self.arch.name else f"{sibling}, its sibling,"

@@ -58,7 +58,7 @@ def select_config(
     types = problem.types
     if library is None and W4A16_SIZES.takes(*problem.sizes[1:]) and has_w4a16_kernels(spec, types):
         library = OURS
-    options = run_options(library, l2, clock)
+    options = run_options(library, l2, clock, correction=True if library == OURS else None)
     key = id(spec), types, options
     known = _packed.get(key)
     if known is None:

@@ -6,6 +6,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.calibration import (
+        ALL_OURS,
         COVERAGE_FRAC,
         REGIMES_OF_M,
         Calibration,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         calibration_path,
         calibration_stamp,
         coefficients_for,
+        corrected_as,
         fit_intervals,
         has_sms_of,
         interval_of,
@@ -150,26 +152,25 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __all__ = [
-    "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "COEFFICIENTS", "COVERAGE_FRAC", "FEATURES",
+    "ALL_OURS", "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "COEFFICIENTS", "COVERAGE_FRAC", "FEATURES",
     "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE", "LEAF", "LIBRARIES", "LOAD_BYTES",
-    "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "OTHER_KERNELS", "OURS", "RASTER_CODE",
-    "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K", "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM",
-    "Calibration", "CalibrationFile", "Carried", "Coefficient", "Correction", "CorrectionData", "CorrectionErrors",
-    "ErrorFigures", "Features", "GpuCost", "HeldOut", "Interval", "Joined", "LayerShape", "LearnedCorrection",
-    "Library", "LoadRules", "Origin", "Packed", "PackedCorrection", "PackedTrees", "Quantization", "RegimeInterval",
-    "Region", "Shortage", "Spread", "Times", "Trees", "answers_for", "apply_trees", "calibration_path",
-    "calibration_stamp", "candidate_row", "carry", "check_config", "check_options", "check_plain_library",
-    "coefficients_for", "correct", "correction_path", "default_grouped_library", "default_layer_library",
-    "default_library", "depthwise_us", "describe", "few_channels_us", "find_correction", "fit_intervals",
-    "has_few_channels_on_cuda_cores", "has_sms_of", "implicit_gemm_us", "interval_carried", "interval_for",
-    "interval_of", "interval_of_defaults", "interval_of_error", "is_preset", "join_packed", "launched_resources",
-    "layer_answers", "layer_features", "layer_libraries", "layer_terms", "learned_path", "least_shortage",
-    "library_of", "library_of_family", "list_needs", "load_bytes_of", "load_calibration", "load_correction",
-    "load_rules", "loads_of", "matching_learned", "nearest_corrected", "pack_bound_columns", "pack_coefficients",
-    "pack_correction", "pack_gpu", "pack_kernels", "pack_limits", "pack_no_kernels", "pack_trees",
-    "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest", "preset_of",
-    "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default", "say_tiles", "split_by_size",
-    "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
+    "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M",
+    "SMOOTH_FEATURES", "STREAM_K", "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration",
+    "CalibrationFile", "Carried", "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "ErrorFigures",
+    "Features", "GpuCost", "HeldOut", "Interval", "Joined", "LayerShape", "LearnedCorrection", "Library", "LoadRules",
+    "Origin", "Packed", "PackedCorrection", "PackedTrees", "Quantization", "RegimeInterval", "Region", "Shortage",
+    "Spread", "Times", "Trees", "answers_for", "apply_trees", "calibration_path", "calibration_stamp", "candidate_row",
+    "carry", "check_config", "check_options", "check_plain_library", "coefficients_for", "correct", "corrected_as",
+    "correction_path", "default_grouped_library", "default_layer_library", "default_library", "depthwise_us",
+    "describe", "few_channels_us", "find_correction", "fit_intervals", "has_few_channels_on_cuda_cores", "has_sms_of",
+    "implicit_gemm_us", "interval_carried", "interval_for", "interval_of", "interval_of_defaults", "interval_of_error",
+    "is_preset", "join_packed", "launched_resources", "layer_answers", "layer_features", "layer_libraries",
+    "layer_terms", "learned_path", "least_shortage", "library_of", "library_of_family", "list_needs", "load_bytes_of",
+    "load_calibration", "load_correction", "load_rules", "loads_of", "matching_learned", "nearest_corrected",
+    "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels", "pack_limits",
+    "pack_no_kernels", "pack_trees", "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to",
+    "physics_digest", "preset_of", "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default",
+    "say_tiles", "split_by_size", "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -390,15 +390,22 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
     sets = [timings for timings in sets if timings.library == library]
     if not sets:
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
-    for result in corrections.calibrate_correction(spec, library, family, sets, seed=seed):
+    yield from written(folder, corrections.calibrate_correction(spec, library, family, sets, seed=seed))
+
+
+def written(folder: Path, results: Iterable[corrections.FittedCorrection]) -> Iterator[Fitted]:
+    """Yield corrections of GEMMs as the command prints them and writes them to a folder."""
+    for result in results:
         learned = result.correction
         verdict = "on" if learned.is_on else "off: not better in every regime, or too few pairs"
-        title = f"{library} {family} on {learned.gpu}, {learned.question}: MAPE {learned.folds}; {verdict}"
-        table = report.report_table(("rows of", "rows", "model", "corrected"), title, 1)
+        name = f"{learned.library} {learned.family} on {learned.gpu}, {learned.question}"
+        table = report.report_table(
+            ("rows of", "rows", "model", "corrected"), f"{name}: MAPE {learned.folds}; {verdict}", 1
+        )
         named = [(item.regime, item) for item in learned.errors] + [(item.data, item) for item in learned.data]
-        for name, item in named:
+        for label, item in named:
             percents = (item.physics_mape_percent, item.corrected_mape_percent)
-            table.add_row(name, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
+            table.add_row(label, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
         yield Fitted(folder / f"{_name_of(learned)}.yaml", result.write, (table,))
 
 
