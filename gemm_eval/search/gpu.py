@@ -93,10 +93,10 @@ def find_best_config_many(
     is_batch = ~layouts.is_grouped(len(sizes))
     sizes, layouts = without_lone_groups(sizes, layouts)
     chosen, place_of = model.split_by_size(packed, type_of, sizes)
-    for index, kernels in enumerate(chosen):
-        if kernels.is_ranked:
+    for index, ranked in enumerate(chosen):
+        if ranked.is_ranked:
             rows = np.flatnonzero((place_of == index) & is_batch & (sizes[:, 0] == 1))
-            run_in_chunks(partial(_search_corrected, kernels, sizes, rows, out), len(rows), on_progress)
+            run_in_chunks(partial(_search_corrected, ranked, sizes, rows, out), len(rows), on_progress)
             place_of[rows] = -1
     for is_ours in (False, True):
         some = [index for index, kernels in enumerate(chosen) if kernels.is_ours is is_ours]

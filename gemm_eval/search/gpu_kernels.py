@@ -18,7 +18,7 @@ from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTer
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
 
-NEAR_CONFIGS, NEAR_RATIO = 8, 1.03
+NEAR_CONFIGS, NEAR_RATIO = 4, 1.03
 """Most configs of a GEMM that a learned correction ranks, and times the least latency by the terms that they may take:
 more of either change no choice of held-out GEMMs for the better."""
 
@@ -162,13 +162,15 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             counts = find_best(
                 p, candidates, columns, 0, len(candidates), c, t, splits, bounds, NEAR_RATIO, us, which
             )  # fmt: skip
-            for index in range(min(counts.num, 1) + counts.num):  # the best again at last
-                near = index if index < counts.num else best
+            for turn in range(counts.num + 1):  # the best by the terms last, and what beats it once more
+                near = counts.num - 1 - turn if turn < counts.num else best
+                if turn == counts.num and best == 0:
+                    break
                 row = candidates[which[near, 0]]
                 cost = config_cost(p, row, c[row["coefficient_set"]], t, which[near, 1], BEST_RASTER)
                 write_record(p, row, t, which[near, 1], cost, record)
                 correct_record(record, 1, M, K, N, nodes, roots, pairs, limit, x)
-                if record["latency_us"] < least_us:
+                if record["latency_us"] <= least_us:
                     least_us, best = record["latency_us"], near
             if counts.num > 0:
                 record["correction_factor"] = record["latency_us"] / us[0]

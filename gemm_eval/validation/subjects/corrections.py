@@ -33,7 +33,7 @@ _HOW: dict[str, Any] = {
 }  # fmt: skip
 _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
 _OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
-_OF_CONFIGS: dict[str, Any] = {"max_iter": 100, "learning_rate": 0.11}  # of rows that are configs
+_OF_CONFIGS: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.15}  # of rows that are configs
 
 
 def can_learn() -> bool:
