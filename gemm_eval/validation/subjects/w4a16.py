@@ -257,9 +257,9 @@ class CorrectedModel:
         for kind in _kinds_of(timings.frame)[0]:
             question = gpu_model.question_of(*kind)
             committed = gpu_model.find_correction(arch, gpu_model.OURS, gpu_model.ALL_OURS, question, _VERSION)
-            if committed is not None and committed[1] is not None:
-                (item, trees), bounds = committed, (committed[0].min_log_factor, committed[0].max_log_factor)
-                learned[question] = corrections.Learned(trees, item.region, bounds)
+            if committed is not None and (trees := committed[1]) is not None:
+                bounds = committed[0].min_log_factor, committed[0].max_log_factor
+                learned[question] = corrections.Learned(trees, committed[0].region, bounds)
         return cls(W4A16Model.as_it_is(arch)[0], frozenset(learned), learned)
 
     def fit(self, *train: Timings) -> CorrectedModel:
@@ -291,7 +291,8 @@ class CorrectedModel:
         (kinds, number_of), records = _kinds_of(rows.frame), self.physics.records(rows)
         for number, (kind, question) in enumerate(zip(kinds, _questions(kinds).tolist(), strict=True)):
             if (learned := self.learned.get(question)) is not None:
-                packed = gpu_model.pack_correction(self.physics.arch, *kind, *learned)
+                types, options = kind
+                packed = gpu_model.pack_correction(self.physics.arch, types, options, *learned)
                 some = np.flatnonzero(number_of == number)
                 gpu_model.correct(records.view(gpu_model.KERNEL_COST_DTYPE), some, rows.sizes, *packed)
         us, corrected_us = records["physics_us"], records["latency_us"]
@@ -470,8 +471,7 @@ def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | No
     if not files:
         fit_on, held_back = (list_w4a16_tables(arch.name, is_held_back=value) for value in (False, True))
     if is_fit is None:
-        origins = (gpu_model.coefficients_for(arch, "gemm-eval", family)[1] for family in W4A16_FAMILIES)
-        is_fit = all(origin.is_calibrated for origin in origins)
+        is_fit = gpu_model.coefficients_for(arch, gpu_model.OURS, gpu_model.ALL_OURS)[1].is_calibrated
     return (fit_on, held_back) if is_fit else ([], fit_on + held_back)
 
 
