@@ -48,7 +48,7 @@ def print_errors(gpu: str) -> None:
     for table in tables(gpu):
         coefficients = attention.attention_coefficients(arch, table.library)
         costs = attention.attention_costs(arch, coefficients.values, table.rows, table.library)
-        answers = attention.attention_answers(arch, coefficients, table.rows, costs)
+        answers = attention.attention_answers(arch, table.library, table.rows, costs)
         us = costs.latency_us * answers.factor
         rows.append((f"{table.library} {table.phase}", table.measured_us, us, *answers.ends_us(us)))
     for timings in list_timings(gpu, has_held_back=True):

@@ -18,7 +18,7 @@ from gemm_eval.arch import (
     Provenance,
     Published,
 )
-from gemm_eval.models.gpu import COEFFICIENTS, MOE_LAYER, Calibration, Coefficient, ErrorFigures, RegimeInterval
+from gemm_eval.models.gpu import COEFFICIENTS, MOE_LAYER, Calibration, Coefficient, ErrorFigures, Spread
 from gemm_eval.models.gpu.attention.latent import LATENT_CONTEXT, SPLIT_LATENTS, WHOLE_LATENTS
 from gemm_eval.models.gpu.attention.rows import (
     CONTEXT,
@@ -40,7 +40,7 @@ MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "Multi-core chips": (MulticoreSpec, LibraryRules, LibraryPath),
     "GPUs": (GpuSpec, Interconnect),
     "What both have": (Published, Provenance),
-    "Calibrations": (MulticoreCalibration, MulticoreErrors, Calibration, ErrorFigures, RegimeInterval),
+    "Calibrations": (MulticoreCalibration, MulticoreErrors, Calibration, ErrorFigures, Spread),
 }
 """Models of files, by the section that they stand in."""
 

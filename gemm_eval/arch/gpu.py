@@ -193,6 +193,9 @@ class GpuSpec(BaseSpec):
     half2_ops_per_cycle: Positive = Field(description="lanes of two-wide fp16 add, multiply, FMA (two results each)")
     int32_ops_per_cycle: Positive = Field(description="lanes of 32-bit integer add, shift, lop3, prmt")
     conversion_ops_per_cycle: Positive = Field(description="lanes of conversion from integer to floating point")
+    exps_per_cycle: Positive = Field(
+        default=16.0, description="exponentials (CUDA C++ Programming Guide: 16 special functions of every generation)"
+    )
 
     # L2 and DRAM, whole chip
     l2_bytes: _Bytes = Field(description="L2 of all partitions together")

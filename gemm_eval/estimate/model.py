@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from multiprocessing import get_context
 from typing import Any, ClassVar
@@ -25,6 +25,7 @@ from gemm_eval.transformer import (
     GemmWork,
     ModelConfig,
     ModelMemory,
+    Operation,
     check_memory,
     largest_batch,
     load_model,
@@ -442,10 +443,21 @@ def _estimate_steps(
     steps = []
     for phase, batch, seq_len, new in sizes:
         asked = {"phase": phase, "batch_size": batch, "seq_len": seq_len, "new_tokens": new} | options
-        stages = [model_operations(config, stage=stage, **asked) for stage in range(options["pipeline_parallel"])]
+        stages = [_operations(config, stage=stage, **asked) for stage in range(options["pipeline_parallel"])]
         steps.append(((phase, batch, new, seq_len), stages))
     prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
     return [StepEstimate(*head, tuple(costs_of(prices, stage) for stage in stages)) for head, stages in steps]
+
+
+_cached_operations = lru_cache(maxsize=1024, typed=True)(model_operations)
+
+
+def _operations(config: ModelConfig, **asked: Any) -> tuple[Operation, ...]:
+    """Return `model_operations`, which other archs and points have too."""
+    try:
+        return _cached_operations(config, **asked)
+    except TypeError:  # an argument that has no hash, and no meaning either
+        return model_operations(config, **asked)
 
 
 def pipeline_us(chunk_us: Sequence[Sequence[float]]) -> float:

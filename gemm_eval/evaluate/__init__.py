@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         CORRECTION,
         chip_interval,
         interval_line,
+        shared_frac,
         source_of,
         sum_interval,
     )
@@ -33,7 +34,7 @@ __all__ = [
     "CHIPS", "CORRECTION", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator",
     "GEMMResult", "GEMMTable", "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "ProblemBatch", "Result",
     "RunArguments", "chip_coefficients", "chip_features", "chip_group", "chip_interval", "interval_line",
-    "memory_bounds", "progress_bar", "select_config", "source_of", "sum_interval", "w4a16_crossover",
+    "memory_bounds", "progress_bar", "select_config", "shared_frac", "source_of", "sum_interval", "w4a16_crossover",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

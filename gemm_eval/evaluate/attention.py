@@ -28,7 +28,6 @@ from gemm_eval.models.gpu.attention import (
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
     DEFAULT_ATTENTION,
-    EXPS_PER_CYCLE,
     attention_answers,
     attention_coefficients,
     attention_costs,
@@ -189,7 +188,7 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
     coefficients = attention_coefficients(arch, library)
     rows = attention_rows(problems)
     costs = attention_costs(arch, coefficients.values, rows, library)
-    answers = attention_answers(arch, coefficients, rows, costs)
+    answers = attention_answers(arch, library, rows, costs)
     # no correction goes below the data sheet
     least_us = np.minimum(costs.latency_us, [max(_roofs(arch, problem).values()) for problem in problems])
     latency_us = np.maximum(costs.latency_us * answers.factor, least_us)
@@ -252,7 +251,7 @@ def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
         is_narrow = problem.kv_type is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
         rate = arch.peak_tflop_per_s(DType.FP8 if is_narrow else problem.dtype)
         exps = problem.batch * problem.num_heads * problem.num_pairs
-        roofs["exp"] = exps / (EXPS_PER_CYCLE * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
+        roofs["exp"] = exps / (arch.exps_per_cycle * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
     else:
         rate = arch.peak_tflop_per_s(problem.dtype)
     return {"matrix": us_at_peak(problem.flop, rate)} | roofs

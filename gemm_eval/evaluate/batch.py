@@ -17,6 +17,7 @@ from gemm_eval.workload import (
     MAX_MACS,
     NO_LAYOUTS,
     GemmProblem,
+    GemmTypes,
     Layouts,
     RowGroups,
     check_row_groups,
@@ -184,10 +185,14 @@ def _read_problems(
     if places:
         sizes[places] = _read_tuples([items[place] for place in places], places)
         kind_of[places] = kinds.setdefault(make_kind(), len(kinds))
+    numbers: dict[tuple[GemmTypes, bool], int] = {}
     for place, item in enumerate(items):
         if isinstance(item, GemmProblem):
             sizes[place], row_groups[place] = item.sizes, item.row_groups
-            kind_of[place] = kinds.setdefault(kind_of_problem(item), len(kinds))
+            alike = item.types, item.is_grouped
+            if alike not in numbers:
+                numbers[alike] = kinds.setdefault(kind_of_problem(item), len(kinds))
+            kind_of[place] = numbers[alike]
     return ProblemBatch(sizes, kind_of, tuple(kinds), _groups_or_none(row_groups))
 
 

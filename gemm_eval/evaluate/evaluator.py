@@ -81,7 +81,7 @@ class GemmOptions(TypedDict, total=False):
     the default for 4-bit weights elsewhere, for block-scaled types and for fp8 on Ada and RTX Blackwell; int8 on Ampere
     and Ada, too) or ``"hypothetical"`` (weight-only kernels that nobody has written, the default for other narrow
     weights). Grouped GEMMs: see `GEMMEvaluator.evaluate_grouped`. ``"auto"``: the default; the options of the result
-    say which that is."""
+    say which that is. ``"cublas/13.1"``: a version, where timings tell versions apart (f16 on H200 and H100)."""
     l2: str | None
     """GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far as they
     fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits."""

@@ -17,16 +17,18 @@ from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import (
+    AS_PRESET,
     AUTO,
     BOUNDS,
+    ENGINES,
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
     OURS,
     TERMS,
-    Interval,
     LoadRules,
     Packed,
     calibration_stamp,
@@ -35,9 +37,13 @@ from gemm_eval.models.gpu import (
     corrected_as,
     default_grouped_library,
     default_library,
+    engine_kernel,
+    engine_library,
     has_sms_of,
     interval_carried,
+    interval_ends,
     interval_for,
+    interval_rows,
     is_preset,
     library_of,
     library_of_family,
@@ -47,8 +53,10 @@ from gemm_eval.models.gpu import (
     pack_gpu,
     preset_of,
     question_of,
+    regime_place,
     regime_places,
     say_default,
+    say_engine,
     unpack_config,
     unpack_gpu_cost,
 )
@@ -64,6 +72,9 @@ if TYPE_CHECKING:
     from gemm_eval.search import PlanOptions, SearchPlan
 
 
+Floats = npt.NDArray[np.float64]
+
+_CODE_BITS, _CODE_MASK = 16, 0xFFFF  # of several small numbers in one
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
 _DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
 # what a spec says about itself, and about other GPUs, does not change what a GEMM costs
@@ -82,9 +93,12 @@ class _Facts(NamedTuple):
     """Facts that answers of one kind share, for configs of one family."""
 
     rules: LoadRules
-    intervals: dict[int, Interval]  # by the bytes that rows start on
+    intervals: dict[int, Floats]  # by the bytes that rows start on, see `_find_interval`
     options: FrozenDict[str, Any]
     source: str
+
+
+_SIDES = np.array([-1.0, 1.0, -1.0, 1.0])  # of the columns of intervals: low, high
 
 
 class GpuBackend(Backend):
@@ -128,11 +142,21 @@ class GpuBackend(Backend):
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
+        if library in ENGINES:
+            library = self._of_engine(library, types, is_grouped)
         if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
             library = self._default_library(types, is_grouped)
         if asked.library == AUTO:
             asked = asked._replace(library=self._default_library(types, is_grouped))
+        elif asked.library in ENGINES:
+            asked = asked._replace(library=engine_library(asked.library, self.arch, types, is_grouped=is_grouped))
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
+
+    def _of_engine(self, engine: str, types: GemmTypes, is_grouped: bool) -> str | None:
+        try:
+            return engine_library(engine, self.arch, types, is_grouped=is_grouped)
+        except UnsupportedError:
+            return None
 
     def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
         return default_grouped_library(self.arch, types) if is_grouped else default_library(self.arch, types)
@@ -173,17 +197,16 @@ class GpuBackend(Backend):
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
-        family, is_corrected = cost.config.family, cost.is_corrected
-        facts = self._facts(problem.types, options, family, cost.is_calibrated, is_corrected)
+        family = cost.config.family
+        facts = self._facts(problem.types, options, family, cost.is_calibrated, cost.correction_factor != 1.0)
         load_bytes = _load_bytes(facts.rules, problem)
-        interval = facts.intervals.get(load_bytes)
-        if interval is None:
-            interval = self._interval(Kind(problem.types, options), family, load_bytes, is_corrected)
-            facts.intervals[load_bytes] = interval
+        logs = facts.intervals.get(load_bytes)
+        if logs is None:
+            logs = facts.intervals[load_bytes] = self._interval(Kind(problem.types, options), family, load_bytes)
         G, M, K, N = problem.sizes
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
-        low_frac, high_frac = interval.of_size(G, M, K, N)
+        low_frac, high_frac = interval_ends(regime_place(G, M, K, N), cost.correction_trust, logs)
         return GEMMResult(
             problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
             low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
@@ -195,25 +218,35 @@ class GpuBackend(Backend):
         )  # fmt: skip
 
     def _find_facts(
-        self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: bool, is_corrected: bool
+        self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: int, is_corrected: bool
     ) -> _Facts:
         rules, source = _load_rules(self.arch.sm_arch, Kind(types, options)), self._source(is_calibrated, is_corrected)
         return _Facts(rules, {}, _spelled(options, family), source)
 
-    def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
-        """Return the interval around answers of a kind, whose best config is of a family."""
+    def _find_interval(self, kind: Kind, family: str, load_bytes: int) -> Floats:
+        """Return the intervals around answers of a kind, whose best config is of a family, as `interval_rows` has them.
+
+        They are [regimes, 4]: logs of the ends where the answer is corrected, and where it is not.
+        """
         library, family = self._home_of(kind, family, load_bytes)
         options = kind.options
         if options.quantize_from == DType.FP16:  # as many bytes as bf16, and the same kernels
             options = options._replace(quantize_from=str(DType.BF16))
         question = question_of(kind.types, options)
-        base = preset_of(self.arch)
-        family = corrected_as(family) if is_corrected else family
-        if is_corrected and base is not None:
-            near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
-            if near is not None and (not self._is_preset or question_of(kind.types, near) != question):
-                return interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
-        return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
+        home = self.arch, library, family, question, GPU_MODEL_VERSION
+        corrected = of_terms = interval_for(*home, is_corrected=False)
+        base, family = preset_of(self.arch), corrected_as(family)
+        near = base and nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
+        if base is not None and near is not None:
+            if self._is_preset and question_of(kind.types, near) == question:
+                corrected = interval_for(base, library, family, question, GPU_MODEL_VERSION, is_corrected=True)
+            else:
+                corrected = interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
+        logs = np.hstack([corrected, of_terms])
+        kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)
+        if kernel is not None:
+            logs = np.copysign(np.hypot(logs, kernel.other_log), _SIDES)
+        return read_only(logs)
 
     def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:
         """Return the library and the family whose coefficients a config of a family has.
@@ -238,21 +271,23 @@ class GpuBackend(Backend):
         for number in np.unique(kind_of).tolist():
             rows = kind_of == number
             loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), *sizes[rows, 1:].T)
-        is_corrected = records["correction_factor"] != 1.0
-        columns = np.column_stack([kind_of, records["family"], loads, is_corrected]).astype(np.int64)
         feasible = self.is_feasible(records)
-        for number, family, load_bytes, corrected in np.unique(columns[feasible], axis=0).tolist():
-            interval = self._interval(kinds[number], _FAMILY_OF_CODE[family], load_bytes, bool(corrected))
-            rows = feasible & (columns == (number, family, load_bytes, corrected)).all(axis=1)
-            fracs = np.array([interval.low_frac, interval.high_frac])
-            ends[:, rows] = records["latency_us"][rows] * fracs[:, regimes[rows]]
+        codes = (kind_of << 2 * _CODE_BITS) + (records["family"] << _CODE_BITS) + loads
+        for code in np.unique(codes[feasible]).tolist():
+            kind, family, load_bytes = code >> 2 * _CODE_BITS, code >> _CODE_BITS & _CODE_MASK, code & _CODE_MASK
+            logs = self._interval(kinds[kind], _FAMILY_OF_CODE[family], load_bytes)
+            rows = np.flatnonzero(feasible & (codes == code))
+            fracs = np.empty((len(rows), 2))
+            interval_rows(regimes[rows], records["correction_trust"][rows], logs, fracs)
+            ends[:, rows] = records["latency_us"][rows] * fracs.T
         return ends
 
-    def _source(self, is_calibrated: bool, is_corrected: bool) -> str:
-        if is_corrected:
-            own = CORRECTED if is_calibrated else "analytic"  # by a sibling's timings
-            return own if self._is_preset else f"{CORRECTED} as {self.arch.name}"
-        return "calibrated" if is_calibrated else "analytic"
+    def _source(self, is_calibrated: int, is_corrected: bool) -> str:
+        if is_corrected and is_calibrated == AS_PRESET:
+            return f"{CORRECTED} as {self.arch.name}"
+        if is_calibrated == 1:
+            return CORRECTED if is_corrected else "calibrated"
+        return "analytic"  # what corrects it are a sibling's timings
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
         if name == "library":
@@ -313,6 +348,8 @@ class GpuBackend(Backend):
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
+        if said := say_engine(library, self.arch, kind.types):
+            lines.append(said)
         if not (library == OURS and origin.is_calibrated):
             lines += self._say_default(result)
         if result.latency_us != result.physics_us:

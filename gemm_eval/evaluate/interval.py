@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec, held_out_p90_frac
-from gemm_eval.models.gpu import Origin, interval_of_error
+from gemm_eval.models.gpu import COVERAGE_FRAC, Origin
 from gemm_eval.units import time_text
 
 CORRECTION = "correction_us"
@@ -16,9 +16,9 @@ CORRECTION_MEANING = "what timings showed beyond these terms"
 CORRECTED = "corrected"
 """The source of answers that a learned correction changed; those of a changed GPU say as which one."""
 
-SHARED_FRAC = 0.25
-"""Share of the variance of errors that kernels of one step have in common: between the means of GEMMs, 0.09, and of
-attention, 0.41, each GPU by the others (`python -m tools.left_out`: a table's squared mean over its mean square)."""
+SHARED_FRAC = 0.1
+"""Share of the variance of errors that kernels of one step have in common: with it about 80% of the steps and layers
+that were timed on an H200 lie inside their intervals (`gemm-eval validate stacks` prints the share that 80% need)."""
 
 _UNFITTED_RATIO = 2.0  # of a chip that nothing was fitted on: assumed
 
@@ -40,6 +40,22 @@ def _width(widths_us: list[float]) -> float:
     return math.sqrt(SHARED_FRAC * sum(widths_us) ** 2 + (1.0 - SHARED_FRAC) * squares)
 
 
+def shared_frac(sums: Sequence[tuple[float, Sequence[tuple[float, float, float]]]]) -> float:
+    """Return the least `SHARED_FRAC` with which 80% of measured sums lie inside their intervals, at most 1.
+
+    Args:
+        sums: measured time of each, and the latency and interval of its parts as for `sum_interval`.
+    """
+    needed = []
+    for measured_us, parts in sums:
+        off_us = measured_us - sum(us for us, *_ in parts)
+        widths_us = [high_us - us if off_us > 0.0 else us - low_us for us, low_us, high_us in parts]
+        squares = sum(width * width for width in widths_us)
+        rest = sum(widths_us) ** 2 - squares
+        needed.append(min(1.0, max(0.0, (off_us * off_us - squares) / rest)) if rest > 0.0 else 1.0)
+    return sorted(needed)[math.ceil(COVERAGE_FRAC * len(needed)) - 1]
+
+
 def chip_interval(arch: ArchSpec, latency_us: Any) -> tuple[Any, Any]:
     """Return the interval around latencies of a multi-core chip, in the unit of these.
 
@@ -47,10 +63,8 @@ def chip_interval(arch: ArchSpec, latency_us: Any) -> tuple[Any, Any]:
     """
     is_calibrated = isinstance(arch, MulticoreSpec) and arch.calibration
     p90 = held_out_p90_frac(arch.name) if is_calibrated else None
-    if p90 is None:
-        return latency_us / _UNFITTED_RATIO, latency_us * _UNFITTED_RATIO
-    interval = interval_of_error(p90)
-    return latency_us * interval.low_frac[0], latency_us * interval.high_frac[0]
+    ratio = _UNFITTED_RATIO if p90 is None else 1.0 + p90
+    return latency_us / ratio, latency_us * ratio
 
 
 def interval_line(low_us: float, high_us: float) -> str:

@@ -14,14 +14,11 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.evaluate.interval import CORRECTION, chip_interval, source_of
 from gemm_eval.evaluate.result import Result
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu import answers_for
 from gemm_eval.models.gpu.memory_bound import (
-    MEMORY_BOUND,
     MEMORY_BOUND_TERMS,
-    MEMORY_BOUND_VERSION,
     MemoryBoundRows,
-    memory_bound_coefficients,
-    memory_bound_features,
+    memory_bound_columns,
+    memory_bound_model,
     memory_bound_row,
     memory_bound_terms,
 )
@@ -104,19 +101,19 @@ def _on_chip(arch: Any, _: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBo
 
 
 def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResult]:
-    coefficients, origin = memory_bound_coefficients(arch, library)
+    coefficients, origin, learned = memory_bound_model(arch, library)
     rows = [memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]
-    # as columns, powers differ in their last bit
-    terms = [{name: float(us) for name, us in memory_bound_terms(arch, coefficients, row).items()} for row in rows]
-    physics_us = np.array([sum(of.values()) for of in terms])
     columns = MemoryBoundRows(*np.array(rows, np.float64).T.copy())
-    features = memory_bound_features(columns, physics_us)
-    answers = answers_for(arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, features, physics_us)
+    terms = memory_bound_terms(arch, coefficients, columns)
+    physics_us = sum(terms.values(), np.zeros(len(rows)))
+    answers = learned.answers(memory_bound_columns(columns, physics_us), physics_us)
     latency_us = physics_us * answers.factor
-    ends = answers.ends_us(latency_us)
-    for (read_bytes, write_bytes, *_), of, us, of_terms, low, high in zip(
-        kernels, terms, latency_us.tolist(), physics_us.tolist(), *(end.tolist() for end in ends), strict=True
+    times = (latency_us, *answers.ends_us(latency_us), physics_us, *terms.values())
+    for (read_bytes, write_bytes, *_), us, low, high, of_terms, *each in zip(
+        kernels, *(column.tolist() for column in times), strict=True
     ):
-        breakdown = FrozenDict(of if us == of_terms else {**of, CORRECTION: us - of_terms})
+        breakdown = FrozenDict(zip(MEMORY_BOUND_TERMS, each, strict=True))
+        if us != of_terms:
+            breakdown = FrozenDict({**breakdown, CORRECTION: us - of_terms})
         source = source_of(origin, us, of_terms)
         yield MemoryBoundResult(arch.name, read_bytes, write_bytes, us, low, high, breakdown, source)

@@ -49,7 +49,7 @@ from gemm_eval.search import (
     ruled_out_error,
     run_in_chunks,
 )
-from gemm_eval.units import FLOP_PER_MAC, time_text
+from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import (
     LAYOUTS,
@@ -225,29 +225,13 @@ class MulticoreBackend(Backend):
         """Return records of mappings of a problem with its correction; groups of rows have none."""
         if self._correction is None or problem.row_groups is not None:
             return records
-        return self._correct(problem.types, np.array([problem.sizes] * len(records), np.int64), records)
+        self._correct(problem.types, np.array([problem.sizes] * len(records), np.int64), records)
+        return records
 
-    def _correct(self, types: GemmTypes, sizes: Integers, records: Records) -> Records:
-        """Return records [num] with their correction, no faster than the peak; sizes [num, 4]."""
+    def _correct(self, types: GemmTypes, sizes: Integers, records: Records) -> None:
+        """Correct records [num], no faster than the peak; sizes [num, 4]."""
         assert self._correction is not None
-        physics_us = records["latency_us"]
-        factors = self._correction.factors(types, sizes)
-        if factors is None:
-            return records
-        flop = FLOP_PER_MAC * sizes.prod(axis=1, dtype=np.float64)
-        least_us = np.minimum(physics_us, flop / (self.highest_tflop_per_s(types.a.dtype) * 1e6))
-        corrected = records.copy()
-        corrected["latency_us"] = np.maximum(physics_us * factors, least_us)
-        corrected[CORRECTION] = corrected["latency_us"] - physics_us
-        return corrected
-
-    def _ends_us(self, types: GemmTypes, sizes: Integers, latency_us: Any, physics_us: Any) -> tuple[Any, Any]:
-        """Return the ends [num] of the intervals around latencies of GEMMs without groups."""
-        if self._correction is not None:
-            ends = self._correction.ends_us(types, sizes, latency_us, physics_us)
-            if ends is not None:
-                return ends
-        return chip_interval(self.arch, latency_us)
+        self._correction.correct(types, sizes, records, self.highest_tflop_per_s(types.a.dtype))
 
     def find_of(self, problem: GemmProblem) -> Records:
         """Return the record [1] of the best mapping, packing its types."""
@@ -298,7 +282,9 @@ class MulticoreBackend(Backend):
         if self._correction is not None:
             for kind in np.unique(kind_of):
                 rows = np.flatnonzero(self.is_feasible(records) & (kind_of == kind) & ~layouts.is_grouped(len(sizes)))
-                records[rows] = self._correct(types[kind], sizes[rows], records[rows])
+                corrected = records[rows]
+                self._correct(types[kind], sizes[rows], corrected)
+                records[rows] = corrected
         return records
 
     def _find_many(
@@ -401,11 +387,9 @@ class MulticoreBackend(Backend):
     ) -> GEMMResult:  # fmt: skip
         cost = unpack_cost(record)
         flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
-        low_us, high_us = chip_interval(self.arch, cost.latency_us)
-        if self._correction is not None and problem.row_groups is None:
-            sizes = np.array([problem.sizes], np.int64)
-            ends = self._ends_us(problem.types, sizes, np.array([cost.latency_us]), np.array([physics_us]))
-            low_us, high_us = (float(end[0]) for end in ends)
+        low_us, high_us = cost.latency_us * cost.low_frac, cost.latency_us * cost.high_frac
+        if not cost.high_frac:
+            low_us, high_us = chip_interval(self.arch, cost.latency_us)
         num_refused: FrozenDict[str, int] = FrozenDict(
             sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
             partition_dropped=cost.num_partitions_dropped,
@@ -424,16 +408,11 @@ class MulticoreBackend(Backend):
         )  # fmt: skip
 
     def intervals(
-        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records
+        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records  # noqa: ARG002
     ) -> npt.NDArray[np.float64]:  # fmt: skip
         latency_us = records["latency_us"]
-        ends = np.array(chip_interval(self.arch, latency_us))
-        if self._correction is not None:
-            for number in np.unique(kind_of).tolist():
-                rows = np.flatnonzero((kind_of == number) & self.is_feasible(records) & ~layouts.is_grouped(len(sizes)))
-                us = latency_us[rows], latency_us[rows] - records[CORRECTION][rows]
-                ends[:, rows] = self._ends_us(kinds[number].types, sizes[rows], *us)
-        return ends
+        learned = latency_us * (records["low_frac"], records["high_frac"])
+        return np.where(records["high_frac"] > 0.0, learned, chip_interval(self.arch, latency_us))
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":

@@ -6,17 +6,14 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_ar
 from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import OURS, Packed, pack_gpu, unpack_config
+from gemm_eval.models.gpu import OURS, cached_by_arch, pack_gpu, unpack_config
 from gemm_eval.models.gpu.w4a16 import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search import find_best_config, find_top_configs
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem, GemmTypes, RunOptions, run_options
+from gemm_eval.workload import GemmProblem, run_options
 
-_MAX_PACKED = 256
 _MAX_CONFIGS = 1 << 40  # more than there are
-# (id of the spec, types, options) -> the spec, so that its id stays its own, and what searches take; a spec's hash
-# takes longer than the search
-_packed: dict[tuple[int, GemmTypes, RunOptions], tuple[GpuSpec, Packed]] = {}
+_packed = cached_by_arch(pack_gpu)  # a spec's hash takes longer than the search
 _presets: dict[str, ArchSpec] = {}  # reading one takes a thousand times as long as a search
 
 
@@ -59,13 +56,7 @@ def select_config(
     if library is None and W4A16_SIZES.takes(*problem.sizes[1:]) and has_w4a16_kernels(spec, types):
         library = OURS
     options = run_options(library, l2, clock, correction=True if library == OURS else None)
-    key = id(spec), types, options
-    known = _packed.get(key)
-    if known is None:
-        while len(_packed) >= _MAX_PACKED:
-            _packed.pop(next(iter(_packed)), None)
-        known = _packed[key] = spec, pack_gpu(spec, types, options)
-    packed = known[1]
+    packed = _packed(spec, types, options)
     find = find_best_config(spec, problem, packed) if k == 1 else find_top_configs(spec, problem, packed, k)
     return tuple(unpack_config(record) for record in find)
 

@@ -159,6 +159,12 @@ class GEMMTable:
         feasible.setflags(write=False)
         return feasible
 
+    @cached_property
+    def _ends_us(self) -> npt.NDArray[np.float64]:
+        """Ends of the intervals, [2, num_rows]."""
+        batch, layouts = self.batch, self.batch.layouts(range(len(self)))
+        return self.evaluator.backend.intervals(batch.kinds, batch.kind_of, batch.sizes, layouts, self.records)
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; what is unknown or infeasible is None."""
         columns: dict[str, list[Any]] = {}
@@ -224,9 +230,7 @@ class GEMMTable:
             column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
             return self.evaluator.backend.spell_options(name, column, self.records)
         if name in _INTERVAL:
-            layouts = self.batch.layouts(range(len(self)))
-            ends = self.evaluator.backend.intervals(kinds, kind_of, self.batch.sizes, layouts, self.records)
-            column = ends[_INTERVAL.index(name)]
+            column = self._ends_us[_INTERVAL.index(name)]
             return column
         if name in ("tflop_per_s", "utilization_frac"):
             macs = self.batch.rows * self.batch.sizes[:, 2:].prod(axis=1)  # exact: below 2**63, see MAX_MACS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from math import prod
+from math import exp, prod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,12 +25,14 @@ from gemm_eval.evaluate import (
 )
 from gemm_eval.models.gpu import (
     AUTO,
+    ENGINES,
     LIBRARIES,
     MOE_LAYER,
+    OF_DEFAULTS,
     LayerShape,
     coefficients_for,
     default_layer_library,
-    interval_of_defaults,
+    engine_library,
     layer_answers,
     layer_libraries,
     library_of,
@@ -183,10 +185,14 @@ class _Rules:
 
     def library(self, types: GemmTypes) -> str | None:
         """Return what is asked for, or what serving engines take; None: what runs such GEMMs."""
-        if self._gpu is None or self._given not in (None, AUTO):
+        if self._gpu is None or self._given not in (None, AUTO, *ENGINES):
             return self._given
         if types not in self._of_types:
-            self._of_types[types] = default_layer_library(self._gpu, types)
+            self._of_types[types] = (
+                engine_library(self._given, self._gpu, types, is_grouped=True)
+                if self._given in ENGINES
+                else default_layer_library(self._gpu, types)
+            )
         return self._of_types[types]
 
     def padded(self, library: str | None, types: GemmTypes, layer: MoeLayer) -> tuple[int, int]:
@@ -311,8 +317,8 @@ def _of_gemms(
     gemms_us = sum(us for us, *_ in parts)
     low_us, high_us = sum_interval(parts)
     if not low_us < gemms_us < high_us:  # none runs, or nothing is known of them
-        defaults = interval_of_defaults()
-        return source, (latency_us * defaults.low_frac[0], latency_us * defaults.high_frac[0])
+        ratio = exp(OF_DEFAULTS)
+        return source, (latency_us / ratio, latency_us * ratio)
     return source, (latency_us * low_us / gemms_us, latency_us * high_us / gemms_us)
 
 

@@ -267,25 +267,30 @@ def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) 
 
 
 def _carry(carried: model.Carried, rows: Integers, sizes: Integers, records: Records) -> None:
-    factors, ceilings_us = records["correction_factor"][rows], np.full(len(rows), np.inf)
-    types = np.zeros(len(rows), np.int64)
+    factors, trusts = records["correction_factor"][rows], records["correction_trust"][rows]
+    ceilings_us, types = np.full(len(rows), np.inf), np.zeros(len(rows), np.int64)
     if carried.reference is not None:
         others = find_best_config_many([carried.reference], types, sizes[rows])
-        factors = np.where(others["active_sms"] > 0, others["correction_factor"], 1.0)
+        runs = others["active_sms"] > 0
+        factors, trusts = np.where(runs, others["correction_factor"], 1.0), runs * others["correction_trust"]
+        own, of_preset = records["is_calibrated"][rows], runs * (others["is_calibrated"] == 1)
+        records["is_calibrated"][rows] = np.where(own == 1, own, of_preset * model.AS_PRESET)
     if carried.ceiling is not None:
         others = find_best_config_many([carried.ceiling], types, sizes[rows])
         ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
-    model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
+    model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, trusts, ceilings_us, carried.limits)
 
 
 def _correct_others(packed: Packed, sizes: Integers, best: Records, records: Records) -> None:
-    """Correct other configs of a GEMM than its best: by its factor, or more where configs have factors of their own."""
-    factor = np.full(len(records), best["correction_factor"][0] if best["active_sms"][0] else 1.0)
-    if packed.is_ranked and (factor != 1.0).all():
+    """Correct other configs of a GEMM as its best [1], or by more where configs have factors of their own."""
+    factor = best["correction_factor"]
+    if not best["active_sms"][0] or factor[0] == 1.0:
+        return
+    if packed.is_ranked:
         _correct(packed, np.arange(len(records)), np.repeat(sizes, len(records), axis=0), records)
         factor = np.maximum(factor, records["correction_factor"])
-    is_changed = factor != 1.0
+    for name in ("correction_trust", "is_calibrated"):
+        records[name] = best[name]
     other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
-    us = other_us + (records["physics_us"] - other_us) * factor
     records["correction_factor"] = factor
-    records["latency_us"] = np.where(is_changed, us, records["latency_us"])
+    records["latency_us"] = other_us + (records["physics_us"] - other_us) * factor

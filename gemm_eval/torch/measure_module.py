@@ -32,34 +32,46 @@ _WAIT_CYCLES = 2_000_000
 
 
 def measure_graph_us(run: Callable[[], Any]) -> float | None:
-    """Return the median time of a replay of everything that `run` launches; None, with a warning: it has no graph.
-
-    While it is captured, `torch.cuda.is_current_stream_capturing` says False, so that it does what it does otherwise:
-    transformers makes attention masks where it says True, and other kernels run.
-    """
-    graph = torch.cuda.CUDAGraph()
+    """Return the median time of a replay of everything that `run` launches; None, with a warning: it has no graph."""
     try:
-        _run_without_waiting(run)
-        # the outer context sets the stream back, which a capture that fails does not
-        uncaptured = replaced(torch.cuda, "is_current_stream_capturing", lambda: False)
-        with torch.cuda.stream(torch.cuda.current_stream()), uncaptured, torch.cuda.graph(graph):
-            out = run()
+        graph = capture_graph(run)
     except Exception as error:  # it ran before, whatever it is that it may not do now
         cause = error.__context__ or error  # the end of a capture fails too, and says less
         what = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
         warnings.warn(f"no time in a CUDA graph: the module cannot be captured ({what})", RuntimeWarning, stacklevel=3)
         return None
+    return replay_us(graph)
+
+
+def capture_graph(run: Callable[[], Any]) -> Any:
+    """Return a CUDA graph of everything that `run` launches.
+
+    While it is captured, `torch.cuda.is_current_stream_capturing` says False, so that it does what it does otherwise:
+    transformers makes attention masks where it says True, and other kernels run.
+    """
+    graph = torch.cuda.CUDAGraph()
+    _run_without_waiting(run)
+    # the outer context sets the stream back, which a capture that fails does not
+    uncaptured = replaced(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with torch.cuda.stream(torch.cuda.current_stream()), uncaptured, torch.cuda.graph(graph):
+        run()
+    return graph
+
+
+def replay_us(graph: Any, prepare: Callable[[], Any] | None = None, num_replays: int = _REPLAYS) -> float:
+    """Return the median time of a replay but the first; `prepare` launches what runs before each, untimed."""
     times = []
-    for _ in range(_REPLAYS):
+    for _ in range(num_replays):
         time.sleep(_PAUSE_S)  # clocks of a GPU that is not hot
         torch.cuda._sleep(_WAIT_CYCLES)  # so that the graph is in the queue when the GPU comes to it
+        if prepare is not None:
+            prepare()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
         times.append(1e3 * begin.elapsed_time(end))  # milliseconds
-    del out
     return float(statistics.median(times[1:]))
 
 

@@ -18,7 +18,7 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import held_out, sha256_of
-from gemm_eval.validation.learned import FittedLearned, Subject, calibrate_learned, corrected
+from gemm_eval.validation.learned import FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
 from gemm_eval.validation.tables import measured_root, meta_of, read_table
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
@@ -166,7 +166,7 @@ class Exam(NamedTuple, Generic[T]):
         physics = self._replace(learns=None)
         return tuple(errors_of(table, predicted[MODEL]) for table, predicted in physics.by_table(arch, sets))
 
-    def corrections(self, arch: GpuSpec, sets: Sequence[T]) -> Iterator[FittedLearned]:
+    def corrections(self, arch: GpuSpec, sets: Sequence[T]) -> Iterator[FittedCorrection]:
         """Yield a learned correction for each group of kernels with rows enough."""
         assert self.learns is not None
         for together in [sets] if self.is_joint else [[table] for table in sets]:

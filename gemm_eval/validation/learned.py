@@ -18,14 +18,16 @@ from gemm_eval.models.gpu import (
     COVERAGE_FRAC,
     MAX_LOG_FACTOR,
     CorrectionData,
+    CorrectionFile,
     Features,
     LearnedCorrection,
-    PackedTrees,
+    PackedCorrection,
     Spread,
     Trees,
     apply_trees,
     learned_path,
     pack_trees,
+    spread_between,
 )
 from gemm_eval.validation.fit import held_out, provenance, sha256_of
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
@@ -76,7 +78,7 @@ class Learned(NamedTuple):
     """Trees of a group, both as arrays of a file and packed for the kernel."""
 
     trees: Trees
-    packed: PackedTrees
+    packed: PackedCorrection
     bounds: tuple[float, float]
 
 
@@ -90,9 +92,7 @@ def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
     x, names = features.columns()[:, :-1], features.names
-    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
-    most = MAX_LOG_FACTOR
-    bounds = max(-most, min(low, 0.0)), min(most, max(high, 0.0))
+    bounds = bounds_of(residuals)
     monotonic = [int(name in subject.increasing) for name in names]
     boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_TREE_SETTINGS | dict(subject.trees))
     fitted = boosting.fit(x, np.clip(residuals, *bounds))
@@ -116,8 +116,8 @@ def _correct(
     for group, item in learned.items():
         rows = groups == group
         if rows.any():
-            log_factor, trust, octaves = apply_trees(item.packed, _take(features, rows))
-            corrected[rows], far[rows] = us[rows] * np.exp(trust * log_factor), octaves
+            factor, far[rows] = apply_trees(item.packed, _take(features, rows))
+            corrected[rows] = us[rows] * factor
     return _Corrected(corrected, far)
 
 
@@ -171,23 +171,45 @@ def _is_on(gpu: str, subject: str, group: str) -> bool:
     return path.is_file() and bool(read_yaml(path)["is_on"])
 
 
-class FittedLearned(NamedTuple):
+class FittedCorrection(NamedTuple):
     """A correction as its two files hold it; `arrays` is the .npz file."""
 
-    correction: LearnedCorrection
+    correction: CorrectionFile
     arrays: bytes
 
     def write(self, path: Path) -> None:
-        """Write both files, `path` being the YAML file's."""
+        """Write both files, `path` being the YAML file's; of one that is off there are no arrays."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.correction.to_yaml(), encoding="utf-8")
-        path.with_suffix(".npz").write_bytes(self.arrays)
+        if self.correction.is_on:
+            path.with_suffix(".npz").write_bytes(self.arrays)
+        else:
+            path.with_suffix(".npz").unlink(missing_ok=True)
+
+
+def fitted_correction(
+    kind: type[CorrectionFile], trees: Trees, bounds: tuple[float, float], **fields: Any
+) -> FittedCorrection:
+    """Return the files of a correction; `fields` are the rest of its YAML file's."""
+    arrays = io.BytesIO()
+    trees.save(arrays)
+    correction = kind(
+        arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), min_log_factor=bounds[0],
+        max_log_factor=bounds[1], **fields,
+    )  # fmt: skip
+    return FittedCorrection(correction, arrays.getvalue())
+
+
+def bounds_of(residuals: Floats) -> tuple[float, float]:
+    """Return the least and most of a log factor, by the residuals [rows] that it is fitted on."""
+    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
+    return max(-MAX_LOG_FACTOR, min(low, 0.0)), min(MAX_LOG_FACTOR, max(high, 0.0))
 
 
 def calibrate_learned(
     subject: Subject, arch: ArchSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints,
     model: str, lines: Sequence[Mask] = (), path: Path | None = None,
-) -> Iterator[FittedLearned]:  # fmt: skip
+) -> Iterator[FittedCorrection]:  # fmt: skip
     """Yield a correction for each group of kernels with `MIN_ROWS` rows, fitted on all rows of some tables.
 
     Args:
@@ -214,20 +236,13 @@ def calibrate_learned(
             for number, table in enumerate(sets)
             if (some := of_table[rows] == number).any()
         )  # fmt: skip
-        arrays = io.BytesIO()
-        item.trees.save(arrays)
-        yield FittedLearned(
-            LearnedCorrection(
-                gpu=arch.name, subject=subject.name, group=group, model_version=subject.model_version,
-                is_on=is_better(after, physics, [line[rows] for line in lines]), physics=digests[group],
-                arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=features.names,
-                min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
-                near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
-                physics_intervals=fit_spreads(crossed[PHYSICS][rows], None, physics),
-                intervals=fit_spreads(crossed[model][rows], crossed[OCTAVES][rows], after),
-                **provenance(len(set(np.asarray(folds).tolist())), "rows", 0, "what the exam holds out"),
-            ),
-            arrays.getvalue(),
+        yield fitted_correction(
+            LearnedCorrection, item.trees, item.bounds, gpu=arch.name, subject=subject.name, group=group,
+            model_version=subject.model_version, is_on=is_better(after, physics, [line[rows] for line in lines]),
+            physics=digests[group], features=features.names, near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
+            physics_intervals=fit_spreads(crossed[PHYSICS][rows], None, physics),
+            intervals=fit_spreads(crossed[model][rows], crossed[OCTAVES][rows], after),
+            **provenance(len(set(np.asarray(folds).tolist())), "rows", 0, "what the exam holds out"),
         )  # fmt: skip
 
 
@@ -265,11 +280,8 @@ def fit_spreads(predicted_us: Floats, octaves: Floats | None, logs: Floats) -> t
 
 def _spread(logs: Floats, max_us: float, max_octaves: float) -> Spread:
     """Return the quantiles that a new row of the same kind lies between in `COVERAGE_FRAC` of cases."""
-    num = len(logs)
-    tail = max(0.0, _OUTER_TAIL - (1.0 - _OUTER_TAIL) / num)  # of num + 1 rows
-    low, high = np.quantile(logs, (tail, 1.0 - tail)).tolist()
-    return Spread(
-        max_us=float(f"{max_us:.4g}") if np.isfinite(max_us) else None,
-        max_octaves=max_octaves if np.isfinite(max_octaves) else None, num_rows=num,
-        low_log=round(min(low, 0.0), 5), high_log=round(max(high, 0.0), 5),
-    )  # fmt: skip
+    tail = max(0.0, _OUTER_TAIL - (1.0 - _OUTER_TAIL) / len(logs))  # of len + 1 rows
+    length, reach = float(f"{max_us:.4g}"), max_octaves
+    return spread_between(
+        logs, tail, max_us=length if np.isfinite(length) else None, max_octaves=reach if np.isfinite(reach) else None
+    )

@@ -120,7 +120,7 @@ def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
         others = ~here & ~timings.in_band
         if here.any() and others.any():
             interval = interval_of(fit_intervals(places[others], log_errors[others]))
-            low, high = (np.log(ends)[places[here]] for ends in interval)
+            low, high = interval[places[here]].T
             inside[here] = (log_errors[here] >= low) & (log_errors[here] <= high)
     return inside
 

@@ -11,6 +11,7 @@ protocol. Of a table with several conditions each one is a set of its own. More 
   rows that no set names are not read.
 - ``quantize_from``: the type that A had before it was quantized; ``is_net: true`` where the time of the kernels that do
   it, measured on their own, was taken off each latency.
+- ``library_version``: of the versions that the library has here (`models.gpu.LIBRARIES`), the one that ran.
 - ``timer_us``: what the way of timing adds to each latency, in microseconds; ``timer_why`` says how that is known. No
   coefficient learns it: what is predicted for a row is the kernel's time and this.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
@@ -176,7 +177,7 @@ def _split(table: pd.DataFrame, meta: Mapping[str, Any], name: str, path: Path) 
             library=str(key[0]), l2=str(key[1]), clock=str(key[2]),
             quantize_from=str(meta.get("quantize_from", "")), is_net=bool(meta.get("is_net", False)),
             group_n=1 if scheme is None or scheme.group_n is None else scheme.group_n,
-            timer_us=float(meta.get("timer_us", 0.0)),
+            timer_us=float(meta.get("timer_us", 0.0)), library_version=str(meta.get("library_version", "")),
         )  # fmt: skip
 
 

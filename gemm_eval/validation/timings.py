@@ -103,6 +103,7 @@ class Timings(Table):
             whatever else the file has.
         name: such as ``aiconfigurator/float16``.
         library: whose kernels ran: ``cublas``, ``trtllm``, ``gemm-eval``.
+        library_version: the library's version, of `Library.versions`; empty: it is not known, or not told apart.
         l2, clock: rows of single configs say theirs in columns, if they differ.
         quantize_from: type that A had before; kernels that quantize it are part of each time, if that is not empty.
         is_net: their own time, of the column `QUANT_COLUMN`, was taken off.
@@ -126,6 +127,7 @@ class Timings(Table):
     group_n: int = 1
     timer_us: float = 0.0
     source: str = ""
+    library_version: str = ""
     bands: Mapping[str, Band] = field(default_factory=dict)
     form: Form = GEMMS
     packed: Any = None
@@ -138,6 +140,11 @@ class Timings(Table):
         if missing := [column for column in needed if column not in self.frame.columns]:
             raise InvalidInputError(f"{self.name}: columns are missing: {', '.join(missing)}")
         _check_values(self.frame, self.name)
+
+    @property
+    def library_word(self) -> str:
+        """The library as a user names it who has its version."""
+        return f"{self.library}/{self.library_version}" if self.library_version else self.library
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column as an array."""

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import (
     ArchSpec,
     GpuSpec,
@@ -149,3 +150,24 @@ def test_check_finds_an_unused_source() -> None:
     sources = {"teaching": "a round number", "teach": "never cited", "paper": "never cited either"}
 
     assert unused_sources(spoiled(sources=sources)) == ["teach", "paper"]
+
+
+@pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])
+def test_clocks_of_data_center_blackwell_follow_what_power_allows(name: str) -> None:
+    """The law that `blackwell-power` states, from the clocks of a B200 that were measured."""
+    spec, measured = load_arch(name, GpuSpec), load_arch("b200", GpuSpec)
+    power = (spec.power_limit_w - 200) / (measured.power_limit_w - 200) * measured.num_sms / spec.num_sms
+
+    for clock in ("burst", "sustained"):
+        for dtype in ("bf16", "fp16"):
+            expected = measured.tensor_clock_ghz(dtype, clock) * power**0.8
+            assert spec.tensor_clock_ghz(dtype, clock) == pytest.approx(expected, rel=0.01), (clock, dtype)
+
+
+def test_gemms_of_blackwell_ultra_run_as_fast_as_power_lets_them() -> None:
+    """GB300: 1.14 times as fast as by the clocks of `power-model`; B300: what 1100 W allow, 1,492 to 1,568 TFLOP/s."""
+    ultra, sizes = GEMMEvaluator("gb300"), ((8192, 8192, 8192), (16384, 7168, 4096), (16384, 16384, 16384))
+    for size, by_power_model_us in zip(sizes, (644.5, 565.1, 5236.4), strict=True):
+        latency_us = ultra.evaluate(1, *size, dtype="bf16").latency_us
+        assert latency_us == pytest.approx(by_power_model_us / 1.14, rel=0.07)
+    assert 1492 < GEMMEvaluator("b300").evaluate(1, *sizes[-1], dtype="bf16").tflop_per_s < 1568

@@ -148,12 +148,66 @@ def test_a_changed_spec_keeps_the_factor_of_its_preset(evaluator: GEMMEvaluator,
     assert fewer.evaluate(1, M, 4096, 4096, "bf16", correction=False).source == "analytic"
 
 
+def test_a_changed_spec_of_a_sibling_is_as_analytic_as_its_preset() -> None:
+    """An H100 has the H200's correction, and so has a change of it; its fp32 was timed on itself."""
+    preset = GEMMEvaluator("h100-sxm", disk_cache=False)
+    changed = GEMMEvaluator(preset.arch.with_(num_sms=66), disk_cache=False)
+    sources = {}
+    for dtype in ("bf16", "tf32"):
+        one, other = preset.evaluate(*SIZES, dtype), changed.evaluate(*SIZES, dtype)
+        ranked, replayed = changed.top(other.problem, 2), changed.evaluate_mapping(other.problem, other.mapping)
+        table = changed.evaluate_many([SIZES], dtype, progress=False)
+
+        assert one.latency_us / one.physics_us == pytest.approx(other.latency_us / other.physics_us)
+        assert one.latency_us != one.physics_us
+        assert {*table["source"], replayed.source, *(item.source for item in ranked)} == {other.source}
+        sources[dtype] = one.source, other.source
+    assert sources == {"bf16": ("analytic", "analytic"), "tf32": ("corrected", "corrected as h100-sxm")}
+
+
+@pytest.mark.parametrize("gpu", ["h200-sxm", "h100-sxm"])
+def test_where_a_correction_fades_intervals_go_over_to_those_of_the_terms(gpu: str) -> None:
+    evaluator = GEMMEvaluator(gpu, disk_cache=False)
+    rows = [(1, 4096 << step, 4096, 4096) for step in range(6)]
+    corrected, physics = (
+        evaluator.evaluate_many(rows, "bf16", correction=correction, progress=False) for correction in (True, False)
+    )
+    trust = corrected.records["correction_trust"]
+    logs, of_terms = (
+        np.log([table[name] / table["latency_us"] for name in ("low_us", "high_us")]) for table in (corrected, physics)
+    )
+
+    assert (np.diff(trust) <= 0.0).all()
+    assert set(trust[[0, -1]]) == {0.0, 1.0}
+    assert logs == pytest.approx(trust * logs[:, :1] + (1.0 - trust) * of_terms)
+    assert (corrected["latency_us"][trust == 0.0] == physics["latency_us"][trust == 0.0]).all()
+
+
 def test_a_what_if_and_an_evaluation_are_one_answer(evaluator: GEMMEvaluator) -> None:
     table = what_if("h200-sxm", [PROBLEM], [{"num_sms": 66}])
     fewer = GEMMEvaluator(evaluator.arch.with_(num_sms=66), disk_cache=False)
 
     expected = [evaluator.evaluate_problem(PROBLEM).latency_us, fewer.evaluate_problem(PROBLEM).latency_us]
     assert table["latency_us"].tolist() == expected
+
+
+def test_a_version_of_the_library_changes_what_timings_of_several_tell_apart(evaluator: GEMMEvaluator) -> None:
+    words = ("cublas", "cublas/13.1", "cublas/trtllm-1.3.0rc20", "cublas/trtllm-1.0.0rc3")
+    times = [evaluator.evaluate(*SIZES, "bf16", library=word) for word in words]
+    physics = {evaluator.evaluate(*SIZES, "bf16", library=word, correction=False).latency_us for word in words}
+    sibling = GEMMEvaluator("h100-sxm", disk_cache=False)
+
+    assert len({item.latency_us for item in times}) == len(words)
+    assert len(physics) == 1
+    assert [item.options["library"] for item in times] == list(words)
+    assert sibling.evaluate(*SIZES, "bf16", library=words[1]) != sibling.evaluate(*SIZES, "bf16")
+    for l2 in ("cold", "cold-all"):  # rows off 16 bytes are not told apart, and run all the same
+        table = evaluator.evaluate_many([SIZES, (1, 16, 4097, 4097)], "bf16", library=words[1], l2=l2, progress=False)
+        assert table["latency_us"][0] == evaluator.evaluate(*SIZES, "bf16", library=words[1], l2=l2).latency_us
+    with pytest.raises(InvalidOptionError, match="version of library cublas must be one of"):
+        evaluator.evaluate(*SIZES, "bf16", library="cublas/12")
+    with pytest.raises(UnsupportedError, match="not told apart by this version, only by none"):
+        GEMMEvaluator("b200", disk_cache=False).evaluate(*SIZES, "bf16", library=words[2])
 
 
 @pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])

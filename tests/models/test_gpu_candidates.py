@@ -16,6 +16,7 @@ from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes
+from gemm_eval.models.gpu.cost_kernels import ODD_COLUMNS
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
@@ -453,6 +454,9 @@ def test_no_two_families_have_one_number() -> None:
         (L40S, 4096, 4096, "fp8", "sm89_mma_fp8"),
         (L40S, 4096, 4096, "int8", "sm80_mma"),
         (RTX_PRO, 4096, 4096, "fp8", "sm89_mma_fp8"),
+        (H100, 4096, 4104, "int8", "sm90_int8"),
+        (H100, 4096, 4112, "int8", "sm80_mma"),
+        (H100, 4100, 4104, "int8", "mma_unaligned"),
     ],
 )
 def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:
@@ -463,8 +467,8 @@ def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: 
     families = {config.family for config in enumerate_configs(arch, problem, library)}
     assert families - {"gemv"} == {family}
     padding = LIBRARIES[library or "cublas"].padding(arch.sm_arch, problem.types)
-    loads = {"mma_unaligned": 4, "mma_elementwise": 1}.get(family, 16)
-    assert load_bytes_of(pad_problem(problem, padding)) == loads
+    loads = {"mma_unaligned": 4, "mma_elementwise": 1, "sm90_int8": ODD_COLUMNS}.get(family, 16)
+    assert load_bytes_of(pad_problem(problem, padding), padding) == loads
 
 
 @pytest.mark.parametrize("library", ["cutlass", "triton", "triton/64x64x32", "torch", "deepgemm"])

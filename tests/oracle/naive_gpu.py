@@ -61,7 +61,9 @@ def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
     choices = list(enumerate_kernels(arch, problem, library))
     rows = [candidate_row(arch, problem.types, choice.config, choice.resources) for choice in choices]
-    rule = LIBRARIES[library].split_rule(arch, problem.types, load_bytes=load_bytes_of(naive_dense.padded(problem)))
+    rules = LIBRARIES[library]
+    loads = load_bytes_of(problem, rules.padding(arch.sm_arch, problem.types))
+    rule = rules.split_rule(arch, problem.types, load_bytes=loads)
     most_rows = [naive_dense.most_rows(choice.config) for choice in choices]
     return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), np.array(most_rows, np.float64), rule)
 

@@ -11,6 +11,8 @@ from gemm_eval import GEMMEvaluator, estimate_model
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import operation_costs
+from gemm_eval.evaluate import shared_frac, sum_interval
+from gemm_eval.evaluate.interval import SHARED_FRAC
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, load_model, model_operations
 from gemm_eval.validation.subjects import stacks
@@ -49,6 +51,26 @@ def test_every_operation_that_was_timed_is_predicted(lines: list[stacks.StackLin
         assert len(line.step.expert_rows) == line.step.num_layers * has_experts
         tokens = line.step.batch * line.step.q_len
         assert all(sum(rows) == 8 * tokens for rows in line.step.expert_rows)
+
+
+def test_four_in_five_steps_and_layers_lie_inside_their_intervals(lines: list[stacks.StackLine]) -> None:
+    """Together 80%; steps alone a little less, layers a little more."""
+    switches = stacks.score_switches(GPU)
+    assert switches is not None
+    sums = [(line.step.latency_us, tuple(line.predicted.values())) for line in lines]
+    for each, low, high in ((sums, 0.70, 0.85), (switches.layers, 0.75, 0.90), ([*sums, *switches.layers], 0.75, 0.85)):
+        ends = [(us, *sum_interval(parts)) for us, parts in each]
+        assert low <= fmean(low_us <= us <= high_us for us, low_us, high_us in ends) <= high
+    assert pytest.approx(shared_frac([*sums, *switches.layers]), abs=0.05) == SHARED_FRAC
+
+
+def test_the_share_that_sums_need_is_one_with_which_four_in_five_lie_inside() -> None:
+    """Ten sums of four equal parts, ten wide each: off by 20 if nothing is shared, by 40 if all is."""
+    parts = [stacks.Range(100.0, 90.0, 110.0)] * 4
+    needed = [shared_frac([(400.0 + off_us, parts)] * 10) for off_us in (15.0, 20.0, -30.0, 40.0, 50.0)]
+    assert needed == pytest.approx([0.0, 0.0, (900 - 400) / (1600 - 400), 1.0, 1.0])
+    eight_of_ten = [(400.0, parts)] * 8 + [(500.0, parts)] * 2
+    assert (shared_frac(eight_of_ten), shared_frac(eight_of_ten[1:])) == (0.0, 1.0)
 
 
 def test_gpus_without_stacks_are_refused() -> None:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import Packed, load_bytes_of, pack_gpu
+from gemm_eval.models.gpu import Packed, library_of, load_bytes_of, pack_gpu
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
-from tests.oracle import naive_dense, naive_gpu
+from tests.oracle import naive_gpu
 from tools.laws import draws
 from tools.laws.kernel_space import library_for
 from tools.laws.report import Report
@@ -69,8 +69,8 @@ def _check_types(
         if is_ours:
             report.checked["ours: top is brute force"] += 1
             continue
-        loads = load_bytes_of(naive_dense.padded(problem))
         library = library_for(arch, problem, options.library)
+        loads = load_bytes_of(problem, library_of(library).padding(arch.sm_arch, problem.types))
         if (library, loads) not in generic:
             of_types = (packed.fallback if packed.is_ours else packed).for_sizes(*problem.sizes)
             generic[library, loads] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))

@@ -88,8 +88,9 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
         UnsupportedError: GPU, types and library do not go together.
     """
     rules = library_of(library_for(arch, problem, library))
-    problem = pad_problem(problem, rules.padding(arch.sm_arch, problem.types))
-    load_bytes = load_bytes_of(problem)
+    padding = rules.padding(arch.sm_arch, problem.types)
+    problem = pad_problem(problem, padding)
+    load_bytes = load_bytes_of(problem, padding)
     if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return

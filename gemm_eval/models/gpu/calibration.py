@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, wraps
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gemm_eval.arch import SM_ARCHS, GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
@@ -26,6 +27,9 @@ from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.words import shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MAX_ARCHS = 256  # specs and words whose results a function keeps
 
 ALL_OURS = "w4a16"
 """Instead of a family: all of our kernels for single GEMMs, which have one correction."""
@@ -49,101 +53,98 @@ ALIKE, OTHER_SMS = 0.02, 0.15
 another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
 timings are known."""
 
-_OF_DEFAULTS = math.log(1.5)  # where nothing was fitted: `python -m tools.left_out`
-_ENDS = np.array([most for _, _, most in REGIMES_OF_M if most is not None])
-
-
-class RegimeInterval(BaseModel):
-    """Quantiles of log(measured / predicted) of held-out rows of a regime."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    regime: str = Field(description="decode, mid or prefill, by rows M; uneven, batched; or all")
-    num_rows: int = Field(description="timings of the regime")
-    low_log: float = Field(le=0.0, description="10th percentile, at most 0")
-    high_log: float = Field(ge=0.0, description="90th percentile, at least 0")
-
-    @model_validator(mode="after")
-    def _check(self) -> RegimeInterval:
-        names = [*_REGIMES, _ALL]
-        if self.regime not in names:
-            raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
-        return self
-
-
-class Interval(NamedTuple):
-    """What a predicted latency is multiplied by, for each regime (`regime_places`)."""
-
-    low_frac: tuple[float, ...]
-    high_frac: tuple[float, ...]
-
-    def of_size(self, G: int, M: int, K: int, N: int) -> tuple[float, float]:
-        """Return both factors for a GEMM."""
-        place = sum(most is not None and most < M for _, _, most in REGIMES_OF_M)
-        place = _BATCHED if G > 1 else _UNEVEN if K % _EVEN or N % _EVEN else place
-        return self.low_frac[place], self.high_frac[place]
-
-
-def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDArray[np.intp]:
-    """Return the place of each GEMM's regime in the factors of `Interval`, [rows]; of groups M is the mean, G is 1."""
-    is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
-    places = np.where(is_uneven, _UNEVEN, np.searchsorted(_ENDS, M))
-    return np.where(np.asarray(G) > 1, _BATCHED, places)
-
-
-def fit_intervals(places: npt.NDArray[np.intp], log_errors: npt.NDArray[np.float64]) -> tuple[RegimeInterval, ...]:
-    """Return the intervals of each regime that has rows enough, and of all rows.
-
-    Args:
-        places: [rows], as of `regime_places`.
-        log_errors: [rows], log(measured / predicted) by fits that had not seen the row's pair.
-    """
-    found = []
-    for place, name in enumerate([*_REGIMES, _ALL]):
-        mask = np.ones(len(places), bool) if name == _ALL else places == place
-        if np.count_nonzero(mask) >= MIN_INTERVAL_ROWS or name == _ALL:
-            tail = (1.0 - COVERAGE_FRAC) / 2.0
-            low, high = np.quantile(log_errors[mask], (tail, 1.0 - tail)).tolist()
-            # a model that is biased is told by its bias; the prediction itself always lies inside
-            found.append(
-                RegimeInterval(
-                    regime=name, num_rows=int(np.count_nonzero(mask)), low_log=round(min(low, 0.0), 5),
-                    high_log=round(max(high, 0.0), 5),
-                )
-            )  # fmt: skip
-    return tuple(found)
-
-
-def interval_of(found: Sequence[RegimeInterval], carried_log: float = 0.0) -> Interval:
-    """Return the factors of fitted intervals; `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds."""
-    by_name = {item.regime: item for item in found}
-    items = [by_name.get(name, by_name[_ALL]) for name in _REGIMES]
-    return _interval(
-        (-math.hypot(item.low_log, carried_log) for item in items),
-        (math.hypot(item.high_log, carried_log) for item in items),
-    )
-
-
-def interval_of_error(p90_frac: float, carried_log: float = 0.0) -> Interval:
-    """Return the factors where only the 90th percentile of the size of errors is known."""
-    log = math.hypot(math.log1p(p90_frac), carried_log)
-    return _interval([-log] * len(_REGIMES), [log] * len(_REGIMES))
-
-
-def interval_of_defaults() -> Interval:
-    """Return the factors where nothing at all was fitted: two thirds to one and a half times the time."""
-    return _interval([-_OF_DEFAULTS] * len(_REGIMES), [_OF_DEFAULTS] * len(_REGIMES))
-
-
-def _interval(low: Iterable[float], high: Iterable[float]) -> Interval:
-    exp: Callable[[float], float] = math.exp
-    return Interval(tuple(map(exp, low)), tuple(map(exp, high)))
+OF_DEFAULTS = math.log(1.5)
+"""Logarithm of the ends of intervals where nothing was fitted: `python -m tools.left_out`."""
+_ENDS = [most for _, _, most in REGIMES_OF_M if most is not None]
 
 
 class Frozen(BaseModel):
     """Base of the contents of files with fitted numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Spread(Frozen):
+    """Quantiles of log(measured / predicted) of held-out rows, between which 80% of them lie.
+
+    It holds for a regime of GEMMs, or for predictions up to `max_us` of problems up to `max_octaves` from the nearest
+    that a fit had seen.
+    """
+
+    regime: str = Field(default=_ALL, description="decode, mid or prefill, by rows M; uneven, batched; or all")
+    max_us: float | None = Field(default=None, description="predicted latency; null: any longer one")
+    max_octaves: float | None = Field(default=None, description="distance; null: any greater one")
+    num_rows: int = Field(description="timings of the regime")
+    low_log: float = Field(le=0.0, description="10th percentile, at most 0")
+    high_log: float = Field(ge=0.0, description="90th percentile, at least 0")
+
+    @model_validator(mode="after")
+    def _check(self) -> Spread:
+        names = [*_REGIMES, _ALL]
+        if self.regime not in names:
+            raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+
+def regime_place(G: int, M: int, K: int, N: int) -> int:
+    """Return the number of the regime of one GEMM; see `regime_places`."""
+    if G > 1:
+        return _BATCHED
+    return _UNEVEN if K % _EVEN or N % _EVEN else bisect_left(_ENDS, M)
+
+
+def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDArray[np.intp]:
+    """Return the number of each GEMM's regime, [rows]; of groups M is the mean, and G is 1."""
+    is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
+    places = np.where(is_uneven, _UNEVEN, np.searchsorted(_ENDS, M))
+    return np.where(np.asarray(G) > 1, _BATCHED, places)
+
+
+def fit_intervals(places: npt.NDArray[np.intp], log_errors: npt.NDArray[np.float64]) -> tuple[Spread, ...]:
+    """Return the intervals of each regime that has rows enough, and of all rows.
+
+    Args:
+        places: [rows], as of `regime_places`.
+        log_errors: [rows], log(measured / predicted) by fits that had not seen the row's pair.
+    """
+    masks = {name: places == place for place, name in enumerate(_REGIMES)}
+    tail = (1.0 - COVERAGE_FRAC) / 2.0
+    spreads = [
+        spread_between(log_errors[mask], tail, regime=name)
+        for name, mask in masks.items()
+        if np.count_nonzero(mask) >= MIN_INTERVAL_ROWS
+    ]
+    return (*spreads, spread_between(log_errors, tail))
+
+
+def spread_between(log_errors: npt.NDArray[np.float64], tail: float, **limits: Any) -> Spread:
+    """Return the spread of errors [rows] that leaves out `tail` of them at either end; `limits` say where it holds.
+
+    A model that is biased is told by its bias; the prediction itself always lies inside.
+    """
+    low, high = np.quantile(log_errors, (tail, 1.0 - tail)).tolist()
+    return Spread(
+        num_rows=len(log_errors), low_log=round(min(low, 0.0), 5), high_log=round(max(high, 0.0), 5), **limits
+    )
+
+
+def interval_of(found: Sequence[Spread], carried_log: float = 0.0) -> npt.NDArray[np.float64]:
+    """Return the logs of the factors to both ends of intervals, [regimes, 2], as `regime_places` numbers regimes.
+
+    `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds.
+    """
+    by_name = {item.regime: item for item in found}
+    items = [by_name.get(name, by_name[_ALL]) for name in _REGIMES]
+    return np.array([(-math.hypot(i.low_log, carried_log), math.hypot(i.high_log, carried_log)) for i in items])
+
+
+def even_interval(log: float) -> npt.NDArray[np.float64]:
+    """Return intervals as `interval_of` does, of errors that are alike in all regimes and to both sides."""
+    return np.full((len(_REGIMES), 2), (-log, log))
 
 
 class ErrorFigures(Frozen):
@@ -283,7 +284,7 @@ class Calibration(SingleCalibration):
     shared: dict[str, str] = Field(
         default={}, description="coefficients that the data cannot tell, and which fits of other data their values are"
     )
-    intervals: Annotated[tuple[RegimeInterval, ...], Field(description="of held-out rows of all sets")] = ()
+    intervals: Annotated[tuple[Spread, ...], Field(description="of held-out rows of all sets")] = ()
 
     @property
     def stem(self) -> str:
@@ -306,6 +307,23 @@ class Calibration(SingleCalibration):
 
 _WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself
 _NOT_OF_GEMMS = _WORDS | {"interconnect"}
+
+
+def cached_by_arch(find: F) -> F:
+    """Cache what a function returns for a spec, which is known again by being the same object, and words."""
+    results: dict[Any, tuple[Any, Any]] = {}
+
+    @wraps(find)
+    def cached(arch: Any, *words: Any) -> Any:
+        key = id(arch), data_root(), words
+        known = results.get(key)
+        if known is None:
+            while len(results) >= _MAX_ARCHS:
+                results.pop(next(iter(results)), None)
+            known = results[key] = arch, find(arch, *words)  # kept, so that nothing else has its id
+        return known[1]
+
+    return cast("F", cached)
 
 
 class Origin(NamedTuple):
@@ -457,6 +475,7 @@ def preset_of(arch: GpuSpec) -> GpuSpec | None:
     return _preset(data_root(), arch.name)
 
 
+@cached_by_arch
 def is_preset(arch: GpuSpec) -> bool:
     """Whether a spec is, apart from its words, the preset of its name."""
     preset = preset_of(arch)
@@ -485,10 +504,16 @@ def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[di
         return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
     found = Calibration.load(paths[0])
     coefficients = found.complete()
-    if found.library != library or not _has_sms(chip, found.gpu):
+    if found.library != library or not has_sibling_sms(chip, found.gpu):
         coefficients.update(_choice_loss(family))  # another heuristic chooses
+    if (cost := FAMILIES[family].tile_cost.get(chip.sm_arch)) and not _has_sms(chip, found.gpu):
+        coefficients.update({name: coefficients[name] * cost**power for name, power in _TILE_COSTS.items()})
     is_own = (found.gpu, found.library) == (chip.name, library)
     return coefficients, origin_of(found.gpu, found.date, found.library, is_own=is_own)
+
+
+_TILE_COSTS = {"tile_cycles": 1, "coop_tile_cycles": 1, "pingpong_cycles": 1, "epilogue_bytes_per_cycle": -1}
+"""Coefficients of what a tile takes outside its main loop, each with the power of that cost that it is in."""
 
 
 def _choice_loss(family: str) -> dict[str, float]:
@@ -503,6 +528,16 @@ def has_sms_of(arch: GpuSpec | Chip, gpu: str) -> bool:
 def _has_sms(chip: Chip, gpu: str) -> bool:
     preset = _preset(data_root(), gpu)
     return preset is not None and preset.sm_arch == chip.sm_arch
+
+
+def has_sibling_sms(arch: GpuSpec | Chip, gpu: str) -> bool:
+    """Whether a GPU is of the generation of SMs of a preset, or of sm_103 beside sm_100.
+
+    sm_80 and sm_89 differ in too much for that.
+    """
+    preset = _preset(data_root(), gpu)
+    siblings = [name for name in SM_ARCHS if name[:-1] == arch.sm_arch[:-1] and len(name) > len("sm_80")]
+    return preset is not None and preset.sm_arch in (arch.sm_arch, *siblings)
 
 
 def calibration_stamp(arch: GpuSpec) -> str:

@@ -429,7 +429,10 @@ def _curve(
     )  # fmt: skip
     width = 1.0 if is_timed else _UNTIMED_WIDTH
     return CollectiveCurve(
-        bool(np.any(factor != 1.0)), np.maximum.accumulate(np.log(us * factor)), width * low, width * high
+        bool(np.any(factor != 1.0)),
+        np.maximum.accumulate(np.log(us * factor)),
+        width * np.log(low),
+        width * np.log(high),
     )
 
 

@@ -1,7 +1,8 @@
-"""Learned corrections: what timings of a GPU show beyond the terms of the model, for the questions that were timed.
+"""Learned corrections: what timings of a GPU show beyond the terms of the model; those of GEMMs.
 
-A correction belongs to a GPU, a library, a kernel family and a question: types, L2 and clock state. Its trees lie as
-plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. Other states
+The trees of a correction are plain arrays, with a YAML file of the same name beside them; `learned.py` has those of
+other subjects. A correction of GEMMs belongs to a GPU, a library, a kernel family and a question: types, L2 and clock
+state. It lies in ``calibration/<gpu>/corrections``. Other states
 and changed specs take its factor for the same GEMM (`nearest_corrected`). It is off for GPUs that have none, and where
 coefficients or the model have changed since. MODEL.md, "Correction".
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +24,23 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import ArchValidationError
+from gemm_eval.errors import ArchValidationError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
     ALIKE,
+    OF_DEFAULTS,
     OTHER_SMS,
     Frozen,
-    Interval,
-    RegimeInterval,
+    Spread,
     calibration_path,
     coefficients_for,
+    even_interval,
     has_sms_of,
     interval_of,
-    interval_of_defaults,
-    interval_of_error,
     load_calibration,
 )
-from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NO_VERSION, NODE_DTYPE
+from gemm_eval.models.gpu.libraries import AUTO, library_of
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -88,30 +90,71 @@ class Region(Frozen):
     far: float
 
 
-class Correction(Frozen):
-    """What `gemm-eval calibrate correction` writes beside the trees."""
+class CorrectionFile(Frozen):
+    """Base of the YAML files that `gemm-eval calibrate correction` writes beside the trees."""
 
     gpu: str
-    library: str
-    family: str
-    question: str
     model_version: str
     code_version: str
     date: str
     folds: str = Field(description="how rows were held out for the errors")
-    is_on: bool = Field(
-        description="whether it is better than physics alone, in no regime worse, held out, and of pairs enough"
-    )
+    is_on: bool = Field(description="whether it is better than physics alone, held out; else it has no trees")
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str
     features: tuple[str, ...]
     min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
     max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
-    region: Region
     data: Annotated[tuple[CorrectionData, ...], Field(min_length=1)]
+    physics_intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
+    intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """Where the file belongs; its trees are in the .npz file beside it."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and most of the log factor."""
+        return self.min_log_factor, self.max_log_factor
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Self, Trees | None]:
+        """Read a correction and its trees, None where it is off.
+
+        Raises:
+            ArchValidationError: it is malformed, damaged, or another one than its folder and name say.
+        """
+        try:
+            loaded = cls.model_validate(read_yaml(path))
+            arrays = path.with_suffix(".npz")
+            trees = load_trees(arrays, loaded.arrays_sha256, len(loaded.features)) if loaded.is_on else None
+        except (ValueError, KeyError, OSError) as error:
+            raise ArchValidationError(f"{path}: {error}") from error
+        if path != loaded.path:
+            raise ArchValidationError(f"{path}: this is a correction of {loaded.gpu}/{loaded.path.stem}")
+        return loaded, trees
+
+    def is_of(self, physics: str, features: Sequence[str]) -> bool:
+        """Return True if it corrects the coefficients of a digest, by these features."""
+        return (self.physics, self.features) == (physics, tuple(features))
+
+    def to_yaml(self) -> str:
+        """Return the text of the file, tables last."""
+        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
+        fields = dict(sorted(self.model_dump(mode="json").items(), key=lambda item: isinstance(item[1], list | dict)))
+        return head + yaml.safe_dump(fields, sort_keys=False)
+
+
+class Correction(CorrectionFile):
+    """A correction of GEMMs; it is on where it also is worse in no regime, and of pairs enough."""
+
+    library: str
+    family: str
+    question: str
+    region: Region
+    versions: tuple[str, ...] = Field((), description="versions of the library that it tells apart")
     errors: Annotated[tuple[CorrectionErrors, ...], Field(min_length=1)]
-    physics_intervals: tuple[RegimeInterval, ...]
-    intervals: tuple[RegimeInterval, ...]
 
     @model_validator(mode="after")
     def _check(self) -> Correction:
@@ -119,10 +162,10 @@ class Correction(Frozen):
             raise ValueError("region: near must be below far")
         return self
 
-    def to_yaml(self) -> str:
-        """Return the text of the file."""
-        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
-        return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+    @property
+    def path(self) -> Path:
+        """Where the file belongs."""
+        return correction_path(self.gpu, self.library, self.family, self.question)
 
 
 class Trees(NamedTuple):
@@ -150,9 +193,34 @@ class PackedCorrection(NamedTuple):
     """A correction as `correction_kernels` take it."""
 
     nodes: npt.NDArray[np.void]
-    roots: npt.NDArray[np.int64]
-    pairs: npt.NDArray[np.float64]
+    roots: npt.NDArray[np.uint32]
+    sites: npt.NDArray[np.float64]
     limits: npt.NDArray[np.void]
+
+
+def pack_trees(
+    trees: Trees, near: float, far: float, bounds: tuple[float, float], limits: npt.NDArray[np.void] | None = None
+) -> PackedCorrection:
+    """Pack trees, how far they hold (octaves), and the least and most of the log factor.
+
+    Args:
+        trees: whose `pairs` are log2 of sizes.
+        limits: [1], to be completed, of GEMMs; None: of another subject.
+    """
+    nodes = np.zeros(len(trees.number), NODE_DTYPE)
+    for name in NODE_DTYPE.names or ():
+        nodes[name] = getattr(trees, name)
+    limits = np.zeros(1, LIMITS_DTYPE) if limits is None else limits
+    limits["baseline"], limits["num_smooth"], limits["share"] = trees.baseline[0], trees.num_smooth[0], 1.0
+    limits["lowest"], limits["highest"] = bounds
+    limits["near"], limits["far"] = near, far
+    sites = trees.pairs.astype(np.float64)
+    lead = int(sites.std(axis=0).argmax())
+    limits["lead"] = lead
+    sites = sites[np.argsort(sites[:, lead], kind="stable")]
+    return PackedCorrection(
+        read_only(nodes), read_only(trees.roots.astype(np.uint32)), read_only(sites), read_only(limits)
+    )
 
 
 def question_of(types: GemmTypes, options: RunOptions) -> str:
@@ -192,23 +260,6 @@ def _digest(model_version: str, items: tuple[tuple[str, float], ...]) -> str:
     return hashlib.sha256(repr((model_version, list(items))).encode()).hexdigest()[:16]
 
 
-def load_correction(path: Path) -> tuple[Correction, Trees | None]:
-    """Read a correction; one that is off has no trees.
-
-    Raises:
-        ArchValidationError: it is malformed, damaged, or another one than its folder and name say.
-    """
-    try:
-        found = Correction.model_validate(read_yaml(path))
-        arrays = path.with_suffix(".npz")
-        trees = load_trees(arrays, found.arrays_sha256, LEAF) if found.is_on else None
-    except (ValueError, KeyError, OSError) as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if path != correction_path(found.gpu, found.library, found.family, found.question):
-        raise ArchValidationError(f"{path}: this is a correction of {found.gpu}/{found.library}-{found.family}")
-    return found, trees
-
-
 def load_trees(path: Path, sha256: str, leaf: int) -> Trees:
     """Read trees whose leaves have the feature `leaf`; ValueError: damaged, or another file than was written."""
     content = path.read_bytes()
@@ -225,31 +276,24 @@ def load_trees(path: Path, sha256: str, leaf: int) -> Trees:
     return trees
 
 
-_loaded = cache(load_correction)
+load_correction = Correction.load
 
 
 @cache
-def _exists(path: Path) -> bool:
-    return path.is_file()
+def _loaded(path: Path) -> tuple[Correction, Trees | None] | None:
+    return load_correction(path) if path.is_file() else None
 
 
 def find_correction(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str
 ) -> tuple[Correction, Trees | None] | None:
     """Return what was learned of a question on this very GPU, with the coefficients that it has; None: nothing."""
-    path = correction_path(arch.name, library, family, question)
-    if not _exists(path):
+    loaded = _loaded(correction_path(arch.name, library, family, question))
+    if loaded is None:
         return None
     coefficients, origin = coefficients_for(arch, library, family)
-    if not origin.is_calibrated:
-        return None
-    found, trees = _loaded(path)
-    is_of_today = (
-        found.model_version == model_version
-        and found.physics == physics_digest(coefficients, model_version)
-        and found.features == FEATURES
-    )
-    return (found, trees) if is_of_today else None
+    is_of_today = loaded[0].is_of(physics_digest(coefficients, model_version), FEATURES)
+    return loaded if is_of_today and origin.is_calibrated else None
 
 
 class Found(NamedTuple):
@@ -286,6 +330,18 @@ def nearest_correction(arch: GpuSpec, library: str, family: str, question: str, 
     return Found(*found, ALIKE) if sibling.sm_arch == arch.sm_arch else Found(*found, OTHER_SMS, OTHER_SMS_SHARE)
 
 
+def _spared_clock(arch: GpuSpec, gpu: str, dtype: DType) -> float:
+    """Return the share of the clock's fall under tensor load on a GPU that another, with more power, is spared.
+
+    A correction learned where power holds the clock has some of that in it, which is the chip's and not the kernels'.
+    """
+    if gpu == arch.name:
+        return 0.0
+    theirs = load_arch(gpu, GpuSpec)
+    loaded_ghz, own_ghz = theirs.tensor_clock_ghz(dtype), arch.tensor_clock_ghz(dtype)
+    return min(1.0, max(0.0, (own_ghz - loaded_ghz) / (theirs.max_clock_ghz - loaded_ghz + 1e-9)))
+
+
 def correction_for(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
 ) -> PackedCorrection | None:
@@ -297,9 +353,30 @@ def correction_for(
     if found.share < 1.0:
         number = np.where(trees.feature == LEAF, found.share * trees.number, trees.number)
         trees = trees._replace(number=number, baseline=found.share * trees.baseline)
-    return pack_correction(
-        arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
-    )
+    packed = pack_correction(arch, types, options, trees, learned.region, learned.bounds)
+    limits = packed.limits.copy()
+    limits["spared_clock"] = _spared_clock(arch, learned.gpu, types.a.dtype)
+    return packed._replace(limits=read_only(limits))
+
+
+def version_of(options: RunOptions) -> str:
+    """Return the version of the library that options name; empty: none."""
+    return "" if options.library in (None, AUTO) else library_of(str(options.library)).version
+
+
+def check_version(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
+) -> None:
+    """Raise UnsupportedError where options name a version of the library that timings do not tell from others."""
+    version = version_of(options)
+    near = nearest_corrected(arch, library, family, types, options, model_version) if version else None
+    learned = near and nearest_correction(arch, library, family, question_of(types, near), model_version)
+    known = learned.correction.versions if learned else ()
+    if version and version not in known:
+        raise UnsupportedError(
+            f"library {options.library}: timings of {types.inputs} on {arch.name} are not told apart by this version, "
+            f"only by {', '.join(known) or 'none'}; leave the version out"
+        )
 
 
 def nearest_corrected(
@@ -310,10 +387,9 @@ def nearest_corrected(
     These are the very same; else with A quantized from another type, as only the GEMM's own time is corrected; else
     with the burst clock, with cold L2, with both, in which most timings were taken. None: there are none.
     """
-    asked = options._replace(library=library)
-    for l2, clock in _near(asked.l2, asked.clock):
-        for quantize_from in dict.fromkeys((asked.quantize_from, DType.BF16, None)):
-            near = asked._replace(l2=l2, clock=clock, quantize_from=quantize_from)
+    for l2, clock in _near(options.l2, options.clock):
+        for quantize_from in dict.fromkeys((options.quantize_from, DType.BF16, None)):
+            near = options._replace(l2=l2, clock=clock, quantize_from=quantize_from)
             found = nearest_correction(arch, library, family, question_of(types, near), model_version)
             if found is not None and found.trees is not None:
                 return near
@@ -327,32 +403,33 @@ def _near(l2: str | None, clock: str | None) -> Iterable[tuple[str | None, str |
 
 def interval_for(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str, *, is_corrected: bool
-) -> Interval:
-    """Return the interval around answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
+) -> npt.NDArray[np.float64]:
+    """Return `interval_of` answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
     learned = nearest_correction(arch, library, family, question, model_version)
     if learned is not None:
         intervals = learned.correction.intervals if is_corrected else learned.correction.physics_intervals
         return interval_of(intervals, learned.carried_log)
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
-        return interval_of_defaults()
+        return even_interval(OF_DEFAULTS)
     carried_log = 0.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
-    asked_there = correction_path(origin.gpu, origin.library, family, question)
-    if carried_log and _exists(asked_there):
-        return interval_of(_loaded(asked_there)[0].physics_intervals, carried_log)
+    asked_there = _loaded(correction_path(origin.gpu, origin.library, family, question))
+    if carried_log and asked_there is not None:
+        return interval_of(asked_there[0].physics_intervals, carried_log)
     found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, carried_log)
-    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)
+    p90_frac = max(errors.p90_percent for errors in found.errors) / 100.0
+    return even_interval(math.hypot(math.log1p(p90_frac), carried_log))
 
 
 def interval_carried(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, near: RunOptions, model_version: str
-) -> Interval:
+) -> npt.NDArray[np.float64]:
     """Return the interval of answers that take the correction of a preset's under other options (`near`): wider."""
     learned = nearest_correction(arch, library, family, question_of(types, near), model_version)
     if learned is None:
-        return interval_of_defaults()
+        return even_interval(OF_DEFAULTS)
     return interval_of(learned.correction.intervals, math.hypot(ALIKE, learned.carried_log))
 
 
@@ -362,22 +439,13 @@ def pack_correction(
     """Pack trees, their bounds and region, and what the data sheet of a GPU allows.
 
     Args:
-        options: of which the L2 state counts.
+        options: of which the L2 state and the version of the library count.
         bounds: least and most of the log factor.
     """
-    nodes = np.zeros(len(trees.number), NODE_DTYPE)
-    for name in NODE_DTYPE.names or ():
-        nodes[name] = getattr(trees, name)
     limits = pack_limits(arch, types, options)
-    for name in ("baseline", "num_smooth", "depth"):
-        limits[name] = getattr(trees, name)[0]
-    limits["lowest"], limits["highest"] = bounds
     limits["least_m"], limits["most_m"], limits["most_g"] = np.log2([region.min_m, region.max_m, region.max_g])
-    limits["near"], limits["far"] = region.near, region.far
-    return PackedCorrection(
-        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(np.log2(trees.pairs.astype(np.float64))),
-        read_only(limits),
-    )  # fmt: skip
+    trees = trees._replace(pairs=np.log2(trees.pairs.astype(np.float64)))
+    return pack_trees(trees, region.near, region.far, bounds, limits)
 
 
 def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDArray[np.void]:
@@ -389,4 +457,6 @@ def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDA
     limits["weight_bytes"] = types.b.dtype.bits / 8
     limits["launch_us"] = arch.graph_node_us
     limits["is_a_along_m"], limits["is_b_along_n"] = types.is_a_along_m, types.is_b_along_n
+    version = version_of(options)
+    limits["version"] = library_of(str(options.library)).versions.index(version) if version else NO_VERSION
     return limits

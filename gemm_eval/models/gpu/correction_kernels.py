@@ -1,8 +1,8 @@
 """Numba kernels of learned corrections: what they know of an answer, the trees, and where they fade to nothing.
 
 Shapes: records [num] of KERNEL_COST_DTYPE; rows [some], which of them are corrected; sizes [num, 4] of G, M, K, N;
-nodes of NODE_DTYPE, those of all trees one after another; roots [trees], those of smooth features first; pairs
-[pairs, 2], log2 of N and of K; limits [1] of LIMITS_DTYPE.
+nodes of NODE_DTYPE, those of all trees one after another; roots [trees], those of smooth features first; sites
+[sites, sizes], log2 of the sizes of the data, of GEMMs N and K; limits [1] of LIMITS_DTYPE.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ _SHARES = (
 _SHARE_PLACES = tuple(Times._fields.index(name) for name in _SHARES)
 FEATURES = (
     "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "G", "a_along_m", "b_along_n", "M_alignment",
-    "N_alignment", "K_alignment", "cta_m", "cta_n",
+    "N_alignment", "K_alignment", "version", "cta_m", "cta_n",
     "split_k", "tiles", "waves", "ctas", "cluster", "ctas_per_sm", "stages", "schedule", "last_wave", "tensor_busy",
     "rows_filled", "columns_filled", "sms", *(f"{name.removesuffix('_us')}_share" for name in _SHARES),
 )  # fmt: skip
 """What a correction knows of an answer, in this order: `describe`."""
 
-SMOOTH_FEATURES = FEATURES[: FEATURES.index("K_alignment") + 1]
-"""The features that differ little between neighbouring sizes: sizes, layout, the latency of physics, and what loads are
-as wide as, which differs only where rows of A, B or C lie off 16 bytes."""
+SMOOTH_FEATURES = FEATURES[: FEATURES.index("version") + 1]
+"""The features that differ little between neighbouring sizes: sizes, layout, the latency of physics, what loads are as
+wide as, which differs only where rows of A, B or C lie off 16 bytes, and the version of the library."""
+
+NO_VERSION = -1
+"""In the place of a version's number, the place in `Library.versions`: none is named."""
 
 MOST_OF_KERNEL_LOG = 0.07
 """Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
@@ -43,19 +46,25 @@ takes another config from one row to the next, its time hardly changes; what was
 
 LEAF = len(FEATURES)
 """Instead of a feature: the node's number is a value, and its `left` itself. Beside the features stands -inf."""
-NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.int32), ("feature", np.int32)])
-"""A node: what its feature is at most goes `left`, the rest to the node after that."""
+NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.uint32), ("feature", np.uint32)])
+"""A node: what its feature is at most goes `left`, the rest to the node after that. Numbers without a sign: no look-up
+asks whether one counts from the end."""
 
 _LIMITS = (
-    "baseline", "num_smooth", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far",
-    "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
+    "baseline", "num_smooth", "lowest", "highest", "near", "far", "lead", "share", "carried_log", "least_m", "most_m",
+    "most_g", "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
+    "spared_clock", "version",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
-"""Fields of a correction: where the trees start, how many have smooth features alone, how deep all are, the least and
-most of the log factor, log2 of the sizes of its data, up to which distance from a known (N, K), in octaves, it holds in
-full, and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, the
-launch of a kernel, and the layout."""
+"""Fields of a correction: where the trees start, how many have smooth features alone, the least and most of the log
+factor, up to which distance from a known site, in octaves, it holds in full, and from which on not at all, by which
+size sites are in order, the share of it that a GPU takes, and what taking it from another adds to logs of intervals.
 
+Of GEMMs alone: log2 of the sizes of its data, the data sheet's rates, 0 where they limit nothing, bytes of a weight,
+the launch of a kernel, the layout, the share of the fall of the clock under tensor load that this GPU is spared and
+the one it was learned on is not, and the number of the library's version."""
+
+_TENSOR_BUSY = FEATURES.index("tensor_busy")
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
 
@@ -95,24 +104,25 @@ def _describe(record: Any, limit: Any, G: int, M: int, K: int, N: int, x: Any) -
     x[11] = _alignment(M) if x[9] != 0.0 else _alignment(_MOST_ALIGNED)
     x[12] = _alignment(N)
     x[13] = _alignment(K)
+    x[14] = limit["version"]
     cta_m, cta_n = record["cta_m"], record["cta_n"]
-    x[14] = math.log2(cta_m)
-    x[15] = math.log2(cta_n)
-    x[16] = math.log2(record["split_k"])
-    x[17] = math.log2(record["num_tiles"])
-    x[18] = math.log2(record["num_waves"])
-    x[19] = math.log2(record["num_ctas"])
-    x[20] = math.log2(record["cluster_m"] * record["cluster_n"])
-    x[21] = record["ctas_per_sm"]
-    x[22] = record["num_stages"]
-    x[23] = record["schedule"]
-    x[24] = record["last_wave_frac"]
-    x[25] = record["tensor_busy_frac"]
-    x[26] = M / (ceil_div(M, cta_m) * float(cta_m))
-    x[27] = N / (ceil_div(N, cta_n) * float(cta_n))
-    x[28] = math.log2(record["active_sms"])
+    x[15] = math.log2(cta_m)
+    x[16] = math.log2(cta_n)
+    x[17] = math.log2(record["split_k"])
+    x[18] = math.log2(record["num_tiles"])
+    x[19] = math.log2(record["num_waves"])
+    x[20] = math.log2(record["num_ctas"])
+    x[21] = math.log2(record["cluster_m"] * record["cluster_n"])
+    x[22] = record["ctas_per_sm"]
+    x[23] = record["num_stages"]
+    x[24] = record["schedule"]
+    x[25] = record["last_wave_frac"]
+    x[_TENSOR_BUSY] = record["tensor_busy_frac"]
+    x[27] = M / (ceil_div(M, cta_m) * float(cta_m))
+    x[28] = N / (ceil_div(N, cta_n) * float(cta_n))
+    x[29] = math.log2(record["active_sms"])
     for place in range(len(_SHARE_PLACES)):
-        x[29 + place] = record["times_us"][_SHARE_PLACES[place]] / us
+        x[30 + place] = record["times_us"][_SHARE_PLACES[place]] / us
 
 
 @entry_point
@@ -123,25 +133,64 @@ def describe(records: Any, limits: Any, sizes: Any, out: Any) -> None:
 
 
 @kernel
-def _sum_of_trees(nodes: Any, roots: Any, first: int, stop: int, depth: int, x: Any) -> float:
-    """Return the sum over trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
+def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
+    """Return what trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`.
+
+    All trees are walked side by side, a node each, so that no step waits for another; those at a leaf drop out.
+    """
+    leaf, places, active, count = len(x) - 1, roots.copy(), np.arange(len(roots)), len(roots)
+    while count > 0:
+        kept = 0
+        for index in range(count):
+            tree = active[index]
+            node = nodes[places[tree]]
+            places[tree] = node["left"] + (x[node["feature"]] > node["number"])
+            active[kept] = tree
+            kept += node["feature"] != leaf
+        count = kept
+    smooth, of_kernel, num_smooth = 0.0, 0.0, int(limit["num_smooth"])
+    for tree in range(num_smooth):
+        smooth += nodes[places[tree]]["number"]
+    for tree in range(num_smooth, len(roots)):
+        of_kernel += nodes[places[tree]]["number"]
+    total = float(limit["baseline"]) + smooth + min(MOST_OF_KERNEL_LOG, max(-MOST_OF_KERNEL_LOG, of_kernel))
+    return float(min(limit["highest"], max(limit["lowest"], total)))
+
+
+@kernel
+def _square_of(site: Any, x: Any, first: int) -> float:
     total = 0.0
-    for tree in range(first, stop):
-        place = roots[tree]
-        for _ in range(depth):
-            node = nodes[place]
-            place = node["left"] + (x[node["feature"]] > node["number"])
-        total += nodes[place]["number"]
+    for size in range(len(site)):
+        away = x[first + size] - site[size]
+        total += away * away
     return total
 
 
 @kernel
-def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
-    """Return what trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`."""
-    num_smooth, depth = int(limit["num_smooth"]), int(limit["depth"])
-    smooth = _sum_of_trees(nodes, roots, 0, num_smooth, depth, x)
-    of_kernel = _sum_of_trees(nodes, roots, num_smooth, len(roots), depth, x)
-    return float(limit["baseline"]) + smooth + min(MOST_OF_KERNEL_LOG, max(-MOST_OF_KERNEL_LOG, of_kernel))
+def _octaves(sites: Any, limit: Any, x: Any, first: int) -> float:
+    """Return the distance of x, whose sizes start at `first`, to the nearest site, or `far` where that is nearer.
+
+    Sites are in the order of one of the sizes: those next to x there are looked at first.
+    """
+    lead = int(limit["lead"])
+    at, start, nearest = x[first + lead], np.searchsorted(sites[:, lead], x[first + lead]), limit["far"] ** 2
+    for step in range(len(sites)):
+        up, down = start + step, start - 1 - step
+        above = sites[up, lead] - at if up < len(sites) else np.inf
+        below = at - sites[down, lead] if down >= 0 else np.inf
+        if min(above, below) ** 2 >= nearest:
+            break
+        if up < len(sites):
+            nearest = min(nearest, _square_of(sites[up], x, first))
+        if down >= 0:
+            nearest = min(nearest, _square_of(sites[down], x, first))
+    return float(math.sqrt(nearest))
+
+
+@kernel
+def _faded(limit: Any, octaves: float) -> float:
+    """Return how far a correction holds at a distance from its data, 0 to 1."""
+    return float(max(0.0, min(1.0, (limit["far"] - octaves) / (limit["far"] - limit["near"]))))
 
 
 @kernel
@@ -150,13 +199,7 @@ def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
     beyond = max(limit["least_m"] - x[0], x[0] - limit["most_m"]) / _FADE_OCTAVES
     beyond = max(beyond, (math.log2(G) - limit["most_g"]) / _FADE_OCTAVES_OF_G)
     trust = min(1.0, 1.0 - beyond)
-    if trust <= 0.0:
-        return 0.0
-    nearest = np.inf
-    for place in range(len(pairs)):
-        across, along = x[1] - pairs[place, 0], x[2] - pairs[place, 1]
-        nearest = min(nearest, across * across + along * along)
-    return float(trust * max(0.0, min(1.0, (limit["far"] - math.sqrt(nearest)) / (limit["far"] - limit["near"]))))
+    return 0.0 if trust <= 0.0 else float(trust * _faded(limit, _octaves(pairs, limit, x, 1)))
 
 
 @kernel
@@ -171,13 +214,15 @@ def _floor_us(limit: Any, G: int, M: int, K: int, N: int) -> float:
 
 
 @kernel
-def _write(record: Any, factor: float, ceiling_us: float, limit: Any, G: int, M: int, K: int, N: int) -> None:
-    """Write a factor and the corrected latency to a record, above the data sheet's floor and below a ceiling."""
+def _write(
+    record: Any, factor: float, trust: float, ceiling_us: float, limit: Any, G: int, M: int, K: int, N: int
+) -> None:
+    """Write a factor, its trust and the corrected latency to a record, above the floor and below a ceiling."""
     other_us = _other_us(record)
     us = record["physics_us"] - other_us
     factor = max(factor, min(1.0, _floor_us(limit, G, M, K, N) / us))
     factor = min(factor, max(0.0, ceiling_us - other_us) / us)
-    record["correction_factor"] = factor
+    record["correction_factor"], record["correction_trust"] = factor, trust
     record["latency_us"] = other_us + us * factor
 
 
@@ -189,8 +234,9 @@ def correct_record(
     _describe(record, limit, G, M, K, N, x)
     trust = _trust(pairs, limit, x, G)
     if trust > 0.0:
-        wanted = min(limit["highest"], max(limit["lowest"], _log_factor(nodes, roots, x, limit)))
-        _write(record, math.exp(trust * wanted), np.inf, limit, G, M, K, N)
+        wanted = _log_factor(nodes, roots, x, limit)
+        wanted *= 1.0 - limit["spared_clock"] * x[_TENSOR_BUSY] * x[_TENSOR_BUSY]  # as the clock falls
+        _write(record, math.exp(trust * wanted), trust, np.inf, limit, G, M, K, N)
 
 
 @kernel
@@ -213,33 +259,123 @@ def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: 
 
 
 @entry_point
-def carry(records: Any, rows: Any, sizes: Any, factors: Any, ceilings_us: Any, limits: Any) -> None:
-    """Write factors [rows] of the same GEMMs elsewhere to records, and no latency above `ceilings_us` [rows]."""
+def carry(records: Any, rows: Any, sizes: Any, factors: Any, trusts: Any, ceilings_us: Any, limits: Any) -> None:
+    """Write factors and trusts [rows] of the same GEMMs elsewhere to records, no latency above `ceilings_us` [rows]."""
     for index in range(len(rows)):
         row = rows[index]
         is_changed = factors[index] != 1.0 or ceilings_us[index] < records[row]["latency_us"]
         if is_changed and records[row]["active_sms"] > 0:
             G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
-            _write(records[row], factors[index], ceilings_us[index], limits[0], G, M, K, N)
+            _write(records[row], factors[index], trusts[index], ceilings_us[index], limits[0], G, M, K, N)
 
 
 @entry_point
-def correct_rows(x: Any, nodes: Any, roots: Any, sites: Any, limits: Any, out: Any) -> None:
-    """Write to `out` [rows, 3] log factors, how far they are trusted, and octaves to the nearest site.
+def interval_ends(regime: int, trust: float, logs: Any) -> tuple[float, float]:
+    """Return the factors to both ends of the interval of a GEMM.
 
-    x [rows, features and -inf], sizes first; sites [sites, sizes]; limits [6]: baseline, depth, least and most of the
-    log factor, octaves up to which it holds in full, and from which on not at all.
+    logs [regimes, 4]: of corrected answers, low and high, and of the terms alone, with their signs; where a correction
+    fades, intervals go over to those of the terms.
+    """
+    low = logs[regime, 0] * trust + logs[regime, 2] * (1.0 - trust)
+    high = logs[regime, 1] * trust + logs[regime, 3] * (1.0 - trust)
+    return math.exp(low), math.exp(high)
+
+
+@entry_point
+def interval_rows(regimes: Any, trusts: Any, logs: Any, out: Any) -> None:
+    """Write `interval_ends` of GEMMs [rows] to `out` [rows, 2]."""
+    for row in range(len(regimes)):
+        out[row, 0], out[row, 1] = interval_ends(regimes[row], trusts[row], logs)
+
+
+@kernel
+def _spread_of(spreads: Any, us: float, octaves: float) -> int:
+    """Return the first spread that holds for a latency and a distance; the last holds for all."""
+    for row in range(len(spreads) - 1):
+        if us <= spreads[row, 0] and octaves <= spreads[row, 1]:
+            return row
+    return len(spreads) - 1
+
+
+@kernel
+def _answer(
+    x: Any, physics_us: float, nodes: Any, roots: Any, sites: Any, limit: Any, spreads: Any, physics_spreads: Any,
+    out: Any,
+) -> None:  # fmt: skip
+    """Write an answer to `out` [4]; see `answer_rows`."""
+    octaves, trust, factor = limit["far"], 0.0, 1.0
+    if limit["share"] > 0.0:
+        octaves = _octaves(sites, limit, x, 0)
+        trust = limit["share"] * _faded(limit, octaves)
+    if trust > 0.0:
+        factor = math.exp(trust * _log_factor(nodes, roots, x, limit))
+    own = _spread_of(spreads, physics_us * factor, octaves)
+    of_terms = _spread_of(physics_spreads, physics_us, 0.0)
+    out[0] = factor
+    for end in (2, 3):
+        log = spreads[own, end] * trust + physics_spreads[of_terms, end] * (1.0 - trust)
+        log = math.hypot(log, limit["carried_log"])
+        out[end - 1] = math.exp(-log if end == _LOW else log)
+    out[3] = octaves
+
+
+_LOW = 2  # column of spreads
+
+
+@entry_point
+def answer_rows(
+    x: Any, physics_us: Any, nodes: Any, roots: Any, sites: Any, limits: Any, spreads: Any, physics_spreads: Any,
+    out: Any,
+) -> None:  # fmt: skip
+    """Write to `out` [rows, 4] factors of latencies, those to both ends of intervals, and octaves to a site.
+
+    x [rows, features and -inf], sizes first; physics_us [rows]; spreads [spreads, 4], of corrected answers and of the
+    terms alone: latency and distance up to which each holds, and the logs of its ends without signs.
     """
     for row in range(len(x)):
-        log_factor = limits[0] + _sum_of_trees(nodes, roots, 0, len(roots), int(limits[1]), x[row])
-        nearest = np.inf
-        for site in range(len(sites)):
-            total = 0.0
-            for size in range(sites.shape[1]):
-                away = x[row, size] - sites[site, size]
-                total += away * away
-            nearest = min(nearest, total)
-        octaves = math.sqrt(nearest)
-        out[row, 0] = min(limits[3], max(limits[2], log_factor))
-        out[row, 1] = max(0.0, min(1.0, (limits[5] - octaves) / (limits[5] - limits[4])))
-        out[row, 2] = octaves
+        _answer(x[row], physics_us[row], nodes, roots, sites, limits[0], spreads, physics_spreads, out[row])
+
+
+CHIP_FEATURES = ("G", "M", "N", "K", "MN", "NK", "M_alignment", "K_alignment", "N_alignment")
+"""What a correction knows of a GEMM on a multi-core chip, in this order."""
+
+_MOST_CHIP_ALIGNED = 4096  # elements: powers of two up to here camp on memory channels
+
+
+@kernel
+def _describe_sizes(G: int, M: int, K: int, N: int, x: Any) -> None:
+    x[0] = math.log2(G)
+    x[1] = math.log2(M)
+    x[2] = math.log2(N)
+    x[3] = math.log2(K)
+    x[4] = x[1] + x[2]
+    x[5] = x[2] + x[3]
+    x[6] = math.log2(min(M & -M, _MOST_CHIP_ALIGNED))
+    x[7] = math.log2(min(K & -K, _MOST_CHIP_ALIGNED))
+    x[8] = math.log2(min(N & -N, _MOST_CHIP_ALIGNED))
+
+
+@entry_point
+def describe_sizes(sizes: Any, out: Any) -> None:
+    """Write `CHIP_FEATURES` of GEMMs, sizes [rows, 4] of G, M, K, N, to `out` [rows, features]."""
+    for row in range(len(sizes)):
+        _describe_sizes(sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3], out[row])
+
+
+@entry_point
+def correct_sizes(
+    records: Any, sizes: Any, peak_flop_per_us: float, nodes: Any, roots: Any, sites: Any, limits: Any, spreads: Any,
+    physics_spreads: Any,
+) -> None:  # fmt: skip
+    """Write corrected latencies, no faster than the peak, and intervals to records [rows] of a multi-core chip."""
+    x, answer = np.empty(len(CHIP_FEATURES) + 1), np.empty(4)
+    x[len(CHIP_FEATURES)] = -np.inf
+    for row in range(len(records)):
+        record, G, M, K, N = records[row], sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
+        _describe_sizes(G, M, K, N, x)
+        physics_us = record["latency_us"]
+        _answer(x, physics_us, nodes, roots, sites, limits[0], spreads, physics_spreads, answer)
+        least_us = 2.0 * G * M * K * N / peak_flop_per_us
+        record["latency_us"] = max(physics_us * answer[0], min(physics_us, least_us))
+        record["correction_us"] = record["latency_us"] - physics_us
+        record["low_frac"], record["high_frac"] = answer[1], answer[2]

@@ -21,7 +21,7 @@ _INTS = (
     "num_candidates", "num_bounded", "is_calibrated",
 )  # fmt: skip
 _TOTALS = ("latency_us", "compute_us")
-_REST = ("hidden_us", "last_wave_frac", "tensor_busy_frac", "physics_us", "correction_factor")
+_REST = ("hidden_us", "last_wave_frac", "tensor_busy_frac", "physics_us", "correction_factor", "correction_trust")
 
 GPU_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in (*_TOTALS, *Times._fields, *_REST)]
@@ -29,8 +29,11 @@ GPU_COST_DTYPE = np.dtype(
 """The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`.
 
 `physics_us` is the sum of the terms. `correction_factor`, 1 where nothing is corrected, is that of the GEMM: its
-corrected latency over the least by the terms, that of another config where the correction chose this one.
+corrected latency over the least by the terms, that of another config where the correction chose this one;
+`correction_trust` is 1 amid the data of the correction, and falls to 0 outside. `is_calibrated` is `AS_PRESET` where
+coefficients were fitted on the preset that a spec was changed from, whose correction it takes.
 """
+AS_PRESET = 2
 
 KERNEL_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS]
@@ -70,6 +73,8 @@ ROW_BYTES = 16
 """What rows have to start on for TMA, and for the widest loads of a thread (CUDA C++ Programming Guide, 16 bytes)."""
 NARROW_BYTES = 4
 """What rows have to start on for the narrowest asynchronous copies (PTX ISA, cp.async: 4, 8 or 16 bytes)."""
+ODD_COLUMNS = 8
+"""In the place of such bytes: rows start on 16, but N is no multiple of the columns that a library wants."""
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
 
@@ -235,3 +240,4 @@ def write_record(p: Any, row: Any, t: ProblemTerms, split: int, c: ConfigCost, o
     out["tensor_busy_frac"] = c.tensor_busy_frac
     out["physics_us"] = c.latency_us
     out["correction_factor"] = 1.0
+    out["correction_trust"] = 0.0

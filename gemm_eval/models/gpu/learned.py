@@ -11,26 +11,32 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 from pydantic import Field
 
-from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
-from gemm_eval.errors import ArchValidationError
+from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Chip, Frozen, Origin, has_sms_of, interval_of_defaults
+from gemm_eval.models.gpu.calibration import (
+    ALIKE,
+    OF_DEFAULTS,
+    OTHER_SMS,
+    Chip,
+    Origin,
+    Spread,
+    has_sibling_sms,
+    has_sms_of,
+)
 from gemm_eval.models.gpu.correction import (
-    MAX_LOG_FACTOR,
     OTHER_SMS_SHARE,
-    CorrectionData,
-    Trees,
-    load_trees,
+    CorrectionFile,
+    PackedCorrection,
+    pack_trees,
     physics_digest,
 )
-from gemm_eval.models.gpu.correction_kernels import NODE_DTYPE, correct_rows
+from gemm_eval.models.gpu.correction_kernels import LIMITS_DTYPE, NODE_DTYPE, answer_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,64 +61,45 @@ class Features(NamedTuple):
 
     def columns(self) -> Floats:
         """Return [rows, columns and one], the last of which is -inf: beside leaves."""
-        columns = [*self.sizes.values(), *self.others.values()]
-        x = np.full((len(columns[0]), len(columns) + 1), -np.inf)
-        for number, column in enumerate(columns):
-            x[:, number] = column
-        return x
+        return stacked([*self.sizes.values(), *self.others.values()])
 
 
-class Spread(Frozen):
-    """Quantiles of log(measured / predicted) of held-out rows, between which 80% of them lie.
-
-    It is of predictions up to `max_us`, of problems up to `max_octaves` from the nearest that a fit had seen.
-    """
-
-    max_us: float | None = Field(description="predicted latency; null: any longer one")
-    max_octaves: float | None = Field(description="distance; null: any greater one")
-    num_rows: int
-    low_log: float = Field(le=0.0)
-    high_log: float = Field(ge=0.0)
+def features_of(names: Sequence[str], num_sizes: int, x: Floats) -> Features:
+    """Return features by name, those of the columns of x [rows, features or one more]; the first are sizes."""
+    columns = list(zip(names, x.T, strict=False))
+    return Features(dict(columns[:num_sizes]), dict(columns[num_sizes:]))
 
 
-class LearnedCorrection(Frozen):
-    """The YAML file that `gemm-eval calibrate correction` writes beside the trees."""
+def stacked(columns: Sequence[Floats]) -> Floats:
+    """Return columns [rows] side by side, and one more of -inf: beside leaves."""
+    x = np.array([*columns, np.full(len(columns[0]), -np.inf)]).T
+    return np.ascontiguousarray(x)
 
-    gpu: str
+
+class LearnedCorrection(CorrectionFile):
+    """A correction of a subject other than GEMMs."""
+
     subject: str
     group: str
-    model_version: str
-    code_version: str
-    date: str
-    folds: str = Field(description="how rows were held out for the errors")
-    is_on: bool = Field(description="whether it is better than physics alone, held out")
-    physics: str = Field(description="digest of the coefficients that it corrects")
-    arrays_sha256: str
-    features: tuple[str, ...]
-    min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
-    max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
     near: float = Field(gt=0.0, description="octaves from the nearest known sizes, up to which it holds in full")
     far: float = Field(gt=0.0, description="octaves, from which on it does not hold at all")
-    data: Annotated[tuple[CorrectionData, ...], Field(min_length=1)]
-    physics_intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
-    intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
 
-    def to_yaml(self) -> str:
-        """Return the text of the file."""
-        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
-        return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+    @property
+    def path(self) -> Path:
+        """Where the file belongs."""
+        return learned_path(self.gpu, self.subject, self.group)
 
 
 class Answers(NamedTuple):
-    """Corrections of problems, [rows] each: a factor of the latency, and the logs of the ends of the 80% interval."""
+    """Corrections of problems, [rows] each: factors of the latency, and from it to both ends of the 80% interval."""
 
     factor: Floats
-    low_log: Floats
-    high_log: Floats
+    low_frac: Floats
+    high_frac: Floats
 
     def ends_us(self, latency_us: Floats) -> tuple[Floats, Floats]:
         """Return the ends of the intervals around corrected latencies [rows]."""
-        return latency_us * np.exp(self.low_log), latency_us * np.exp(self.high_log)
+        return latency_us * self.low_frac, latency_us * self.high_frac
 
 
 def learned_path(gpu: str, subject: str, group: str) -> Path:
@@ -120,113 +107,97 @@ def learned_path(gpu: str, subject: str, group: str) -> Path:
     return data_root() / "calibration" / gpu / "learned" / f"{subject}-{group}.yaml"
 
 
-def load_learned(path: Path) -> tuple[LearnedCorrection, Trees]:
-    """Read a correction and its trees; ArchValidationError: malformed, or another one than its name says."""
-    try:
-        loaded = LearnedCorrection.model_validate(read_yaml(path))
-        trees = load_trees(path.with_suffix(".npz"), loaded.arrays_sha256, len(loaded.features))
-    except (ValueError, KeyError, OSError) as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if path != learned_path(loaded.gpu, loaded.subject, loaded.group):
-        raise ArchValidationError(f"{path}: this is a correction of {loaded.gpu}/{loaded.subject}-{loaded.group}")
-    return loaded, trees
+load_learned = LearnedCorrection.load
 
 
-class Loaded(NamedTuple):
-    """A correction, ready for use."""
+class Learned(NamedTuple):
+    """A correction of a group of kernels and its intervals, ready for use on a GPU."""
 
-    learned: LearnedCorrection
-    trees: PackedTrees
-    physics_spreads: Floats  # [spreads, limits and ends] of the terms alone, see `_spread_of`
-    spreads: Floats
+    trees: PackedCorrection
+    spreads: Floats  # [spreads, limits and ends], see `answer_rows`
+    physics_spreads: Floats  # likewise, of the terms alone
 
-    def ends(self, latency_us: Floats, physics_us: Floats, trust: Floats, octaves: Floats) -> tuple[Floats, Floats]:
-        """Return the logs of both ends around corrected latencies [rows], without their signs.
+    def answers(self, x: Floats, physics_us: Floats) -> Answers:
+        """Return what was learned of problems: x [rows, features and -inf], times by the terms of the model [rows]."""
+        out = np.empty((len(x), _NUM_ANSWERS))
+        answer_rows(x, np.ascontiguousarray(physics_us), *self.trees, self.spreads, self.physics_spreads, out)
+        return Answers(out[:, 0], out[:, 1], out[:, 2])
 
-        Where the correction is not trusted, they are those of the terms alone.
-        """
-        own = _spread_of(self.spreads, latency_us, octaves)
-        physics = _spread_of(self.physics_spreads, physics_us, np.zeros(len(trust)))
-        low, high = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
-        return low, high
+
+_NUM_ANSWERS = 4
 
 
 @cache
-def _loaded(root: Path, gpu: str, subject: str, group: str) -> Loaded | None:  # noqa: ARG001  another root, other files
-    path = learned_path(gpu, subject, group)
+def _ready(path: Path) -> tuple[LearnedCorrection, Learned] | None:
+    """Return a correction as its file has it; None: there is none."""
     if not path.is_file():
         return None
-    loaded, trees = load_learned(path)
-    packed = pack_trees(trees, loaded.near, loaded.far, (loaded.min_log_factor, loaded.max_log_factor))
-    return Loaded(loaded, packed, *map(_spread_columns, (loaded.physics_intervals, loaded.intervals)))
+    of, trees = load_learned(path)
+    packed = _NO_TREES if trees is None else pack_trees(trees, of.near, of.far, of.bounds)
+    return of, Learned(packed, _pack_spreads(of.intervals), _pack_spreads(of.physics_intervals))
 
 
-def _spread_columns(spreads: Sequence[Spread]) -> Floats:
+def _pack_spreads(spreads: Sequence[Spread]) -> Floats:
     rows = [(item.max_us or math.inf, item.max_octaves or math.inf, -item.low_log, item.high_log) for item in spreads]
-    return np.array(rows)
+    return read_only(np.array(rows))
 
 
-class PackedTrees(NamedTuple):
-    """Trees as `correct_rows` takes them."""
-
-    nodes: npt.NDArray[np.void]
-    roots: npt.NDArray[np.int64]
-    sites: Floats  # [sites, sizes], log2 of the sizes of the data
-    limits: Floats  # baseline, depth, least and most of the log factor, near, far
-
-
-def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float]) -> PackedTrees:
-    """Pack trees, how far they hold (octaves), and the least and most of the log factor."""
-    nodes = np.zeros(len(trees.number), NODE_DTYPE)
-    for name in NODE_DTYPE.names or ():
-        nodes[name] = getattr(trees, name)
-    limits = np.array([trees.baseline[0], trees.depth[0], *bounds, near, far])
-    sites = trees.pairs.astype(np.float64)
-    return PackedTrees(
-        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(sites), read_only(limits)
-    )  # fmt: skip
+_NO_TREES = PackedCorrection(
+    *(read_only(array) for array in (
+        np.zeros(0, NODE_DTYPE), np.zeros(0, np.uint32), np.zeros((0, 1)), np.zeros(1, LIMITS_DTYPE)
+    ))
+)  # fmt: skip
+_ANY = _pack_spreads([Spread(num_rows=0, low_log=-OF_DEFAULTS, high_log=OF_DEFAULTS)])
+NOTHING_LEARNED = Learned(_NO_TREES, _ANY, _ANY)
+"""Factors are 1, and intervals those of defaults."""
 
 
-def matching_learned(gpu: str | None, subject: str, group: str, digest: str, names: Sequence[str]) -> Loaded | None:
-    """Return what was learned on a GPU or chip of these coefficients by these features; None: nothing."""
-    loaded = None if gpu is None else _loaded(data_root(), gpu, subject, group)
-    is_of_today = loaded is not None and (loaded.learned.physics, loaded.learned.features) == (digest, tuple(names))
-    return loaded if is_of_today else None
-
-
-def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
-    """Return log factors [rows], how far they are trusted (0..1), and the octaves to the nearest known sizes."""
+def apply_trees(packed: PackedCorrection, features: Features) -> tuple[Floats, Floats]:
+    """Return the factors [rows], and the octaves to the nearest known sizes."""
     x = features.columns()
-    out = np.empty((len(x), 3))
-    correct_rows(x, *packed, out)
-    return out[:, 0], out[:, 1], out[:, 2]
+    out = np.empty((len(x), _NUM_ANSWERS))
+    answer_rows(x, np.ones(len(x)), *packed, _ANY, _ANY, out)
+    return out[:, 0], out[:, 3]
+
+
+def learned_for(
+    arch: GpuSpec | Chip | None, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float],
+    model_version: str, names: Sequence[str], *, is_on: bool = True,
+) -> Learned:  # fmt: skip
+    """Return what was learned of a group of kernels on this GPU, or on that of its coefficients.
+
+    Where nothing was, factors are 1, and intervals are those of defaults.
+
+    Args:
+        arch: None: that of the coefficients.
+        origin, coefficients: of the group.
+        names: of the features.
+        is_on: False: factors are 1, and intervals those of the terms alone.
+    """
+    ready = None if origin.gpu is None else _ready(learned_path(origin.gpu, subject, group))
+    digest = physics_digest(coefficients, model_version)
+    if ready is None or not ready[0].is_of(digest, names):
+        return NOTHING_LEARNED
+    of, learned = ready
+    share, carried_log = (1.0, 0.0) if arch is None else _carried(arch, origin)
+    limits = learned.trees.limits.copy()
+    limits["share"], limits["carried_log"] = share * (of.is_on and is_on), carried_log
+    return learned._replace(trees=learned.trees._replace(limits=read_only(limits)))
 
 
 def answers_for(
     arch: GpuSpec | Chip, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float],
     model_version: str, features: Features, physics_us: Floats, *, is_on: bool = True,
 ) -> Answers:  # fmt: skip
-    """Return what was learned of problems of one group of kernels on this GPU, or on that of its coefficients.
+    """Return what was learned of problems of one group of kernels; arguments as of `learned_for`.
 
     Args:
-        origin, coefficients: of the group.
         features: of the problems.
         physics_us: [rows], by the terms of the model.
-        is_on: False: factors are 1, and intervals those of the terms alone.
     """
-    num = len(physics_us)
-    digest = physics_digest(coefficients, model_version)
-    loaded = matching_learned(origin.gpu, subject, group, digest, features.names)
-    if loaded is None:
-        low, high = (np.full(num, math.log(ends[0])) for ends in interval_of_defaults())
-        return Answers(np.ones(num), low, high)
-    share, carried_log = _carried(arch, origin)
-    log_factor, trust, octaves = apply_trees(loaded.trees, features)
-    trust = trust * share * (loaded.learned.is_on and is_on)
-    factor = np.exp(trust * log_factor)
-    ends = loaded.ends(physics_us * factor, physics_us, trust, octaves)
-    low, high = (np.hypot(end, carried_log) for end in ends)
-    return Answers(factor, -low, high)
+    names = features.names
+    learned = learned_for(arch, subject, group, origin, coefficients, model_version, names, is_on=is_on)
+    return learned.answers(features.columns(), physics_us)
 
 
 def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
@@ -235,17 +206,5 @@ def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
         return 1.0, 0.0
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
-    theirs = load_arch(origin.gpu, GpuSpec).sm_arch
-    is_sibling = theirs[:-1] == arch.sm_arch[:-1] and len(theirs) > len("sm_80")  # sm_80 and sm_89 differ in much
+    is_sibling = has_sibling_sms(arch, origin.gpu)
     return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
-
-
-def _spread_of(spreads: Floats, latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
-    """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts.
-
-    `spreads` [spreads, 4] are the latency and the distance up to which each holds, and its two ends; the last holds for
-    all.
-    """
-    fits = (latency_us[:, None] <= spreads[:, 0]) & (octaves[:, None] <= spreads[:, 1])
-    first = fits.argmax(axis=1)
-    return spreads[first, 2], spreads[first, 3]

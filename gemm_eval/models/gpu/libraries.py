@@ -32,6 +32,9 @@ AUTO = "auto"
 ones, and the answer names which."""
 
 
+ENGINES = ("vllm", "sglang")
+"""Serving engines, which run kernels of several libraries: `models.gpu.engines` says which."""
+
 _PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
 """Bytes to which rows of dense GEMMs are padded, as cuBLAS has no kernels for others.
 
@@ -46,6 +49,10 @@ _MORE_PAD_BYTES = {(sm_arch, DType.INT8): ROW_BYTES for sm_arch in FAMILIES["sm1
 
 No timings show that any library runs them, and A comes out of a quantization that writes padded rows at no cost.
 """
+
+
+_WHOLE_COLUMNS = {("sm_90", DType.INT8): 16}
+"""Columns of which N is a multiple for cuBLAS's kernels of a type: others take `INT8_ODD_COLUMNS` (arch/measured)."""
 
 
 class SplitRule(NamedTuple):
@@ -85,6 +92,8 @@ class Library:
         grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
         tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
         default_of: generations of another maker's GPUs, on which it runs everything where no library is named.
+        versions: those that timings tell apart, oldest first; ``trtllm-1.0.0rc3`` is what that TensorRT-LLM comes with.
+        version: the one that runs, of `versions`; empty: none is named.
     """
 
     name: str
@@ -104,6 +113,8 @@ class Library:
     grouped_families: tuple[str, ...] = ()
     tile: str = ""
     default_of: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def has_plain_timings(self) -> bool:
@@ -180,7 +191,8 @@ class Library:
             return NO_PADDING
         narrow = _MORE_PAD_BYTES.get((sm_arch, types.a.dtype), _PAD_BYTES.get(types.a.dtype))
         num_bytes = ROW_BYTES if types.is_weight_quantized else narrow
-        return padding_to(types, num_bytes) if num_bytes else NO_PADDING
+        padding = padding_to(types, num_bytes) if num_bytes else NO_PADDING
+        return padding._replace(whole_columns=_WHOLE_COLUMNS.get((sm_arch, types.a.dtype), 1))
 
     def _runs_dense(self, arch: GpuSpec, types: GemmTypes) -> bool:
         own = self.dense_families.get(types.a.dtype)
@@ -313,6 +325,7 @@ LIBRARIES: dict[str, Library] = {
                 "sm70_mma": SplitRule(8, is_full=False, is_lone=True),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,
+            versions=("trtllm-1.0.0rc3", "trtllm-1.0.0", "13.1", "trtllm-1.3.0rc20"),
         ),
         # our kernels, whose configs stand in a table (`models.gpu.w4a16`)
         Library(
@@ -357,17 +370,25 @@ LIBRARIES: dict[str, Library] = {
 
 @lru_cache(maxsize=1024)
 def library_of(name: str) -> Library:
-    """Return a library by its name, or with one of its tiles alone: ``"triton/64x64x32"``.
+    """Return a library by its name, with one of its tiles alone, in a version, or as that of an engine.
+
+    Tiles and versions are named as in ``"triton/64x64x32"`` and ``"cublas/13.1"``.
 
     Raises:
-        InvalidOptionError: there is none of this name, or it has no tiles to choose from.
+        InvalidOptionError: there is none of this name, or no such version, or it has no tiles to choose from.
     """
     base, slash, tile = name.partition("/")
+    if base in ENGINES and tile in LIBRARIES:
+        return LIBRARIES[tile]
     if base not in LIBRARIES:
-        raise InvalidOptionError(refusal("library", name, (*LIBRARIES, AUTO)))
+        raise InvalidOptionError(refusal("library", name, (*LIBRARIES, *ENGINES, AUTO)))
     found = LIBRARIES[base]
     if not slash:
         return found
+    if found.versions:
+        if tile not in found.versions:
+            raise InvalidOptionError(refusal(f"version of library {base}", tile, found.versions))
+        return replace(found, version=tile)
     if not found.grouped_families or not tile:
         known = ", ".join(item.name for item in LIBRARIES.values() if item.grouped_families)
         raise InvalidOptionError(f"library {name}: a tile can be named of {known} alone, as in triton/64x64x32")
@@ -381,7 +402,7 @@ def check_plain_library(library: str) -> None:
         InvalidOptionError: there is none of this name.
         UnsupportedError: the library is known by its grouped kernels alone.
     """
-    if library != AUTO and library_of(library).grouped_families:
+    if library not in (AUTO, *ENGINES) and library_of(library).grouped_families:
         plain = ", ".join(name for name, of in LIBRARIES.items() if not of.grouped_families)
         raise UnsupportedError(
             f"of library {library} only grouped kernels are known, those of experts (evaluate_grouped); for single "

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
+from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, cached_by_arch, transferred
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
-from gemm_eval.models.gpu.learned import Features
+from gemm_eval.models.gpu.learned import Features, Learned, features_of, learned_for, stacked
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
@@ -171,13 +171,27 @@ MEMORY_BOUND = "memory-bound"
 """Name of the subject, in files of what was learned of it."""
 
 _LEAST = 1e-3  # of what a logarithm is taken of
+_FEATURES, _NUM_SIZES = (*MemoryBoundRows._fields, "latency"), 3  # bytes read and written, rows
+
+
+def memory_bound_columns(rows: MemoryBoundRows, latency_us: Floats) -> Floats:
+    """Return `memory_bound_features` side by side, with one more column: `stacked`."""
+    x = stacked([*rows, latency_us])
+    x[:, :-1] = np.log2(np.maximum(x[:, :-1], _LEAST))
+    return x
 
 
 def memory_bound_features(rows: MemoryBoundRows, latency_us: Floats) -> Features:
     """Return what a correction knows of kernels [rows]: their sizes, kind, and latencies by the terms."""
-    columns = {name: np.log2(np.maximum(column, _LEAST)) for name, column in rows._asdict().items()}
-    sizes = {name: columns.pop(name) for name in ("read_bytes", "write_bytes", "num_rows")}
-    return Features(sizes, columns | {"latency": np.log2(np.maximum(latency_us, _LEAST))})
+    return features_of(_FEATURES, _NUM_SIZES, memory_bound_columns(rows, latency_us))
+
+
+@cached_by_arch
+def memory_bound_model(arch: GpuSpec, library: str) -> tuple[dict[str, float], Origin, Learned]:
+    """Return the coefficients of a library's kernels on a GPU, where they come from, and what was learned of them."""
+    coefficients, origin = memory_bound_coefficients(arch, library)
+    learned = learned_for(arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, _FEATURES)
+    return coefficients, origin, learned
 
 
 def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> Floats:

@@ -16,12 +16,19 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import ALL_OURS, coefficients_for, is_preset, preset_of
-from gemm_eval.models.gpu.correction import PackedCorrection, correction_for, nearest_corrected, pack_limits
+from gemm_eval.models.gpu.correction import (
+    PackedCorrection,
+    check_version,
+    correction_for,
+    nearest_corrected,
+    pack_limits,
+)
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
+from gemm_eval.models.gpu.engines import engine_kernel
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
-from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
+from gemm_eval.models.gpu.libraries import AUTO, ENGINES, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
 from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
-from gemm_eval.models.gpu.sizes import LOAD_BYTES, quantization_of
+from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_levels, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -54,7 +61,7 @@ def check_options(options: RunOptions) -> RunOptions:
         value = getattr(options, name)
         if value is not None and value not in allowed:
             raise InvalidOptionError(refusal(name, value, allowed))
-    if options.library not in (None, AUTO):
+    if options.library not in (None, AUTO, *ENGINES):
         library_of(str(options.library))
     return options.over(_DEFAULTS)
 
@@ -78,8 +85,9 @@ class GpuCost(NamedTuple):
     num_waves: int
     num_candidates: int
     num_refused: FrozenDict[str, int]
-    is_calibrated: bool
-    is_corrected: bool
+    is_calibrated: int  # 1, or `AS_PRESET`
+    correction_factor: float
+    correction_trust: float
 
 
 _BREAKDOWN = (*Times._fields, "correction_us", "hidden_us")
@@ -114,6 +122,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     elif library == AUTO:
         library = HYPOTHETICAL
 
+    of_engine = engine_kernel(library, arch, types)
+
     def pack_generic(load_bytes: int = LOAD_BYTES[0]) -> Packed:
         family = rules.family(arch, types, load_bytes=load_bytes)
         coefficients, origin = coefficients_for(arch, rules.name, family)
@@ -121,13 +131,17 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
         correction, carried = None, None
         if options.correction:
+            if load_bytes == LOAD_BYTES[0]:  # of rows off 16 bytes versions are not told apart
+                check_version(preset_of(arch) or arch, rules.name, family, types, options, GPU_MODEL_VERSION)
             correction, carried = _corrected(arch, rules.name, family, types, options)
         few_rows = rules.few_row_family(arch, types)
-        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes])
+        levels = load_levels(rules.padding(arch.sm_arch, types))
+        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in levels if num < load_bytes])
         if few_rows is not None:
             make_fallback = partial(pack_gpu, arch, types, options._replace(library="cublas"))
         return pack_kernels(
-            arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
+            arch, types, library, coefficients, l2=l2, clock=clock,
+            is_calibrated=origin.is_calibrated and (of_engine is None or not of_engine.other_log),
             load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
             carried=carried, make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip
@@ -187,10 +201,10 @@ def _pick(*names: str) -> operator.itemgetter[Any]:
 _CONFIG_OF = _pick(*KernelConfig._fields)
 _TERMS_OF = _pick(*Times._fields)
 _TRAFFIC_OF = _pick(*_TRAFFIC.values())
-_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us", "correction_factor")
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us")
 _COUNTS_OF = _pick(
     "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
-    "is_calibrated",
+    "is_calibrated", "correction_factor", "correction_trust",
 )  # fmt: skip
 
 
@@ -202,8 +216,8 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     """
     values = record.tolist()  # all at once: field by field it takes five times as long
     config = _config_of(values)
-    latency_us, compute_us, dram_us, dram_bytes, bound, physics_us, factor = _TOTALS_OF(values)
-    smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
+    latency_us, compute_us, dram_us, dram_bytes, bound, physics_us = _TOTALS_OF(values)
+    smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, *correction = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
     correction_us = latency_us - physics_us
     hidden_us = latency_us - (sum(terms) + correction_us)
@@ -211,8 +225,7 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     traffic = FrozenDict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
         config, latency_us, physics_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem,
-        sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), bool(is_calibrated),
-        factor != 1.0,
+        sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), *correction,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ODD_COLUMNS, ROW_BYTES
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmProblem, GemmTypes
 
@@ -59,10 +59,15 @@ LOAD_BYTES = (ROW_BYTES, NARROW_BYTES, 1)
 
 
 class Padding(NamedTuple):
-    """K and N are rounded up to multiples of these, in elements; 1: not at all."""
+    """K and N are rounded up to multiples of these, in elements; 1: not at all.
+
+    Attributes:
+        whole_columns: GEMMs of another N than multiples of this have kernels of their own; 1: they do not.
+    """
 
     k_multiple: int = 1
     n_multiple: int = 1
+    whole_columns: int = 1
 
 
 class SizeRule(NamedTuple):
@@ -105,7 +110,7 @@ def padding_to(types: GemmTypes, num_bytes: int) -> Padding:
 
 def pad_problem(problem: GemmProblem, padding: Padding) -> GemmProblem:
     """Return the problem with padded K and N: what a library's kernels run instead."""
-    k, n = padding
+    k, n, _ = padding
     if problem.N == 1 and not problem.is_weight_quantized:  # one column is one row
         n = 1
     if problem.K % k == problem.N % n == 0:
@@ -113,18 +118,25 @@ def pad_problem(problem: GemmProblem, padding: Padding) -> GemmProblem:
     return dataclasses.replace(problem, K=-(-problem.K // k) * k, N=-(-problem.N // n) * n)
 
 
+def load_levels(padding: Padding) -> tuple[int, ...]:
+    """Return the levels of loads that kernels differ by: `LOAD_BYTES`, and `ODD_COLUMNS` where those are apart."""
+    return LOAD_BYTES if padding.whole_columns == 1 else (ROW_BYTES, ODD_COLUMNS, *LOAD_BYTES[1:])
+
+
 def rows_on(types: GemmTypes, num_bytes: int, padding: Padding = NO_PADDING) -> SizeRule:
-    """Return the sizes whose rows, once padded, start on so many bytes, a power of two.
+    """Return the sizes whose rows, once padded, start on so many bytes, of `load_levels`.
 
     Weight-only kernels have columns on the instruction's rows, so one column is no row of C to them.
     """
     if num_bytes == 1:
         return ANY_SIZE
+    whole_columns = padding.whole_columns if num_bytes == ROW_BYTES else 1
+    num_bytes = ROW_BYTES if num_bytes == ODD_COLUMNS else num_bytes
     a, b, c = (_multiple(bits, num_bytes) for bits in (types.a.dtype.bits, types.b.dtype.bits, types.c.bits))
     along_k = (1 if types.is_a_along_m else a, 1 if types.is_b_along_n else b)
-    along_n = (b if types.is_b_along_n else 1, c)
+    along_n = (b if types.is_b_along_n else 1, c, whole_columns)
     along_m = (a, a) if types.is_a_along_m else (1, 1)
-    return SizeRule(math.lcm(*along_k), math.lcm(*along_n), not types.is_weight_quantized, *padding, *along_m)
+    return SizeRule(math.lcm(*along_k), math.lcm(*along_n), not types.is_weight_quantized, *padding[:2], *along_m)
 
 
 def _multiple(bits: int, num_bytes: int) -> int:
@@ -132,14 +144,15 @@ def _multiple(bits: int, num_bytes: int) -> int:
     return num_bytes * 8 // math.gcd(bits, num_bytes * 8)
 
 
-def load_bytes_of(problem: GemmProblem) -> int:
-    """Return the most of `LOAD_BYTES` that all rows of A, B and C start on."""
-    return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(*problem.sizes[1:]))
+def load_bytes_of(problem: GemmProblem, padding: Padding = NO_PADDING) -> int:
+    """Return the most of `load_levels` that all rows of A, B and C, once padded, start on."""
+    rules = load_rules(problem.types, padding)
+    return next(num for num, rule in rules if rule.takes(*problem.sizes[1:]))
 
 
 def load_rules(types: GemmTypes, padding: Padding) -> LoadRules:
-    """Return the sizes whose rows, once padded, start on each of `LOAD_BYTES`, the most first."""
-    return tuple((num_bytes, rows_on(types, num_bytes, padding)) for num_bytes in LOAD_BYTES)
+    """Return the sizes whose rows, once padded, start on each of `load_levels`, the most first."""
+    return tuple((num_bytes, rows_on(types, num_bytes, padding)) for num_bytes in load_levels(padding))
 
 
 def loads_of(rules: LoadRules, M: Ints, K: Ints, N: Ints) -> Ints:

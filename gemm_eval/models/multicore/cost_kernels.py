@@ -26,7 +26,7 @@ _INTS = (
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "shared_us", "noc_us", "feed_us", "reduction_us",
-    "hidden_us", "busiest_core_bytes", "correction_us", "energy_pj",
+    "hidden_us", "busiest_core_bytes", "correction_us", "low_frac", "high_frac", "energy_pj",
 )  # fmt: skip
 
 COST_DTYPE = np.dtype(
@@ -34,7 +34,8 @@ COST_DTYPE = np.dtype(
 )
 """The cost of one mapping. Bytes are chip totals; times are those of the slowest core; energy_pj is nan if unknown;
 `bound` is an index into `BOUNDS`; the counts at the end are those of the search that found the mapping. Kernels
-leave `correction_us` 0: a correction is part of an answer, and no part of the search."""
+leave `correction_us` 0, and the factors to the ends of the interval: a correction is part of an answer, and no part of
+the search."""
 
 _BOUND_CODE = {name: code for code, name in enumerate(BOUNDS)}
 _COMPUTE, _VECTOR, _DRAM, _SHARED, _NOC, _FEED = (

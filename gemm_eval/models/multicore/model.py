@@ -143,6 +143,8 @@ class MulticoreCost(NamedTuple):
     hidden_us: float
     busiest_core_bytes: float
     correction_us: float
+    low_frac: float  # from the latency to the end of its interval; 0: nothing was learned
+    high_frac: float
     energy_pj: float | None
     times: Times
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.models.gpu import CalibrationFile
+from gemm_eval.models.gpu import CalibrationFile, Correction
 from gemm_eval.validation.exam import MODEL, Exam, Line, score
+from gemm_eval.validation.learned import FittedCorrection
 from gemm_eval.validation.metrics import Metrics
 from gemm_eval.validation.report import error_cells, lines_table, report_table
 from gemm_eval.validation.timings import Floats, Ints, Mask
@@ -64,6 +65,19 @@ def fitted(
         metrics = Metrics(errors.num_rows, mape, median, p90, bias, errors.kendall_tau)
         table.add_row(name, f"{num:,}", *error_cells(metrics, metrics.kendall_tau))
     return Fitted(path, lambda out: out.write_text(calibration.to_yaml(), encoding="utf-8"), (table, *notes))
+
+
+def written(corrections: Iterable[FittedCorrection]) -> Iterator[Fitted]:
+    """Yield what `calibrate` writes and prints of learned corrections."""
+    for result in corrections:
+        of = result.correction
+        title = f"{of.path.stem} on {of.gpu}: MAPE {of.folds}; {'on' if of.is_on else 'off: no better than the terms'}"
+        table = report_table(("rows of", "rows", "model", "corrected"), title, 1)
+        regimes = of.errors if isinstance(of, Correction) else ()
+        for name, item in [(item.regime, item) for item in regimes] + [(item.data, item) for item in of.data]:
+            percents = (item.physics_mape_percent, item.corrected_mape_percent)
+            table.add_row(name, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
+        yield Fitted(of.path, result.write, (table,))
 
 
 def rows_between(values: Floats | Ints, regimes: Iterable[tuple[str, float, float]]) -> dict[str, Mask]:

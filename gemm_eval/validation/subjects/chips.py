@@ -21,7 +21,7 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated
 from gemm_eval.validation.exam import ALL_GPUS, FITTED, MODEL, NAIVE, Groups, Line, Predict, lines_of, parts_of
 from gemm_eval.validation.fit import fold_of_pairs, held_out, provenance, robust_fit, rounded, soft_l1
-from gemm_eval.validation.learned import PHYSICS, FittedLearned, Subject, calibrate_learned, corrected
+from gemm_eval.validation.learned import PHYSICS, FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
 from gemm_eval.validation.report import lines_table
 from gemm_eval.validation.subjects import Fitted, Report
@@ -225,7 +225,7 @@ LEARNS = Subject(CHIPS, MODEL_VERSION, (), committed_us, describe)
 
 def chip_corrections(
     arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0
-) -> Iterator[FittedLearned]:
+) -> Iterator[FittedCorrection]:
     """Yield what the timings of a calibrated chip show beyond its terms, for each type with rows enough."""
     start, paths = with_values(arch, chip_coefficients(arch.name)), arch.coefficients
     plain = [rows.without_timer for rows in timings.sets]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +15,7 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
+from gemm_eval.validation.learned import FittedCorrection, bounds_of, fitted_correction
 from gemm_eval.validation.metrics import ALL, REGIMES
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
@@ -26,9 +24,10 @@ from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
 from gemm_eval.validation.trees import spread_out, spread_thresholds, trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
-# More trees, or larger ones, change held-out errors by a tenth of a point.
+# More trees, or larger ones, change held-out errors by a tenth of a point. Leaves of few rows are drawn to 0, without
+# which sets of some hundred rows lose where physics is right.
 _HOW: dict[str, Any] = {
-    "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 1.0, "early_stopping": False,
+    "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 40.0, "early_stopping": False,
     "random_state": 0,
 }  # fmt: skip
 _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
@@ -75,7 +74,6 @@ Key = tuple[str, str]
 """Kernel family and question of a correction."""
 
 _NEAR_OCTAVES, _FAR_OCTAVES = 1.0, 2.0  # from the nearest known (N, K); held-out pairs are rarely farther than 1
-_TAIL = 0.01  # of the residuals, which bounds leave out
 
 
 class Learned(NamedTuple):
@@ -84,6 +82,7 @@ class Learned(NamedTuple):
     trees: gpu_model.Trees
     region: gpu_model.Region
     bounds: tuple[float, float]
+    versions: tuple[str, ...] = ()  # of the library, which it tells apart
 
 
 class Answers(NamedTuple):
@@ -139,7 +138,7 @@ class CorrectedPredictor:
             if (learned := self.learned.get(key)) is not None:
                 places = answers.of_key(key)
                 packed = gpu_model.pack_correction(
-                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned
+                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned[:3]
                 )
                 gpu_model.correct(answers.cold.view(gpu_model.KERNEL_COST_DTYPE), places, rows.sizes, *packed)
         corrected, records = answers.cold, answers.records
@@ -166,7 +165,7 @@ class CorrectedPredictor:
         records, family_of = search(timings)
         cold = search(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
         l2 = str(L2State.COLD) if is_all_cold else timings.l2
-        options = RunOptions(library, l2, timings.clock, timings.quantize_from or None)
+        options = RunOptions(timings.library_word, l2, timings.clock, timings.quantize_from or None)
         types = [problem.types for problem in timings.problems()]
         questions = {of_row: gpu_model.question_of(of_row, options) for of_row in set(types)}
         limits = {of_row: gpu_model.pack_limits(arch, of_row, options) for of_row in questions}
@@ -177,8 +176,12 @@ class CorrectedPredictor:
 def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
     """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
 
-    A row counts by the share of its time that the correction can change.
+    A row counts by the share of its time that the correction can change. If the sets are of several versions of the
+    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none.
     """
+    of_sets = {timings.library_version for timings, *_ in parts}
+    versions = tuple(name for name in gpu_model.library_of(parts[0][0].library).versions if name in of_sets)
+    has_versions = len(versions) > 1
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
     for timings, answers, rows in parts:
@@ -187,19 +190,23 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
         other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
         kernel_us = records["physics_us"] - other_us
-        features.append(x)
-        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
-        weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
+        logs = np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us)
+        share = np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"])
+        unnamed = x.copy()
+        unnamed[:, gpu_model.FEATURES.index("version")] = gpu_model.NO_VERSION
+        features += [x, unnamed] if has_versions else [unnamed]
+        targets += [logs, logs] if has_versions else [logs]
+        weights += [share, _UNNAMED * share] if has_versions else [share]
     sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
-    return learned_from(np.concatenate(features), np.concatenate(targets), np.concatenate(weights), sizes)
+    learned = learned_from(np.concatenate(features), np.concatenate(targets), np.concatenate(weights), sizes)
+    return learned._replace(versions=versions if has_versions else ())
 
 
 def learned_from(
     features: Floats, residuals: Floats, weights: Floats, sizes: Ints, *, are_configs: bool = False
 ) -> Learned:
     """Fit trees to log(measured / physics) [rows] of GEMMs of `sizes` [rows, 4]; see `fit_trees`."""
-    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
-    bounds = max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
+    bounds = bounds_of(residuals)
     pairs = np.unique(sizes[:, [3, 2]], axis=0)
     pairs = pairs[spread_out(np.log2(pairs), _APART_OCTAVES)]
     trees = fit_trees(features, np.clip(residuals, *bounds), weights, pairs, are_configs=are_configs)
@@ -211,6 +218,7 @@ def learned_from(
 
 
 _APART_OCTAVES = 0.25
+_UNNAMED = 0.5
 
 
 MIN_PAIRS = 20
@@ -220,22 +228,6 @@ SAME_PERCENT = 0.05
 
 _FOLDS = 5
 _DIGITS = 3
-
-
-class FittedCorrection(NamedTuple):
-    """A correction as its two files hold it; `arrays` is the .npz file."""
-
-    correction: gpu_model.Correction
-    arrays: bytes
-
-    def write(self, path: Path) -> None:
-        """Write both files, `path` being the YAML file's; of one that is off there are no arrays."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.correction.to_yaml(), encoding="utf-8")
-        if self.correction.is_on:
-            path.with_suffix(".npz").write_bytes(self.arrays)
-        else:
-            path.with_suffix(".npz").unlink(missing_ok=True)
 
 
 def calibrate_correction(
@@ -382,13 +374,10 @@ def as_files(
     # it helps over all rows, and costs no regime more than another deal of folds does
     gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in errors}
     is_better = gains[ALL] > 0.0 and min(gains.values()) > -SAME_PERCENT
-    arrays = io.BytesIO()
-    learned.trees.save(arrays)
-    correction = gpu_model.Correction(
-        gpu=arch.name, library=library, family=key[0], question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
-        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
-        arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=gpu_model.FEATURES,
-        min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=data,
-        errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
+    return fitted_correction(
+        gpu_model.Correction, learned.trees, learned.bounds, gpu=arch.name, library=library, family=key[0],
+        question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
+        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest, features=gpu_model.FEATURES,
+        region=learned.region, versions=learned.versions, data=data, errors=errors, **_intervals_of(rows),
+        **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
-    return FittedCorrection(correction, arrays.getvalue())

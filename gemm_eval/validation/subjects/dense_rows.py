@@ -147,9 +147,8 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     kind_of, sizes = [], []
     for timings in sets:
         for problem in timings.problems():
-            load_bytes = gpu_model.load_bytes_of(
-                gpu_model.pad_problem(problem, gpu_model.LIBRARIES[library].padding(arch.sm_arch, problem.types))
-            )
+            padding = gpu_model.LIBRARIES[library].padding(arch.sm_arch, problem.types)
+            load_bytes = gpu_model.load_bytes_of(problem, padding)
             key = problem.types, timings.l2, timings.clock, timings.quantize_from, timings.is_net, load_bytes
             if key not in numbers:
                 numbers[key] = len(packed)

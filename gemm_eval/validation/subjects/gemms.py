@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -13,16 +13,16 @@ import numpy as np
 from rich.console import RenderableType
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
-from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, Correction, load_correction
+from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation import baselines, report, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
 from gemm_eval.validation.plots import save_score_plots
-from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted
+from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
 from gemm_eval.validation.subjects.dense_rows import families_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
@@ -135,10 +135,17 @@ def is_taught(timings: Timings) -> bool:
 
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
     """Return the answers that users get for the rows of a set, by the words that its table has for them."""
-    evaluator = GEMMEvaluator(arch, disk_cache=False, library=asked.library, l2=asked.l2, clock=asked.clock)
-    return evaluator.evaluate_many(
-        asked.problems(), correction=correction, quantize_from=asked.quantize_from or None, progress=False
-    )
+
+    def by(library: str) -> GEMMTable:
+        evaluator = GEMMEvaluator(arch, disk_cache=False, library=library, l2=asked.l2, clock=asked.clock)
+        return evaluator.evaluate_many(
+            asked.problems(), correction=correction, quantize_from=asked.quantize_from or None, progress=False
+        )
+
+    try:
+        return by(asked.library_word)
+    except UnsupportedError:  # versions are not told apart there
+        return by(asked.library)
 
 
 def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
@@ -385,28 +392,12 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
     dense.check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
     _check_library(library)
     spec = dense.load_gpu_of(arch, family)
-    folder = dense.calibration_out(spec.name, library, family).parent / "corrections"
     sets = tables.find_timings(spec.name, data) if data else corrections.list_training(spec, library, family)
     sets = [timings for timings in sets if timings.library == library]
     if not sets:
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
-    yield from written(folder, corrections.calibrate_correction(spec, library, family, sets, seed=seed))
-
-
-def written(folder: Path, results: Iterable[corrections.FittedCorrection]) -> Iterator[Fitted]:
-    """Yield corrections of GEMMs as the command prints them and writes them to a folder."""
-    for result in results:
-        learned = result.correction
-        verdict = "on" if learned.is_on else "off: not better in every regime, or too few pairs"
-        name = f"{learned.library} {learned.family} on {learned.gpu}, {learned.question}"
-        table = report.report_table(
-            ("rows of", "rows", "model", "corrected"), f"{name}: MAPE {learned.folds}; {verdict}", 1
-        )
-        named = [(item.regime, item) for item in learned.errors] + [(item.data, item) for item in learned.data]
-        for label, item in named:
-            percents = (item.physics_mape_percent, item.corrected_mape_percent)
-            table.add_row(label, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
-        yield Fitted(folder / f"{_name_of(learned)}.yaml", result.write, (table,))
+    dense.calibration_out(spec.name, library, family)  # refuses an installed package, which is not written to
+    yield from written(corrections.calibrate_correction(spec, library, family, sets, seed=seed))
 
 
 def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fitted]:
@@ -423,15 +414,10 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
             continue
         of_library = corrections.list_training(spec, library, of_family)
         for learned in corrections.refit_intervals(spec, library, of_family, of_library, seed=seed):
-            name = _name_of(learned)
-            (folder / f"{name}.yaml").write_text(learned.to_yaml(), encoding="utf-8")
+            learned.path.write_text(learned.to_yaml(), encoding="utf-8")
             for item in learned.intervals:
-                table.add_row(name, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
+                table.add_row(learned.path.stem, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
     yield Fitted(None, lambda _: None, (table,))
-
-
-def _name_of(learned: Correction) -> str:
-    return f"{learned.library}-{learned.family}-{learned.question}"
 
 
 def calibrate_quantization(arch: str, data: Names, seed: int, out: Path | None) -> Iterator[Fitted]:

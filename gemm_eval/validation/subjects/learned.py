@@ -11,12 +11,11 @@ from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import check_word
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import CHIPS
-from gemm_eval.models.gpu import ALL_OURS, OURS, correction_path, learned_path
+from gemm_eval.models.gpu import ALL_OURS
 from gemm_eval.models.gpu.triton import TRITON
 from gemm_eval.validation.exam import Exam
-from gemm_eval.validation.learned import FittedLearned
-from gemm_eval.validation.report import report_table
-from gemm_eval.validation.subjects import Fitted, chips, triton
+from gemm_eval.validation.learned import FittedCorrection
+from gemm_eval.validation.subjects import Fitted, chips, triton, written
 from gemm_eval.validation.subjects.chip_timings import read_chip_timings
 
 DENSE = "dense"
@@ -33,7 +32,7 @@ def calibrate_correction(
     if subject == ALL_OURS:
         return _of_ours(arch, data, seed)
     if subject != DENSE:
-        return _written(_fitted_by_subject(arch, subject, None if data is None else Path(data[0])))
+        return written(_fitted_by_subject(arch, subject, None if data is None else Path(data[0])))
     if family is None:
         raise InvalidOptionError("corrections of GEMMs are of one kernel family: give --family, such as sm90_wgmma")
     from gemm_eval.validation.subjects.gemms import calibrate_correction as of_gemms
@@ -44,16 +43,13 @@ def calibrate_correction(
 def _of_ours(arch: str, data: list[str] | None, seed: int) -> Iterator[Fitted]:
     """Learn the corrections of our W4A16 kernels."""
     from gemm_eval.validation.subjects import w4a16
-    from gemm_eval.validation.subjects.gemms import written
 
     spec = load_arch(arch, GpuSpec)
     paths = [Path(name) for name in data] if data else w4a16.list_w4a16_tables(spec.name)
-    return written(
-        correction_path(spec.name, OURS, ALL_OURS, "").parent, w4a16.w4a16_corrections(spec, paths, seed=seed)
-    )
+    return written(w4a16.w4a16_corrections(spec, paths, seed=seed))
 
 
-def _fitted_by_subject(arch: str, subject: str, path: Path | None) -> Iterator[FittedLearned]:
+def _fitted_by_subject(arch: str, subject: str, path: Path | None) -> Iterator[FittedCorrection]:
     """Yield the corrections of a GPU or chip; `path`: timings, where they are not the committed ones."""
     if subject == CHIPS:
         chip = load_arch(arch, MulticoreSpec, calibrated=False)
@@ -66,15 +62,3 @@ def _fitted_by_subject(arch: str, subject: str, path: Path | None) -> Iterator[F
     if not sets:
         raise InvalidOptionError(f"no timings of {subject} on {spec.name} are committed")
     return exam.corrections(spec, sets)
-
-
-def _written(results: Iterator[FittedLearned]) -> Iterator[Fitted]:
-    for result in results:
-        learned = result.correction
-        verdict = "on" if learned.is_on else "off: not better than the terms alone"
-        title = f"{learned.subject} {learned.group} on {learned.gpu}: MAPE {learned.folds}; {verdict}"
-        table = report_table(("rows of", "rows", "model", "corrected"), title, 1)
-        for item in learned.data:
-            percents = (item.physics_mape_percent, item.corrected_mape_percent)
-            table.add_row(item.data, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
-        yield Fitted(learned_path(learned.gpu, learned.subject, learned.group), result.write, (table,))

@@ -14,7 +14,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import operation_costs
-from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate import GEMMEvaluator, shared_frac, sum_interval
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.moe import Distribution, ExpertCounts
 from gemm_eval.units import bytes_per_us, us_at_peak
@@ -86,13 +86,33 @@ def list_stack_steps(gpu: str) -> Iterator[StackStep]:
         yield StackStep(gpu, *names, times.pop("step"), times, weights, cache, activations, expert_rows)
 
 
+class Range(NamedTuple):
+    """A predicted time and the ends of its 80% interval."""
+
+    latency_us: float
+    low_us: float
+    high_us: float
+
+    def plus(self, other: Range, more_us: float = 0.0) -> Range:
+        """Return the range of both together, whose errors are the same, and of a time without an error."""
+        return Range(*(one + two + more_us for one, two in zip(self, other, strict=True)))
+
+
+_NOTHING = Range(0.0, 0.0, 0.0)
+
+
 class StackLine(NamedTuple):
     """A step, predicted: each operation in all layers, the step by the data sheet, and weights, cache, activations."""
 
     step: StackStep
-    predicted_us: Mapping[str, float]
+    predicted: Mapping[str, Range]
     roofline_us: float
     predicted_bytes: tuple[int, int, int]
+
+    @property
+    def predicted_us(self) -> dict[str, float]:
+        """Predicted latency of each operation."""
+        return {name: each.latency_us for name, each in self.predicted.items()}
 
     @property
     def errors(self) -> dict[str, float]:
@@ -114,25 +134,29 @@ def score_stacks(gpu: str) -> Iterator[StackLine]:
     GEMMs of 16 bits run in cuBLAS, those of 4 bits in our kernels, attention in cuDNN, experts of 16 bits in
     PyTorch. Rows of experts are those that the step had.
     """
-    evaluators = {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library="gemm-eval")}
+    evaluators = _evaluators(gpu)
     spec = load_arch(gpu, GpuSpec)
     for step in list_stack_steps(gpu):
         config = models.stage_config(models.load_model(step.model), range(step.num_layers))
-        predicted_us, roofline_us = dict.fromkeys(step.operations, 0.0), 0.0
-        for operation, total_us in _costs(evaluators[step.dtype], config, step):
+        predicted, roofline_us = dict.fromkeys(step.operations, _NOTHING), 0.0
+        for operation, total in _costs(evaluators[step.dtype], config, step):
             roofline_us += _roofline_us(spec, operation)
-            predicted_us[operation.name] += total_us
+            predicted[operation.name] = predicted[operation.name].plus(total)
         memory = models.model_memory(
             config, batch_size=step.batch, seq_len=step.kv_len, dtype=_TYPES[step.dtype],
             chunk_tokens=step.batch * step.q_len, expert_copies=True,
         )  # fmt: skip
         num_bytes = memory.weight_bytes, memory.kv_cache_bytes, memory.activation_bytes
-        yield StackLine(step, predicted_us, roofline_us, num_bytes)
+        yield StackLine(step, predicted, roofline_us, num_bytes)
+
+
+def _evaluators(gpu: str) -> dict[str, GEMMEvaluator]:
+    return {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library="gemm-eval")}
 
 
 def _costs(
     evaluator: GEMMEvaluator, config: models.ModelConfig, step: StackStep
-) -> Iterator[tuple[models.Operation, float]]:
+) -> Iterator[tuple[models.Operation, Range]]:
     """Yield all operations that take time, and how long in all their layers; those of experts by layer."""
 
     def operations(config: models.ModelConfig, load: str | Distribution = "uniform") -> tuple[models.Operation, ...]:
@@ -144,7 +168,7 @@ def _costs(
     for cost in operation_costs(evaluator, operations(config), attention_library="cudnn"):
         name = cost.operation.name
         if not name.startswith(_OF_EXPERTS) and name not in _NOT_RUN:
-            yield cost.operation, cost.total_us
+            yield cost.operation, Range(*cost.total)
     layer = models.stage_config(config, range(1))
     expected = {item.name: item.work for item in operations(layer)}
     for rows in step.expert_rows:
@@ -152,13 +176,17 @@ def _costs(
             if not item.name.startswith(_OF_EXPERTS):
                 continue
             if not isinstance(item.work, models.GemmWork):
-                yield item, operation_costs(evaluator, [item])[0].latency_us
+                yield item, _range(operation_costs(evaluator, [item])[0])
                 continue
             # the kernel is chosen before the GPU knows the rows of each group, and then has those that there are
             before = expected[item.name]
             assert isinstance(before, models.GemmWork)
             problem, mapping = item.work.problem, evaluator.evaluate_problem(before.problem).mapping
-            yield item, evaluator.evaluate_mapping(problem, mapping).latency_us + evaluator.switch_us(problem.rows)
+            yield item, _range(evaluator.evaluate_mapping(problem, mapping), evaluator.switch_us(problem.rows))
+
+
+def _range(result: Any, more_us: float = 0.0) -> Range:
+    return _NOTHING.plus(Range(result.latency_us, result.low_us, result.high_us), more_us)
 
 
 def _roofline_us(arch: GpuSpec, operation: models.Operation) -> float:
@@ -178,7 +206,11 @@ def _roofline_us(arch: GpuSpec, operation: models.Operation) -> float:
 
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-2, evaluations=100)
 _TIMED_ALONE = ("qkv_us", "o_us", "gate_up_us", "down_us", "attention_us")  # memory-bound ones: between others
-_NUM_NORMS = 2
+_HEAD_DIM = 128
+_WORDS: Mapping[str, dict[str, Any]] = {
+    "bf16": {"dtype": "bf16"},
+    "w4a16": {"input_dtype": "bf16", "weight_dtype": "int4", "output_dtype": "bf16", "group_size": 128},
+}
 
 
 class SwitchScore(NamedTuple):
@@ -188,6 +220,7 @@ class SwitchScore(NamedTuple):
     alone_frac: float
     held_out_frac: float
     coefficients: Mapping[str, float]
+    layers: Sequence[tuple[float, Sequence[Range]]]  # measured latency, and each operation, predicted
 
 
 def read_switches(gpu: str) -> pd.DataFrame | None:
@@ -208,7 +241,8 @@ def score_switches(gpu: str) -> SwitchScore | None:
     alone_us, layer_us = _alone_us(gpu, table), _column(table, "layer_us")
     switched_us = alone_us + held_out(table["hidden"].tolist(), predict)["more"]
     alone, switched = (float(np.abs(us / layer_us - 1).mean()) for us in (alone_us, switched_us))
-    return SwitchScore(len(table), alone, switched, fit_switches(gpu, table))
+    layers = list(zip(layer_us.tolist(), _layer_ranges(gpu, table), strict=True))
+    return SwitchScore(len(table), alone, switched, fit_switches(gpu, table), layers)
 
 
 def fit_switches(gpu: str, table: pd.DataFrame) -> dict[str, float]:
@@ -225,18 +259,38 @@ def _more_us(gpu: str, table: pd.DataFrame, values: Mapping[str, float]) -> Floa
 
 
 def _alone_us(gpu: str, table: pd.DataFrame) -> Floats:
-    predict = GEMMEvaluator(gpu).evaluate_memory_bound
-
-    def memory_us(row: Any) -> float:
-        width = (row.heads + 2 * row.kv_heads) * 128
-        turned, wide, hidden = 2 * row.batch * width, 2 * row.batch * row.inner, 4 * row.batch * row.hidden
-        norm = predict(hidden, hidden, row.hidden, row.batch, "add_rms_norm")
-        turn = predict(turned, turned, width, row.batch, "rotary_kv_write")
-        act = predict(2 * wide, wide, row.inner, row.batch, "act_mul")
-        return _NUM_NORMS * norm.latency_us + turn.latency_us + act.latency_us
-
-    memory = [memory_us(row) for row in table.itertuples()]
+    evaluator = GEMMEvaluator(gpu)
+    memory = [sum(each.latency_us for each in _memory_ranges(evaluator, row)) for row in table.itertuples()]
     return np.array(memory) + sum(_column(table, name) for name in _TIMED_ALONE)
+
+
+def _memory_ranges(evaluator: GEMMEvaluator, row: Any) -> list[Range]:
+    """Return the ranges of the memory-bound kernels of a layer: both norms together, positions, the activation."""
+    predict, width = evaluator.evaluate_memory_bound, _width(row)
+    turned, wide, hidden = 2 * row.batch * width, 2 * row.batch * row.inner, 4 * row.batch * row.hidden
+    norm = _range(predict(hidden, hidden, row.hidden, row.batch, "add_rms_norm"))
+    turn = predict(turned, turned, width, row.batch, "rotary_kv_write")
+    act = predict(2 * wide, wide, row.inner, row.batch, "act_mul")
+    return [norm.plus(norm), _range(turn), _range(act)]
+
+
+def _width(row: Any) -> int:
+    return int((row.heads + 2 * row.kv_heads) * _HEAD_DIM)
+
+
+def _layer_ranges(gpu: str, table: pd.DataFrame) -> Iterator[list[Range]]:
+    """Yield the ranges of the operations of each layer, predicted as users have them."""
+    evaluators, rows = _evaluators(gpu), cast("Iterator[Any]", table.itertuples())
+    for row in rows:
+        evaluator, inner = evaluators[row.dtype], row.heads * _HEAD_DIM
+        sizes = (row.hidden, _width(row)), (inner, row.hidden), (row.hidden, 2 * row.inner), (row.inner, row.hidden)
+        gemms = [evaluator.evaluate(1, row.batch, K, N, **_WORDS[row.dtype]) for K, N in sizes]
+        attention = evaluator.evaluate_attention(
+            batch=row.batch, q_len=1, kv_len=row.context, num_heads=row.heads, num_kv_heads=row.kv_heads,
+            head_dim=_HEAD_DIM, dtype="bf16", library="cudnn",
+        )  # fmt: skip
+        more_us = evaluator.switch_us(row.batch)
+        yield [*(_range(result, more_us) for result in (*gemms, attention)), *_memory_ranges(evaluator, row)]
 
 
 def _column(table: pd.DataFrame, name: str) -> Floats:
@@ -263,8 +317,12 @@ def validate(names: Sequence[str] | None, operations: bool) -> Report:
         for name, lines in scored.items():
             yield _steps(lines, f"{name}, stacks of {lines[0].step.num_layers} layers")
             sizes = ([abs(line.errors[f"{kind}error_frac"]) for line in lines] for kind in ("", "roofline_", "memory_"))
-            texts = (f"{sum(of) / len(of):.1%} in the mean, {max(of):.1%} at most" for of in sizes)
-            yield "{} steps: gemm_eval {}; roofline {}; memory {}".format(len(lines), *texts)
+            errors = (f"{sum(of) / len(of):.1%} in the mean, {max(of):.1%} at most" for of in sizes)
+            yield "{} steps: gemm_eval {}; roofline {}; memory {}".format(len(lines), *errors)
+            sums = [(line.step.latency_us, tuple(line.predicted.values())) for line in lines]
+            layers = switches[name].layers if name in switches else ()
+            texts = (_say_inside(*each) for each in (("steps", sums), ("layers", layers), ("both", [*sums, *layers])))
+            yield f"inside their 80% intervals (share of the variance that 80% need): {', '.join(filter(None, texts))}"
             if (switch := switches.get(name)) is not None:
                 yield (
                     f"{switch.num_layers} layers of a decode step beside their operations alone: these add up to "
@@ -275,6 +333,13 @@ def validate(names: Sequence[str] | None, operations: bool) -> Report:
                 yield _operations_of(line)
 
     return Report(document, parts)
+
+
+def _say_inside(word: str, sums: Sequence[tuple[float, Sequence[Range]]]) -> str:
+    if not sums:
+        return ""
+    inside = sum(low_us <= us <= high_us for us, parts in sums for low_us, high_us in [sum_interval(parts)])
+    return f"{word} {inside} of {len(sums)} ({shared_frac(sums):.2f})"
 
 
 def _steps(lines: Sequence[StackLine], title: str) -> Table:

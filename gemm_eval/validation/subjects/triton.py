@@ -21,7 +21,7 @@ from gemm_eval.validation import studies
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.exam import MODEL, Predict
 from gemm_eval.validation.fit import CrossFit, Search, cross_fit, held_out, provenance, sha256_of
-from gemm_eval.validation.learned import PHYSICS, FittedLearned, Subject, calibrate_learned, corrected
+from gemm_eval.validation.learned import PHYSICS, FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import Score, row_groups, score_crossed
 from gemm_eval.validation.report import write_csv
 from gemm_eval.validation.studies import FIRST, Study, study_document, study_frame, study_report
@@ -332,7 +332,7 @@ def _ready(fits: CrossFit[TritonModel], timings: Timings) -> Predict:
     return predict
 
 
-def triton_corrections(arch: GpuSpec, path: Path, num_folds: int = 5, seed: int = 0) -> Iterator[FittedLearned]:
+def triton_corrections(arch: GpuSpec, path: Path, num_folds: int = 5, seed: int = 0) -> Iterator[FittedCorrection]:
     """Yield what timings show beyond the terms, by types, of kernels with machine code and with estimated code."""
     timings = read_triton_timings(arch, path)
     fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=TritonModel.NUM_THREADS)

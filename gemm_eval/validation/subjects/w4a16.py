@@ -26,7 +26,7 @@ from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, run_in_chunks
 from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
-from gemm_eval.validation.learned import PHYSICS
+from gemm_eval.validation.learned import PHYSICS, FittedCorrection
 from gemm_eval.validation.metrics import ALL, REGIMES, Score, are_inside, measure_errors, regime_of, score_crossed
 from gemm_eval.validation.plots import save_study_plots
 from gemm_eval.validation.report import errors_table, report_document, write_csv
@@ -258,8 +258,7 @@ class CorrectedModel:
             question = gpu_model.question_of(*kind)
             committed = gpu_model.find_correction(arch, gpu_model.OURS, gpu_model.ALL_OURS, question, _VERSION)
             if committed is not None and (trees := committed[1]) is not None:
-                bounds = committed[0].min_log_factor, committed[0].max_log_factor
-                learned[question] = corrections.Learned(trees, committed[0].region, bounds)
+                learned[question] = corrections.Learned(trees, committed[0].region, committed[0].bounds)
         return cls(W4A16Model.as_it_is(arch)[0], frozenset(learned), learned)
 
     def fit(self, *train: Timings) -> CorrectedModel:
@@ -292,7 +291,7 @@ class CorrectedModel:
         for number, (kind, question) in enumerate(zip(kinds, _questions(kinds).tolist(), strict=True)):
             if (learned := self.learned.get(question)) is not None:
                 types, options = kind
-                packed = gpu_model.pack_correction(self.physics.arch, types, options, *learned)
+                packed = gpu_model.pack_correction(self.physics.arch, types, options, *learned[:3])
                 some = np.flatnonzero(number_of == number)
                 gpu_model.correct(records.view(gpu_model.KERNEL_COST_DTYPE), some, rows.sizes, *packed)
         us, corrected_us = records["physics_us"], records["latency_us"]
@@ -332,7 +331,7 @@ def chosen_rows(timings: Timings, predicted_us: Floats) -> Ints:
 
 def w4a16_corrections(
     arch: GpuSpec, paths: Sequence[Path], num_folds: int = 5, seed: int = 0
-) -> Iterator[corrections.FittedCorrection]:
+) -> Iterator[FittedCorrection]:
     """Yield a correction for each question with pairs (N, K) enough; its errors are those of held-out answers.
 
     Raises:

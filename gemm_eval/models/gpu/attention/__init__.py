@@ -20,7 +20,7 @@ from gemm_eval.models.gpu.attention.families import (
     families_of_rows,
     family_us,
 )
-from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, attention_rows
+from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
 __all__ = [
     "ATTENTION",
@@ -28,7 +28,6 @@ __all__ = [
     "ATTENTION_LIBRARIES",
     "ATTENTION_MODEL_VERSION",
     "DEFAULT_ATTENTION",
-    "EXPS_PER_CYCLE",
     "INCREASING",
     "AttentionCalibration",
     "AttentionCosts",

@@ -26,7 +26,7 @@ from gemm_eval.models.gpu.attention.rows import (
     AttentionRows,
 )
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
-from gemm_eval.models.gpu.learned import Answers, Features, answers_for
+from gemm_eval.models.gpu.learned import Answers, Features, Learned, features_of, learned_for, stacked
 from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem
 
@@ -262,14 +262,21 @@ _SIZES = (
 )
 
 
+_FEATURES = (*_SIZES, "is_causal", "latency", "heads", "kv_heads", "group")
+
+
+def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
+    """Return `attention_features` side by side, with one more column: `stacked`."""
+    ctas = rows.batch * rows.num_heads, rows.batch * rows.num_kv_heads, rows.group
+    x = stacked([*(getattr(rows, name) for name in _SIZES), np.ones(len(rows)), latency_us, *ctas])
+    np.log2(x[:, :-1], out=x[:, :-1])
+    x[:, len(_SIZES)] = rows.is_causal
+    return x
+
+
 def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
     """Return what a correction knows of problems: their sizes, CTAs they can have, and latencies by the terms."""
-    sizes = {name: np.log2(getattr(rows, name)) for name in _SIZES}
-    others = {
-        "is_causal": rows.is_causal, "latency": np.log2(latency_us), "heads": np.log2(rows.batch * rows.num_heads),
-        "kv_heads": np.log2(rows.batch * rows.num_kv_heads), "group": np.log2(rows.group),
-    }  # fmt: skip
-    return Features(sizes, others)
+    return features_of(_FEATURES, len(_SIZES), attention_columns(rows, latency_us))
 
 
 class FittedFamily(calibrations.Frozen):
@@ -373,13 +380,14 @@ def attention_costs(
     latency_us, families = np.full(len(rows), np.inf), np.full(len(rows), "", dtype="U32")
     terms: list[dict[str, float]] = [{} for _ in range(len(rows))]
     for is_decode, can_run in ((True, can_run_as_generation), (False, can_run_as_context)):
-        some = np.flatnonzero(can_run(rows, library))
-        if not some.size:
+        runs = can_run(rows, library)
+        if not runs.any():
             continue
-        names = families_of_rows(arch, rows.take(some), library, is_decode=is_decode)
-        for name in np.unique(names).tolist():
-            places = some[names == name]
-            times = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
+        some = rows.take(runs)
+        names = families_of_rows(arch, some, library, is_decode=is_decode)
+        for name in dict.fromkeys(names.tolist()):
+            places = np.flatnonzero(runs)[names == name]
+            times = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], some.take(names == name))
             us: Floats = np.sum(list(times.values()), axis=0)
             is_faster = us < latency_us[places]
             places = places[is_faster]
@@ -390,16 +398,20 @@ def attention_costs(
     return AttentionCosts(latency_us, families, terms)
 
 
-def attention_answers(
-    arch: GpuSpec, coefficients: AttentionCoefficients, rows: AttentionRows, costs: AttentionCosts
-) -> Answers:
-    """Return what was learned of problems, [rows]: factors of their latencies, and the logs of intervals."""
+def attention_answers(arch: GpuSpec, library: str, rows: AttentionRows, costs: AttentionCosts) -> Answers:
+    """Return what was learned of problems, [rows]."""
     columns = np.empty((len(Answers._fields), len(rows)))
-    for family in np.unique(costs.families).tolist():
+    for family in dict.fromkeys(costs.families.tolist()):
         mask = costs.families == family
         us = costs.latency_us[mask]
-        columns[:, mask] = answers_for(
-            arch, ATTENTION, family, coefficients.origins[family], coefficients.values[family], ATTENTION_MODEL_VERSION,
-            attention_features(rows.take(mask), us), us,
-        )  # fmt: skip
+        columns[:, mask] = _learned(arch, library, family).answers(attention_columns(rows.take(mask), us), us)
     return Answers(*columns)
+
+
+@calibrations.cached_by_arch
+def _learned(arch: GpuSpec, library: str, family: str) -> Learned:
+    coefficients = attention_coefficients(arch, library)
+    return learned_for(
+        arch, ATTENTION, family, coefficients.origins[family], coefficients.values[family], ATTENTION_MODEL_VERSION,
+        _FEATURES,
+    )  # fmt: skip

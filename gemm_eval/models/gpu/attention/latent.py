@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, all_tile_counts, fitted
+from gemm_eval.models.gpu.attention.rows import AttentionRows, all_tile_counts, fitted
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.models.gpu.memory_bound import missed_frac, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
@@ -141,7 +141,7 @@ def latent_context_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionR
     ctas, visits, most = all_tile_counts(rows, kernel.q_tile, (kernel.k_tile,) * len(rows))
     pairs = kernel.q_tile * kernel.k_tile
     matrix_us = FLOP_PER_MAC * pairs * (rows.head_dim + rows.value_dim) / _rate(arch, c, narrow)
-    step_us = np.hypot(matrix_us, _EXPOSED_EXPS * pairs / EXPS_PER_CYCLE / cycles_per_us(arch.boost_clock_ghz))
+    step_us = np.hypot(matrix_us, _EXPOSED_EXPS * pairs / arch.exps_per_cycle / cycles_per_us(arch.boost_clock_ghz))
     work_us = rows.batch * rows.num_heads * (visits * step_us + ctas * c["cta_us"]) / arch.num_sms
     tail_us = c["tail_frac"] * (most * step_us + c["cta_us"])
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import gcd
 from typing import NamedTuple
@@ -15,9 +15,6 @@ from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.workload import AttentionProblem
 
 _SOURCE = "round, within what fits of TensorRT-LLM's timings gave (arch/calibration, attention.yaml)"
-EXPS_PER_CYCLE = 16
-"""Of an SM: NVIDIA, CUDA C++ Programming Guide, throughput of special functions."""
-
 HEAD_DIMS = (64, 128, 192, 256)
 """For which kernels on mma.sync are compiled; others are padded to the next."""
 
@@ -36,7 +33,7 @@ _CONTEXT_SHARED = (
     *_MEMORY,
     fitted("cta_cycles", "cycles", 0.0, 2e4, 4000.0, FREE, "a tile of queries besides its tiles of keys"),
     fitted("step_cycles", "cycles", 0.0, 600.0, 100.0, FREE, "a tile of keys besides its products and exponentials"),
-    fitted("exp_frac", "1", 0.05, 8.0, 1.0, FREE, "time of the exponentials over that of the units' rate, 16 a cycle"),
+    fitted("exp_frac", "1", 0.05, 8.0, 1.0, FREE, "time of the exponentials over that of the units' rate"),
     fitted("tail_frac", "1", 0.0, 3.0, 0.7, FREE, "of the longest CTA, which the others wait for at the end"),
     fitted("narrow_frac", "1", 0.9, 3.0, 1.0, SPEC, "bytes of the kernel that fills a narrow cache, over their number"),
 )
@@ -121,7 +118,9 @@ class AttentionRows:
 
     def take(self, some: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AttentionRows:
         """Return some of the rows."""
-        return AttentionRows(*(getattr(self, item.name)[some] for item in fields(self)))
+        if some.dtype == bool and some.all():
+            return self
+        return AttentionRows(*(getattr(self, name)[some] for name in self.__slots__))
 
     @property
     def group(self) -> Floats:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, HEAD_DIMS, AttentionRows, all_tile_counts
+from gemm_eval.models.gpu.attention.rows import HEAD_DIMS, AttentionRows, all_tile_counts
 from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us, us_at_peak
 
@@ -122,7 +122,7 @@ def _step_us(arch: GpuSpec, c: Mapping[str, float], bits: int, padded: int, elem
     computed = max(elements, 2.0 * padded)
     frac = c[matrix_rate_name(c, bits, padded)]
     matrix_us = us_at_peak(FLOP_PER_MAC * pairs * computed, arch.peak_tflop_per_s(dtype) / arch.num_sms * frac)
-    exp_us = pairs * c["exp_frac"] / EXPS_PER_CYCLE / cycles_per_us(arch.max_clock_ghz)
+    exp_us = pairs * c["exp_frac"] / arch.exps_per_cycle / cycles_per_us(arch.max_clock_ghz)
     return float(np.hypot(matrix_us, exp_us)) + c["step_cycles"] / cycles_per_us(arch.max_clock_ghz)
 
 

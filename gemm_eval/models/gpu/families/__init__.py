@@ -2,9 +2,10 @@
 
 from gemm_eval.arch import SM_ARCHS
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ODD_COLUMNS, ROW_BYTES
 from gemm_eval.models.gpu.families.cublas import (
     ELEMENTWISE,
+    INT8_ODD_COLUMNS,
     MMA_FP8,
     MMA_SYNC,
     MMA_VOLTA,
@@ -38,6 +39,7 @@ FAMILIES: dict[str, Family] = {
         WGMMA_FULL,
         TF32_HOPPER,
         SIMT,
+        INT8_ODD_COLUMNS,
         *BLOCK_SCALED,
         QUANTIZE,
         *TRTLLM_FAMILIES,
@@ -61,7 +63,7 @@ def family_for(
     Args:
         sm_arch: generation of SMs.
         input_dtype: of A.
-        load_bytes: what all rows start on: 16, 4 or 1.
+        load_bytes: what all rows start on, 16, 4 or 1, or `ODD_COLUMNS`.
         is_block_scaled: whether A has scales.
         is_full: whether fp8 products are added in fp32, which kernels of Hopper do apart.
     """
@@ -69,6 +71,8 @@ def family_for(
         return SIMT
     if is_full and sm_arch in WGMMA_FULL.sm_archs:
         return WGMMA_FULL
+    if load_bytes == ODD_COLUMNS:
+        return INT8_ODD_COLUMNS
     if load_bytes < ROW_BYTES and sm_arch in SM_ARCHS:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     if is_block_scaled:

@@ -100,6 +100,17 @@ WGMMA = Family(
 )
 
 
+# cuBLAS 13.1's one kernel for int8 where N is no multiple of 16 ("sm90_xmma_gemm_i8i32" in arch/measured): its tile is
+# computed in full, whatever M and N are, and its int32 sums leave the SM slowly
+INT8_ODD_COLUMNS = replace(
+    WGMMA, name="sm90_int8", number=77, own_of=(), other_dtypes=(), weight_only_tiles=no_tiles,
+    coefficients=with_defaults(
+        kernel_us=1.0, coop_tile_cycles=1000.0, epilogue_bytes_per_cycle=16.0, l2_frac=1.4, store_exposed_frac=0.0
+    ),
+    dense_tiles=lambda *_: iter((TileChoice("sm90_int8", 256, 128, 8, _COOP, ((1, 2),)),)),
+)  # fmt: skip
+
+
 _MOST_SUMS_TWICE = 160 * 128  # of a tile whose sums lie in registers twice
 
 

@@ -1,0 +1,1 @@
+"""Parts that `tools.draw_modules` draws modules of torch from."""

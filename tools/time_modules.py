@@ -1,0 +1,485 @@
+"""Times drawn modules on a GPU: in a CUDA graph, and operator by operator; eager code, or what torch.compile makes.
+
+    python -m tools.time_modules eager --out FOLDER --limit-s 290                # 200 draws
+    python -m tools.time_modules compiled --out FOLDER --limit-s 290             # 60 draws
+    python -m tools.time_modules eager --backward --out FOLDER --limit-s 290     # forward and backward
+
+Each draw is measured as `gemm_eval.torch.compare` measures a module: three warm-up runs, three runs under torch's
+profiler, and the median of ten replays of a CUDA graph with pauses of 30 ms. Columns of FOLDER/MODE.csv:
+
+    graph_us    replays one after the other: what fits L2 stays there
+    cold_us     the same, with 256 MB of other memory read before each of six replays
+    kernels_us  medians of all kernels under the profiler, added up
+    error       why there is no time; the next draw is measured all the same
+
+FOLDER/MODE-operators.csv.gz has a row for each operator that launched kernels, in their order: its name, arguments and
+results (`bf16[8,64]{1,8}+4`: type, shape, strides unless contiguous, offset unless 0), and kernels as JSON (name,
+microseconds, grid, block). Compiled code has one row, with all kernels. FOLDER/code.tar.xz has the code that Inductor
+made. A process of its own measures; where it dies, another one goes on with the next draw. Draws are compiled by
+several processes side by side, which fill a cache; then one process times them, one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import gzip
+import io
+import json
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tools.draw_modules import REAL_SEED, Draw, drawn, order, order_of_real
+
+_WARM_UPS, _PROFILED, _COLD_REPLAYS = 3, 3, 6
+_FLUSH_BYTES = 256_000_000
+_HANGS_S = 100.0
+"""A draw that takes longer has no time."""
+
+_LOST = 3
+"""Exit code of a process that can use the GPU no more, and has written why."""
+
+_COMPILING_FRAC = 0.6
+"""Part of the time limit after which no more is compiled."""
+
+_TYPES = {
+    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+Kernel = tuple[str, float, str, str]
+"""Name, microseconds, grid and block."""
+
+
+def written(value: Any) -> str:
+    """Return an argument or result of an operator in words."""
+    if isinstance(value, torch.Tensor):
+        text = f"{_TYPES.get(value.dtype, str(value.dtype))}[{','.join(map(str, value.shape))}]"
+        if not value.is_contiguous():
+            text += "{" + ",".join(map(str, value.stride())) + "}"
+        return text + (f"+{value.storage_offset()}" if value.storage_offset() else "")
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(written, value))})"
+    return str(value).removeprefix("torch.")
+
+
+class Marks(TorchDispatchMode):
+    """Marks each operator that runs in the profile, and notes its arguments and results."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self.mark = mark
+        self.calls: list[tuple[str, str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        number, kwargs = len(self.calls), kwargs or {}
+        name = str(func)
+        self.calls.append((name, "", ""))
+        before = ", ".join([*map(written, args), *(f"{key}={written(value)}" for key, value in kwargs.items())])
+        with torch.profiler.record_function(f"{self.mark}{number}"):
+            out = func(*args, **kwargs)
+        self.calls[number] = name, before, written(out)
+        return out
+
+
+class _Named:
+    """An event of the profiler whose name has its grid and block."""
+
+    def __init__(self, event: Any, grids: Mapping[int, tuple[str, str]]) -> None:
+        self._event, self._grids = event, grids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._event, name)
+
+    def name(self) -> str:
+        name: str = self._event.name()
+        if self._event.device_type() == torch.autograd.DeviceType.CPU or self._event.is_user_annotation():
+            return name
+        return "\t".join((name, *self._grids.get(self._event.correlation_id(), ("", ""))))
+
+
+def _grids(profiler: Any) -> dict[int, tuple[str, str]]:
+    """Return grid and block of kernels by the number of their launch; empty: the trace does not say."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        try:
+            profiler.export_chrome_trace(file.name)
+            events = json.loads(Path(file.name).read_bytes())["traceEvents"]
+        except Exception as error:  # it is extra: times are there without it
+            print(f"no grids: {error}", file=sys.stderr)
+            return {}
+    result = {}
+    for event in events:
+        facts = event.get("args", {})
+        if event.get("cat") == "kernel" and "grid" in facts:
+            result[int(facts["correlation"])] = tuple("x".join(map(str, facts[key])) for key in ("grid", "block"))
+    return result  # type: ignore[return-value]
+
+
+def _kernel(name: str, us: float) -> Kernel:
+    name, grid, block, *_ = [*name.split("\t"), "", ""]
+    return name, us, grid, block
+
+
+def _median_kernels(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
+    """Return kernels with the median of the time of each; those of the last run where runs differ."""
+    names = {tuple(kernel[0] for kernel in kernels) for kernels in runs}
+    if len(names) > 1:
+        return list(runs[-1])
+    return [
+        (at[0][0], round(statistics.median(kernel[1] for kernel in at), 3), *at[0][2:])
+        for at in zip(*runs, strict=True)
+    ]
+
+
+def profiled(run: Callable[[], Any], *, marks: bool) -> list[tuple[str, str, str, list[Kernel]]]:
+    """Return operators that launched kernels, in their order, with these; without marks all kernels as one."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from gemm_eval.torch.measure_module import MARK, attribute
+
+    mode = Marks(MARK)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_PROFILED):
+            if marks:
+                with mode:
+                    run()
+            else:
+                run()
+        torch.cuda.synchronize()
+    grids = _grids(profiler)
+    events = [_Named(event, grids) for event in profiler.profiler.kineto_results.events()]
+    if not marks:
+        kernels = sorted(
+            (event for event in events if event.device_type() != torch.autograd.DeviceType.CPU
+             and not event.is_user_annotation()), key=lambda event: event.start_ns(),
+        )  # fmt: skip
+        every = [_kernel(event.name(), event.duration_ns() / 1000) for event in kernels]
+        each = len(every) // _PROFILED
+        return [("compiled", "", "", _median_kernels([every[each * n : each * (n + 1)] for n in range(_PROFILED)]))]
+    by_mark, outside_us = attribute(events)
+    each = len(mode.calls) // _PROFILED
+    if [call[0] for call in mode.calls] != [call[0] for call in mode.calls[:each]] * _PROFILED:
+        raise RuntimeError("runs differ in what they do")
+    rows = []
+    for number, call in enumerate(mode.calls[:each]):
+        runs = [[_kernel(*kernel) for kernel in by_mark.get(n * each + number, [])] for n in range(_PROFILED)]
+        if any(runs):
+            rows.append((*call, _median_kernels(runs)))
+    if outside_us:
+        rows.append(("outside", "", "", [("outside", round(outside_us / _PROFILED, 3), "", "")]))
+    return rows
+
+
+def _run_of(draw: Draw, module: Any, backward: bool) -> Callable[[], Any]:
+    """Return what runs a module forward, or the gradients of its parameters too."""
+    inputs = draw.tensors("cuda")
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return module(**inputs)
+
+    if not backward:
+        return forward
+    parameters = [parameter for parameter in draw.module.parameters() if parameter.requires_grad]
+    out = module(**inputs)
+    seed = torch.randn_like(out) if out.dim() else None
+    del out
+
+    def both() -> Any:
+        return torch.autograd.grad(module(**inputs), parameters, seed, allow_unused=True)
+
+    return both
+
+
+def measured(draw: Draw, module: Any, *, backward: bool, marks: bool) -> tuple[dict[str, Any], list[Any]]:
+    """Return columns of a draw that is measured, and its operators."""
+    from gemm_eval.torch.measure_module import capture_graph, replay_us
+
+    torch.cuda.reset_peak_memory_stats()
+    run = _run_of(draw, module, backward)
+    out = None
+    for _ in range(_WARM_UPS):
+        out = run()
+    tensors = out if isinstance(out, tuple) else (out,)
+    is_finite = all(bool(x.isfinite().all()) for x in tensors if x is not None)
+    del out, tensors
+    peak_bytes = torch.cuda.max_memory_allocated()
+    operators = [] if draw.seed == REAL_SEED else profiled(run, marks=marks)  # of a report the whole counts
+    graph = capture_graph(run)
+    other = torch.zeros(_FLUSH_BYTES // 4, device="cuda")
+    cold_us = replay_us(graph, lambda: other.sum(), _COLD_REPLAYS)
+    times = {"graph_us": replay_us(graph), "cold_us": cold_us}
+    kernels = [kernel for row in operators for kernel in row[-1]]
+    times["kernels_us"] = sum(kernel[1] for kernel in kernels)
+    columns = {name: round(us, 3) for name, us in times.items()}
+    return columns | {"num_kernels": len(kernels), "peak_bytes": peak_bytes, "is_finite": is_finite}, operators
+
+
+_COLUMNS = (
+    "split", "seed", "number", "attempt", "family", "dtype", "autocast", "is_training", "is_channels_last", "tf32",
+    "num_parameters", "graph_us", "cold_us", "kernels_us", "num_kernels", "peak_bytes", "is_finite", "compile_s",
+    "cache_hits", "wall_s", "error", "text",
+)  # fmt: skip
+_OPERATOR_COLUMNS = ("seed", "number", "index", "operator", "arguments", "results", "us", "kernels")
+
+
+def _append(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows to a table, which may be compressed: a member of its own for each call."""
+    is_new, text = not path.exists(), io.StringIO()
+    writer = csv.DictWriter(text, tuple(columns), restval="")
+    if is_new:
+        writer.writeheader()
+    writer.writerows(rows)
+    data = text.getvalue().encode()
+    with path.open("ab") as file:
+        file.write(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def _case(split: str, seed: int, number: int, attempt: int) -> dict[str, Any]:
+    return {"split": split, "seed": seed, "number": number, "attempt": attempt}
+
+
+def _words(error: BaseException) -> str:
+    cause = error.__context__  # the end of a capture that failed says less than this
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return text if cause is None else f"{text} (after {type(cause).__name__}: {' '.join(str(cause).split())[:200]})"
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Say whether the process can use the GPU no more."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return "illegal memory access" in str(error) or "device-side assert" in str(error)
+
+
+def _compiled(draw: Draw) -> Any:
+    """Return a draw as torch.compile makes it when it first runs; choices of Triton's configs are not kept in files."""
+    import torch._dynamo
+    import torch._inductor.config
+
+    torch._dynamo.reset()
+    torch._inductor.config.autotune_local_cache = False
+    return torch.compile(draw.module, dynamic=False)
+
+
+def time_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int, int]]) -> None:
+    """Measure draws in this process, from the place that `--begin` says; write each as it comes."""
+    is_compiled, folder = options.mode == "compiled", options.out
+    for index, (split, seed, number, attempt) in enumerate(cases):
+        if index < options.begin:
+            continue
+        if time.time() > options.until:
+            print(f"no time for draws from {index} on", flush=True)
+            break
+        (folder / "at").write_text(str(index))
+        begin, row, is_lost = time.perf_counter(), _case(split, seed, number, attempt), False
+        operators: list[Any] = []
+        try:
+            torch.manual_seed(0)
+            draw = drawn(seed, number, "cuda", attempt)
+            row |= draw.facts()
+            with draw.settings():
+                if is_compiled:
+                    module = _compiled(draw)
+                    torch._dynamo.utils.counters.clear()
+                    with torch.set_grad_enabled(options.backward):
+                        module(**draw.tensors("cuda"))
+                    row["compile_s"] = round(time.perf_counter() - begin, 2)
+                    row["cache_hits"] = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
+                else:
+                    module = draw.module
+                columns, operators = measured(draw, module, backward=options.backward, marks=not is_compiled)
+            row |= columns
+        except Exception as error:  # of one draw; the others are worth having
+            row["error"] = _words(error)
+            is_lost = _is_lost(error)
+        row["wall_s"] = round(time.perf_counter() - begin, 2)
+        name = f"{options.mode}{'-backward' * options.backward}"
+        _append(folder / f"{name}.csv", _COLUMNS, [row])
+        if operators:
+            rows = [
+                {
+                    "seed": seed, "number": number, "index": place, "operator": operator, "arguments": arguments,
+                    "results": results, "us": round(sum(kernel[1] for kernel in kernels), 3),
+                    "kernels": json.dumps(kernels),
+                }
+                for place, (operator, arguments, results, kernels) in enumerate(operators)
+            ]  # fmt: skip
+            _append(folder / f"{name}-operators.csv.gz", _OPERATOR_COLUMNS, rows)
+        print(index, split, number, row.get("family"), row.get("graph_us"), row.get("cold_us"), row.get("error", ""),
+              f"{row['wall_s']} s", flush=True)  # fmt: skip
+        if is_lost:
+            os._exit(_LOST)  # the GPU answers this process no more
+        draw = module = None  # type: ignore[assignment]
+        gc.collect()
+        torch.cuda.empty_cache()
+    (folder / "at").write_text(str(len(cases)))
+
+
+def compile_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int, int]]) -> None:
+    """Compile draws that no other process has taken yet, and keep their code."""
+    from torch._inductor.utils import run_and_get_code
+
+    for index, (_, seed, number, attempt) in enumerate(cases):
+        base = options.scratch / str(index)
+        try:
+            base.with_suffix(".taken").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        begin, code = time.perf_counter(), ""
+        try:
+            draw = drawn(seed, number, "cuda", attempt)
+            with draw.settings(), torch.set_grad_enabled(options.backward):
+                module, inputs = _compiled(draw), draw.tensors("cuda")
+                out, codes = run_and_get_code(lambda module=module, inputs=inputs: module(**inputs))
+                if options.backward and isinstance(out, torch.Tensor) and out.requires_grad:
+                    out.sum().backward()
+            code = "\n\n".join(codes)
+        except Exception as error:
+            code = _words(error)
+        seconds = time.perf_counter() - begin
+        name = options.scratch / "code" / f"{seed}-{number}.py"
+        name.write_text(f"# compiled in {seconds:.1f} s\n{code}", encoding="utf-8")
+        base.with_suffix(".done").write_text(f"{seconds:.2f}")
+        draw = module = inputs = out = None  # type: ignore[assignment]
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _attempt_of(case: tuple[str, int, int]) -> int:
+    if case[1] == REAL_SEED:
+        return 0
+    try:
+        return drawn(case[1], case[2]).attempt
+    except Exception as error:
+        print(f"{case}: {_words(error)}", flush=True)
+        return 0
+
+
+def _child(options: argparse.Namespace, role: str, begin: int = 0, **environment: str) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable, "-W", "ignore", "-m", "tools.time_modules", options.mode, "--out", str(options.out),
+        "--role", role, "--begin", str(begin), "--until", str(options.until), "--scratch", str(options.scratch),
+    ] + ["--backward"] * options.backward  # fmt: skip
+    return subprocess.Popen(command, env=os.environ | environment, start_new_session=True)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _compile_all(options: argparse.Namespace, count: int, until: float) -> None:
+    """Have draws compiled side by side, until a time; keep the cases that were."""
+    processes = [_child(options, "compile") for _ in range(min(options.workers, count))]
+    restarts = count
+    while time.time() < until and len(list(options.scratch.glob("*.done"))) < count:
+        time.sleep(0.5)
+        for place, process in enumerate(processes):
+            if process.poll() not in (None, 0) and restarts:  # it died with its draw
+                restarts -= 1
+                processes[place] = _child(options, "compile")
+        if all(process.poll() is not None for process in processes):
+            break
+    for process in processes:
+        _stop(process)
+    done = {int(path.stem) for path in options.scratch.glob("*.done")}
+    path = options.scratch / "cases.json"
+    cases = json.loads(path.read_text())
+    path.write_text(json.dumps([case for index, case in enumerate(cases) if index in done]))
+    print(f"compiled {len(done)} of {count} draws", flush=True)
+    with tarfile.open(options.out / "code.tar.xz", "w:xz") as archive:
+        archive.add(options.scratch / "code", "code")
+
+
+def _time_all(options: argparse.Namespace) -> None:
+    """Have draws timed by a process, and by another one after a draw that it died of."""
+    cases, begin, at = json.loads((options.scratch / "cases.json").read_text()), 0, options.out / "at"
+    while begin < len(cases) and time.time() < options.until:
+        at.write_text(str(begin))
+        process, seen_at, seen = _child(options, "time", begin), time.time(), begin
+        while process.poll() is None and time.time() < options.until + 15:
+            time.sleep(0.3)
+            now = int(at.read_text() or seen)
+            if now != seen:
+                seen_at, seen = time.time(), now
+            elif time.time() - seen_at > _HANGS_S:
+                break
+        has_hung = time.time() - seen_at > _HANGS_S
+        if process.poll() is None and not has_hung:  # all time is used up
+            _stop(process)
+            break
+        _stop(process)
+        if process.returncode == 0:
+            break
+        seen = int(at.read_text() or seen)
+        if process.returncode != _LOST:  # it wrote no row of this draw
+            name = f"{options.mode}{'-backward' * options.backward}.csv"
+            row = _case(*cases[seen]) | {"error": f"process ended with {process.returncode}"}
+            _append(options.out / name, _COLUMNS, [row])
+            print(row, flush=True)
+        begin = seen + 1
+    at.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Measure all draws within the time limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=("eager", "compiled"))
+    parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
+    parser.add_argument("--limit-s", type=float, default=290.0, help="stop after so long")
+    parser.add_argument("--count", type=int, default=None, help="how many draws; default: 200, or 60 compiled")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many at first")
+    parser.add_argument("--backward", action="store_true", help="gradients of parameters too")
+    parser.add_argument("--real", action="store_true", help="models of torchvision, timm and transformers instead")
+    parser.add_argument("--workers", type=int, default=14, help="processes that draw or compile")
+    parser.add_argument("--role", choices=("", "compile", "time"), default="", help=argparse.SUPPRESS)
+    parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", type=Path, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role:
+        cases = json.loads((options.scratch / "cases.json").read_text())
+        (compile_draws if options.role == "compile" else time_draws)(options, cases)
+        return
+    begin = time.time()
+    options.until = begin + options.limit_s
+    options.out.mkdir(parents=True, exist_ok=True)
+    count = options.count or (60 if options.mode == "compiled" else 200)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        options.scratch = Path(scratch)
+        (options.scratch / "code").mkdir()
+        places = (order_of_real if options.real else order)(options.skip + count)[options.skip :]
+        with multiprocessing.get_context("fork").Pool(options.workers) as pool:  # CUDA is not in use yet
+            attempts = pool.map(_attempt_of, places, chunksize=1)
+        cases = [(*place, attempt) for place, attempt in zip(places, attempts, strict=True)]
+        (options.scratch / "cases.json").write_text(json.dumps(cases))
+        print(f"drew {len(cases)} modules in {time.time() - begin:.0f} s", flush=True)
+        if options.mode == "compiled":
+            os.environ |= {
+                "TORCHINDUCTOR_CACHE_DIR": str(options.scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            }  # fmt: skip
+            _compile_all(options, len(cases), begin + _COMPILING_FRAC * options.limit_s)
+        _time_all(options)
+    print(f"{time.time() - begin:.0f} s in all", flush=True)
+
+
+if __name__ == "__main__":
+    main()
