@@ -236,11 +236,11 @@ class GpuBackend(Backend):
         home = self.arch, library, family, question, GPU_MODEL_VERSION
         corrected = of_terms = interval_for(*home, is_corrected=False)
         base, family = preset_of(self.arch), corrected_as(family)
-        near = base and nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
-        if base is not None and near is not None:
-            if self._is_preset and question_of(kind.types, near) == question:
+        if base is not None:
+            near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
+            if near is not None and self._is_preset and question_of(kind.types, near) == question:
                 corrected = interval_for(base, library, family, question, GPU_MODEL_VERSION, is_corrected=True)
-            else:
+            elif near is not None:
                 corrected = interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
         logs = np.hstack([corrected, of_terms])
         kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)

@@ -32,7 +32,8 @@ _HOW: dict[str, Any] = {
 }  # fmt: skip
 _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
 _OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
-_OF_CONFIGS: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.15}  # of rows that are configs
+_OF_CONFIGS: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.15, "l2_regularization": 1.0}
+"""Of rows that are configs, whose weights are small: the same draw to 0 would hold back more of each leaf."""
 
 
 def can_learn() -> bool:
@@ -52,7 +53,7 @@ def fit_trees(
         from sklearn.ensemble import HistGradientBoostingRegressor
 
     def fit(how: dict[str, Any], x: Floats, y: Floats, seed: int) -> tuple[gpu_model.Trees, Floats]:
-        fitted = HistGradientBoostingRegressor(**_HOW, **how).fit(x, y, sample_weight=weights)
+        fitted = HistGradientBoostingRegressor(**(_HOW | how)).fit(x, y, sample_weight=weights)
         return spread_thresholds(trees_of(fitted, pairs, gpu_model.LEAF), x, seed), fitted.predict(x)
 
     if are_configs:
