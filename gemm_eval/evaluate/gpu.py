@@ -34,6 +34,7 @@ from gemm_eval.models.gpu import (
     calibration_stamp,
     check_options,
     coefficients_for,
+    corrected_as,
     default_grouped_library,
     default_library,
     engine_kernel,
@@ -233,11 +234,13 @@ class GpuBackend(Backend):
             options = options._replace(quantize_from=str(DType.BF16))
         question = question_of(kind.types, options)
         home = self.arch, library, family, question, GPU_MODEL_VERSION
-        corrected, of_terms = (interval_for(*home, is_corrected=is_corrected) for is_corrected in (True, False))
-        base = preset_of(self.arch)
+        corrected = of_terms = interval_for(*home, is_corrected=False)
+        base, family = preset_of(self.arch), corrected_as(family)
         if base is not None:
             near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
-            if near is not None and (not self._is_preset or question_of(kind.types, near) != question):
+            if near is not None and self._is_preset and question_of(kind.types, near) == question:
+                corrected = interval_for(base, library, family, question, GPU_MODEL_VERSION, is_corrected=True)
+            elif near is not None:
                 corrected = interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
         logs = np.hstack([corrected, of_terms])
         kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)
@@ -304,7 +307,7 @@ class GpuBackend(Backend):
         if name == "energy_pj":
             return np.full(len(records), np.nan)
         column: npt.NDArray[Any]
-        if name in (CORRECTION, "hidden_us"):  # these two as `unpack_gpu_cost` has them, to the bit
+        if name in (CORRECTION, "hidden_us"):  # these two as `unpack_gpu_cost` has them
             column = records["latency_us"] - records["physics_us"]
             if name == "hidden_us":
                 column = records["latency_us"] - (sum(records[term] for term in TERMS) + column)
@@ -384,7 +387,7 @@ class GpuBackend(Backend):
 
     def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
         """Name the GPU and the states in which the timings were taken that correct an answer."""
-        asked = RunOptions(**options)
+        asked, home = RunOptions(**options), (home[0], corrected_as(home[1]))
         near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
         sibling = coefficients_for(self.arch, *home)[1].gpu or self.arch.name
         where = "this GPU" if sibling == self.arch.name else f"{sibling}, its sibling,"

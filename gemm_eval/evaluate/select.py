@@ -55,7 +55,7 @@ def select_config(
     types = problem.types
     if library is None and W4A16_SIZES.takes(*problem.sizes[1:]) and has_w4a16_kernels(spec, types):
         library = OURS
-    options = run_options(library, l2, clock)
+    options = run_options(library, l2, clock, correction=True if isinstance(library, str) and library == OURS else None)
     packed = _packed(spec, types, options)
     find = find_best_config(spec, problem, packed) if k == 1 else find_top_configs(spec, problem, packed, k)
     return tuple(unpack_config(record) for record in find)

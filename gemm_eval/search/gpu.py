@@ -1,7 +1,9 @@
 """Exact search for the best kernel config of a GEMM on a GPU, and learned corrections of the result.
 
 A correction is one factor for a GEMM, that of its best config, so that the order of configs stays that of the model.
-Without trees of its own it is that of the same GEMM in another state, or on the preset that a spec was made of.
+Our kernels have a factor for each config, and the correction chooses among those that the terms find about as fast as
+the best (`Packed.is_ranked`). Without trees of its own a GEMM has the factor of the same GEMM in another state, or on
+the preset that a spec was made of.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_lone_groups
 
 _FIRST = np.zeros(1, np.int64)
+_CONFIG = list(KernelConfig._fields)
 _COST_BYTES = model.GPU_COST_DTYPE.itemsize
 
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -38,12 +41,25 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Rec
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     out: Records = np.ndarray(1, model.GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
-    chosen, sizes, layouts = packed.for_sizes(*problem.sizes), *_sizes_of(problem)
-    _search(chosen, _FIRST, sizes, layouts, out, 0, 1)
+    _find_best(packed.for_sizes(*problem.sizes), problem, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
-    _correct_best(chosen, problem, sizes, out)
     return out
+
+
+def _find_best(packed: Packed, problem: GemmProblem, out: Records) -> None:
+    """Write the best config of kernels for these sizes to out [1], corrected; active_sms 0: there is none.
+
+    Groups of rows are not corrected, also where all are alike: corrections were learned from plain GEMMs and batches.
+    """
+    sizes, layouts = _sizes_of(problem)
+    is_plain = problem.row_groups is None
+    if is_plain and packed.is_ranked and problem.G == 1:
+        _search_corrected(packed, sizes, _FIRST, out, 0, 1)
+        return
+    _search(packed, _FIRST, sizes, layouts, out, 0, 1)
+    if is_plain and out["active_sms"][0]:
+        _correct(packed, _FIRST, sizes, out)
 
 
 def _sizes_of(problem: GemmProblem) -> tuple[Integers, Layouts]:
@@ -77,11 +93,16 @@ def find_best_config_many(
     is_batch = ~layouts.is_grouped(len(sizes))
     sizes, layouts = without_lone_groups(sizes, layouts)
     chosen, place_of = model.split_by_size(packed, type_of, sizes)
+    for index, ranked in enumerate(chosen):
+        if ranked.is_ranked:
+            rows = np.flatnonzero((place_of == index) & is_batch & (sizes[:, 0] == 1))
+            run_in_chunks(partial(_search_corrected, ranked, sizes, rows, out), len(rows), on_progress)
+            place_of[rows] = -1
     for is_ours in (False, True):
         some = [index for index, kernels in enumerate(chosen) if kernels.is_ours is is_ours]
         if not some:
             continue
-        new_place = np.full(len(chosen), -1)
+        new_place = np.full(len(chosen) + 1, -1)  # at last of those that have their answers
         new_place[some] = np.arange(len(some))
         rows = np.flatnonzero(new_place[place_of] >= 0)
         kernels_of, kernels = new_place[place_of[rows]], [chosen[index] for index in some]
@@ -102,6 +123,15 @@ def _search(
     _searches(packed).find_best_of_range(
         packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, place_of, sizes, layouts,
         start, stop, out.view(model.KERNEL_COST_DTYPE),
+    )  # fmt: skip
+
+
+def _search_corrected(packed: Packed, sizes: Integers, rows: Integers, out: Records, start: int, stop: int) -> None:
+    """Fill out[rows[start:stop]], of single GEMMs, with the best configs by corrected latencies."""
+    assert packed.correction is not None
+    _searches(packed).find_corrected_of_range(
+        packed.params, packed.candidates, packed.columns, packed.coefficients, *packed.correction, sizes, rows,
+        out.view(model.KERNEL_COST_DTYPE), start, stop,
     )  # fmt: skip
 
 
@@ -127,32 +157,29 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
         raise _infeasible(arch, problem, asked)
     latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
     find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
-    best = np.argsort(latency_us, kind="stable")[:k]
-    out = np.concatenate([_cost(packed, row, split, model.BEST_RASTER, problem) for row, split in which[best].tolist()])
-    out["num_candidates"] = num
-    _correct_best(packed, problem, sizes, out[:1])
-    return _corrected_as(out, out[:1].copy())
+    order = np.argsort(latency_us, kind="stable")[: None if packed.is_ranked else k]
+    best, others = _best_of(packed, problem), _costs(packed, which[order], model.BEST_RASTER, problem)
+    others = others[others[_CONFIG] != best[_CONFIG]]
+    _correct_others(packed, sizes, best, others)
+    out = np.concatenate([best, others[np.argsort(others["latency_us"], kind="stable")]])[:k]
+    out["num_candidates"], out["num_bounded"] = num, 0
+    return out
 
 
-def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> Records:
-    """Return the cost [1] of one of the candidates."""
-    out, (sizes, layouts) = np.zeros(1, model.GPU_COST_DTYPE), _sizes_of(problem)
-    _searches(packed).evaluate_one(
-        packed.params, packed.candidates, packed.coefficients, row, split, raster, *sizes[0].tolist(), layouts,
+def _costs(packed: Packed, which: Integers, raster: int, problem: GemmProblem) -> Records:
+    """Return the costs [num] of configs [num, 2]: the row of a candidate, and how K is split."""
+    out, (sizes, layouts) = np.zeros(len(which), model.GPU_COST_DTYPE), _sizes_of(problem)
+    _searches(packed).evaluate_configs(
+        packed.params, packed.candidates, packed.coefficients, which, raster, *sizes[0].tolist(), layouts,
         out.view(model.KERNEL_COST_DTYPE),
     )  # fmt: skip
     return out
 
 
-def _corrected_best(packed: Packed, problem: GemmProblem) -> Records | None:
-    """Return the record [1] of the best config of a GEMM, which decides its correction; None: it has none."""
-    if packed.correction is None and packed.carried is None:
-        return None
-    out, (sizes, layouts) = np.zeros(1, model.GPU_COST_DTYPE), _sizes_of(problem)
-    _search(packed, _FIRST, sizes, layouts, out, 0, 1)
-    if not out["active_sms"][0]:
-        return None
-    _correct_best(packed, problem, sizes, out)
+def _best_of(packed: Packed, problem: GemmProblem) -> Records:
+    """Return the record [1] of the best config, corrected, also where there is none."""
+    out = np.zeros(1, model.GPU_COST_DTYPE)
+    _find_best(packed, problem, out)
     return out
 
 
@@ -167,14 +194,22 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     packed = packed.for_sizes(*problem.sizes)
     split = model.STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
-        return _cost(packed, _row_of_ours(arch, packed, problem, config, split), split, model.BEST_RASTER, problem)
-    row = model.candidate_row(arch, problem.types, config, model.check_config(arch, problem, config))
-    alone = Packed(
-        packed.params, np.array([row], model.CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library
-    )
-    out = _cost(alone, 0, split, int(config.raster_order) * model.RASTER_CODE + config.raster_swizzle, problem)
-    best = _corrected_best(packed, problem)
-    return out if best is None else _corrected_as(out, best)
+        row = _row_of_ours(arch, packed, problem, config, split)
+        out = _costs(packed, np.array([[row, split]]), model.BEST_RASTER, problem)
+    else:
+        candidate = model.candidate_row(arch, problem.types, config, model.check_config(arch, problem, config))
+        alone = Packed(
+            packed.params, np.array([candidate], model.CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library
+        )
+        raster = int(config.raster_order) * model.RASTER_CODE + config.raster_swizzle
+        out = _costs(alone, np.array([[0, split]]), raster, problem)
+    if packed.correction is not None or packed.carried is not None:
+        best = _best_of(packed, problem)
+        if packed.is_ranked and best[_CONFIG] == out[_CONFIG]:
+            best["num_candidates"], best["num_bounded"] = 1, 0
+            return best
+        _correct_others(packed, _sizes_of(problem)[0], best, out)
+    return out
 
 
 def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
@@ -221,17 +256,10 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     )
 
 
-def _correct_best(packed: Packed, problem: GemmProblem, sizes: Integers, records: Records) -> None:
-    """Correct the record [1] of a best config, found with `packed`.
-
-    Groups of rows are not corrected, also where all are alike: corrections were learned from plain GEMMs and batches.
-    """
-    if problem.row_groups is None:
-        _correct(packed, _FIRST, sizes, records)
-
-
 def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) -> None:
     """Correct records of some rows of all problems, whose sizes are [num, 4]."""
+    if packed.is_ours:  # other kernels may run batches, or the same several times: none was timed
+        rows = rows[sizes[rows, 0] == 1]
     if packed.correction is not None:
         model.correct(records.view(model.KERNEL_COST_DTYPE), rows, sizes, *packed.correction)
     if packed.carried is not None:
@@ -253,11 +281,16 @@ def _carry(carried: model.Carried, rows: Integers, sizes: Integers, records: Rec
     model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, trusts, ceilings_us, carried.limits)
 
 
-def _corrected_as(records: Records, best: Records) -> Records:
-    """Return records of other configs of a GEMM with the correction of its best config [1]."""
-    if best["correction_factor"][0] != 1.0:
-        for name in ("correction_factor", "correction_trust", "is_calibrated"):
-            records[name] = best[name]
-        other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
-        records["latency_us"] = other_us + (records["physics_us"] - other_us) * best["correction_factor"]
-    return records
+def _correct_others(packed: Packed, sizes: Integers, best: Records, records: Records) -> None:
+    """Correct other configs of a GEMM as its best [1], or by more where configs have factors of their own."""
+    factor = best["correction_factor"]
+    if not best["active_sms"][0] or factor[0] == 1.0:
+        return
+    if packed.is_ranked:
+        _correct(packed, np.arange(len(records)), np.repeat(sizes, len(records), axis=0), records)
+        factor = np.maximum(factor, records["correction_factor"])
+    for name in ("correction_trust", "is_calibrated"):
+        records[name] = best[name]
+    other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
+    records["correction_factor"] = factor
+    records["latency_us"] = other_us + (records["physics_us"] - other_us) * factor

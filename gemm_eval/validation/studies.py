@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gemm_eval.mapping import Schedule
+from gemm_eval.validation.exam import Line
 from gemm_eval.validation.metrics import ALL, Errors, Score, rows_by_gemm, worst_rows
-from gemm_eval.validation.report import FIGURES, error_cells, report_table, with_caption
+from gemm_eval.validation.report import FIGURES, error_cells, lines_table, report_table, with_caption
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 FIRST = ("first", "first 3", "first 20%")
@@ -211,6 +212,7 @@ class Study:
         overhead_us: method -> time that it takes for one GEMM beside what it profiles, where that was measured.
         is_held_back: the rows were scored with the committed coefficients.
         describe: returns the config of a row in words.
+        answers: errors of the configs that the model chooses, without and with a learned correction.
     """
 
     title: str
@@ -223,6 +225,7 @@ class Study:
     overhead_us: dict[str, float] = field(default_factory=dict)
     is_held_back: bool = False
     describe: Callable[[int], str] = str
+    answers: Sequence[Line] = ()
 
     @property
     def errors(self) -> list[Errors]:
@@ -295,6 +298,7 @@ def study_document(study: Study, num_worst: int) -> dict[str, Any]:
         "predictors": predictors,
         "errors": errors,
         "choices": [item | {"choice_us": study.overhead_us.get(item["method"])} for item in choices],
+        "answers": [line.to_dict() for line in study.answers],
         "cost": {} if study.cost is None else study.cost._asdict() | {"ratio": study.cost.ratio},
         "worst": outlier_records(study, num_worst),
     }
@@ -349,6 +353,10 @@ def study_report(study: Study, num_worst: int) -> Iterator[RenderableType]:
     """Yield all tables and sentences of a study, in order; `num_worst`: of the largest errors or slowest choices."""
     for table in (study_errors_table(study), *(choice_tables(study) if study.by_family else [speed_table(study)])):
         yield from (table, "")
+    if study.answers:
+        shares = {who: who for who in study.answers[0].errors}
+        columns = {name: name for name in study.answers[0].labels}
+        yield from (lines_table(study.answers, "answers: latency of the config that is chosen", columns, shares), "")
     if study.by_family:
         yield from (cost_line(study), "")
     if num_worst:

@@ -69,7 +69,7 @@ def test_calibrate_correction_writes_what_is_committed(tmp_path: Path) -> None:
 
 
 def test_corrections_are_of_known_subjects(tmp_path: Path) -> None:
-    ran = Ran("calibrate", "correction", "--subject", "w4a16", "--arch", "h200-sxm", "--out", tmp_path)
+    ran = Ran("calibrate", "correction", "--subject", "w4a8", "--arch", "h200-sxm", "--out", tmp_path)
     assert ran.code == 2
     assert "subject" in ran.err
     assert "triton" in ran.err

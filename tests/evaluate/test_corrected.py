@@ -11,8 +11,10 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError
 from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.evaluate import select_config
 from gemm_eval.models.gpu import calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO
 from gemm_eval.sweep import what_if
 from gemm_eval.units import time_text
 
@@ -64,6 +66,35 @@ def test_the_order_of_configs_is_that_of_physics(evaluator: GEMMEvaluator) -> No
     assert corrected[0].latency_us == evaluator.evaluate(*SIZES, "bf16").latency_us
 
 
+def test_of_our_kernels_the_correction_chooses_among_near_configs(evaluator: GEMMEvaluator) -> None:
+    gemms = [(1, M, K, N) for M in (1, 16, 64, 1000) for K, N in ((4096, 4096), (2048, 7168), (14336, 4096))]
+    results = [evaluator.evaluate(*sizes, "w4a16") for sizes in gemms]
+    physics = [evaluator.top(result.problem, NEAR_CONFIGS, correction=False) for result in results]
+
+    assert list(evaluator.evaluate_many(gemms, "w4a16", progress=False)) == results
+    assert {result.source for result in results} == {"corrected"}
+    assert any(result.mapping != near[0].mapping for result, near in zip(results, physics, strict=True))
+    for result, near in zip(results, physics, strict=True):
+        top = evaluator.top(result.problem, 6)
+        assert result.mapping in [item.mapping for item in near]
+        assert result.physics_us <= NEAR_RATIO * near[0].latency_us
+        assert [item.mapping for item in top] == list(select_config(result.problem, "h200-sxm", 6))
+        assert select_config(result.problem, "h200-sxm") == (result.mapping,)
+        assert [item.latency_us for item in top] == sorted(item.latency_us for item in top)
+        assert top[0].latency_us == result.latency_us
+        replayed = [evaluator.evaluate_mapping(result.problem, item.mapping).latency_us for item in top]
+        assert replayed == [item.latency_us for item in top]
+        factor = result.latency_us / near[0].latency_us
+        for state in ({"clock": "sustained"}, {"l2": "warm"}, {"l2": "cold-all"}):
+            other, terms = (
+                evaluator.evaluate_problem(result.problem, **state, correction=flag) for flag in (True, False)
+            )
+            assert other.latency_us / terms.latency_us == pytest.approx(factor, rel=1e-9)
+    h100 = GEMMEvaluator("h100-sxm", disk_cache=False).evaluate(*gemms[0], "w4a16")
+    assert h100.source == "analytic"
+    assert "h200-sxm, its sibling," in h100.explain()
+
+
 @pytest.mark.parametrize("correction", [None, True, False])
 def test_tables_have_the_same_answers(evaluator: GEMMEvaluator, correction: bool | None) -> None:
     other = GEMMEvaluator("h200-sxm", disk_cache=False)
@@ -98,7 +129,8 @@ def test_an_evaluator_can_be_of_physics_alone() -> None:
 def test_nothing_is_corrected_that_was_not_timed(evaluator: GEMMEvaluator) -> None:
     assert evaluator.evaluate(1, 64, 128, 1 << 20, "bf16").source == "calibrated"
     assert evaluator.evaluate(64, 64, 512, 512, "fp8").source == "calibrated"
-    assert evaluator.evaluate(*SIZES, "w4a16").source == "calibrated"
+    assert evaluator.evaluate(*SIZES, "w4a16", group_size=32).source == "calibrated"
+    assert evaluator.evaluate(8, *SIZES[1:], "w4a16").source == "calibrated"  # batches of our kernels
     assert GEMMEvaluator("h100-sxm", disk_cache=False).evaluate(*SIZES, "bf16").source == "analytic"
 
 

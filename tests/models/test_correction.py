@@ -36,6 +36,7 @@ from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
 from gemm_eval.search.gpu import find_best_config
 from gemm_eval.validation.subjects.corrections import SAME_PERCENT
+from gemm_eval.validation.subjects.w4a16 import list_w4a16_tables
 from gemm_eval.validation.tables import list_timings
 from gemm_eval.validation.trees import trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
@@ -229,6 +230,7 @@ def test_committed_corrections_are_those_of_today(path: Path) -> None:
     names = {data.data for data in found.data}
     siblings = {name.split("/")[0] for name in names} & set(list_archs())
     known = {item.name for item in list_timings(found.gpu, has_candidates=True)}
+    known |= {f"w4a16/{path.stem}" for path in list_w4a16_tables(found.gpu)}
     known |= {f"{gpu}/{item.name}" for gpu in siblings for item in list_timings(gpu)}
     assert names <= known
     gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in found.errors}

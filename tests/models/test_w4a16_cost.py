@@ -268,13 +268,14 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
         slots = int(row["grid_cap"]) // int(row["cluster_m"] * row["cluster_n"])
         M, N = int(row["cta_m"] * row["cluster_m"]), int(row["cta_n"] * row["cluster_n"]) * slots
         for place, (rows, columns) in enumerate(((M, N), (M, N + int(row["cta_n"] * row["cluster_n"])))):
-            OF_OURS.evaluate_one(
-                *of_all, index, STREAM, BEST_RASTER, 1, rows, 4096, columns, NO_LAYOUTS, out[place : place + 1]
-            )
+            OF_OURS.evaluate_configs(
+                *of_all, np.array([[index, STREAM]]), BEST_RASTER, 1, rows, 4096, columns, NO_LAYOUTS,
+                out[place : place + 1],
+            )  # fmt: skip
         assert out["decomposition"].tolist() == [STREAM_K] * 2
         assert out["times_us"][0, reduction] == 0 < out["times_us"][1, reduction]
         alone = np.zeros(1, KERNEL_COST_DTYPE)
-        OF_OURS.evaluate_one(*of_all, index, 1, BEST_RASTER, 1, M, 4096, N, NO_LAYOUTS, alone)
+        OF_OURS.evaluate_configs(*of_all, np.array([[index, 1]]), BEST_RASTER, 1, M, 4096, N, NO_LAYOUTS, alone)
         assert alone["times_us"][0, matrix] == pytest.approx(out["times_us"][0, matrix])  # the same work for each CTA
 
 

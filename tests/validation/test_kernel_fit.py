@@ -17,7 +17,7 @@ from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.search.gpu import evaluate_config
+from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.validation.fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.subjects import w4a16
 from gemm_eval.validation.tables import measured_root
@@ -160,6 +160,19 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
         )
         packed = pack_gpu(H200, problem.types, RunOptions("gemm-eval", row["l2"], row["clock"]))
         assert evaluate_config(H200, problem, packed, config)["latency_us"][0] == predicted_us[place]
+
+
+def test_a_corrected_answer_among_all_configs_is_that_of_users() -> None:
+    timings = w4a16.read_w4a16_timings(H200, [FOLDER / "fp16-full.parquet"])
+    predicted_us = w4a16.CorrectedModel.as_it_is(H200, timings).predict(timings)
+    packed = pack_gpu(H200, w4a16.types_of("fp16", "group", 128).types, RunOptions("gemm-eval", correction=True))
+    chosen = w4a16.chosen_rows(timings, predicted_us)[w4a16.has_all_configs(timings)]
+    assert len(chosen) > 10
+    for row in chosen.tolist():
+        (best,) = find_best_config(H200, timings.problems()[row], packed)
+        assert best["latency_us"] == predicted_us[row]
+        assert best["physics_us"] != predicted_us[row]
+        assert [best["cta_m"], best["cta_n"]] == timings.frame.loc[row, ["cta_m", "cta_n"]].tolist()
 
 
 def test_all_tables_can_be_read() -> None:

@@ -183,14 +183,18 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     assert part["tables"] == ["slice"]
     assert "2 folds, seed 0" in part["title"]
     whole = [item for item in part["errors"] if (item["family"], item["regime"]) == ("all", "all")]
-    names = ["model", "fitted roofline", "naive roofline"]
+    names = ["model", "physics", "fitted roofline", "naive roofline"]
     assert [item["predictor"] for item in whole] == names == list(part["predictors"])
     assert whole[0]["num"] == part["num_rows"]
     assert set(whole[0]) == {
         "predictor", "family", "regime", "num", "mape_frac", "median_frac", "p90_frac", "bias_frac",
         "tau_within_gemms", "num_gemms",
     }  # fmt: skip
-    assert whole[0]["mape_frac"] < whole[1]["mape_frac"] < whole[2]["mape_frac"]
+    assert max(whole[0]["mape_frac"], whole[1]["mape_frac"]) < whole[2]["mape_frac"] < whole[3]["mape_frac"]
+    answers = {item["regime"]: item for item in part["answers"]}
+    assert {item["mode"] for item in part["answers"]} == {"group 128"}
+    assert answers["all"]["errors"]["gemm_eval"]["num"] == part["num_gemms"]
+    assert 0.0 < answers["all"]["coverage_frac"] <= 1.0
     chosen = {
         item["method"]: item for item in part["choices"] if (item["gemms"], item["regime"]) == ("all GEMMs", "all")
     }

@@ -6,6 +6,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.calibration import (
+        ALL_OURS,
         COVERAGE_FRAC,
         OF_DEFAULTS,
         REGIMES_OF_M,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         calibration_path,
         calibration_stamp,
         coefficients_for,
+        corrected_as,
         fit_intervals,
         has_sms_of,
         interval_of,
@@ -168,16 +170,17 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __all__ = [
-    "AS_PRESET", "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "CHIP_FEATURES", "COEFFICIENTS", "COVERAGE_FRAC",
-    "ENGINES", "FEATURES", "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE", "LEAF",
-    "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NOTHING_LEARNED",
+    "ALL_OURS", "AS_PRESET", "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "CHIP_FEATURES", "COEFFICIENTS",
+    "COVERAGE_FRAC", "ENGINES", "FEATURES", "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE",
+    "LEAF", "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NOTHING_LEARNED",
     "NO_VERSION", "OF_DEFAULTS", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K",
     "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration", "CalibrationFile", "Carried",
     "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile", "ErrorFigures", "Fall",
     "Features", "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library", "LoadRules", "Origin",
     "Packed", "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times", "Trees", "answers_for",
     "apply_trees", "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row", "carry", "check_config",
-    "check_options", "check_plain_library", "coefficients_for", "correct", "correct_sizes", "correction_path",
+    "check_options", "check_plain_library", "coefficients_for", "correct", "correct_sizes", "corrected_as",
+    "correction_path",
     "default_grouped_library", "default_layer_library", "default_library", "depthwise_us", "describe", "describe_sizes",
     "engine_kernel", "engine_library", "features_of", "few_channels_us", "find_correction", "fit_intervals",
     "has_few_channels_on_cuda_cores", "has_sms_of", "implicit_gemm_us", "interval_carried", "interval_ends",

@@ -25,10 +25,14 @@ from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.words import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MAX_ARCHS = 256  # specs and words whose results a function keeps
+
+ALL_OURS = "w4a16"
+"""Instead of a family: all of our kernels for single GEMMs, which have one correction."""
 
 COVERAGE_FRAC = 0.8
 """Share of measured latencies that intervals are made to hold."""
@@ -451,10 +455,19 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
     A calibration of this GPU is taken as it is. Without one, that of the same library and family on the nearest GPU
     carries over (`nearest_first`), because coefficients belong to kernels and not to chips; without that, one of the
     same family in another library; without that, the defaults of the family hold. A spec that was changed keeps the
-    coefficients of its name, but nothing was fitted on such a GPU.
+    coefficients of its name, but nothing was fitted on such a GPU. `ALL_OURS` has those of all its families.
     """
+    if family == ALL_OURS:
+        families = {name: coefficients_for(arch, library, name) for name in W4A16_FAMILIES}
+        values = {f"{name}.{item}": of for name, (all_of, _) in families.items() for item, of in all_of.items()}
+        return values, min((origin for _, origin in families.values()), key=lambda origin: origin.is_calibrated)
     coefficients, origin = _coefficients(data_root() / "calibration", chip_of(arch), library, family)
     return coefficients, checked_origin(arch, origin)
+
+
+def corrected_as(family: str) -> str:
+    """Return the family whose correction the kernels of a family have."""
+    return ALL_OURS if FAMILIES[family].is_ours else family
 
 
 def preset_of(arch: GpuSpec) -> GpuSpec | None:

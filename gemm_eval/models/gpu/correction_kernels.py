@@ -234,25 +234,36 @@ def _write(
     record["latency_us"] = other_us + us * factor
 
 
-@entry_point
-def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: Any, limits: Any) -> None:
-    """Write `correction_factor` and the corrected latency to records of best configs; those without an SM stay."""
-    x = np.empty(len(FEATURES) + 1)
-    x[LEAF] = -np.inf
-    limit = limits[0]
-    for index in range(len(rows)):
-        row = rows[index]
-        record = records[row]
-        if record["active_sms"] == 0:
-            continue
-        G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
-        _describe(record, limit, G, M, K, N, x)
-        trust = _trust(pairs, limit, x, G)
-        if trust == 0.0:
-            continue
+@kernel
+def correct_record(
+    record: Any, G: int, M: int, K: int, N: int, nodes: Any, roots: Any, pairs: Any, limit: Any, x: Any
+) -> None:  # fmt: skip
+    """Write `correction_factor` and the corrected latency to a record; `x` is `room_for_features`."""
+    _describe(record, limit, G, M, K, N, x)
+    trust = _trust(pairs, limit, x, G)
+    if trust > 0.0:
         wanted = _log_factor(nodes, roots, x, limit)
         wanted *= 1.0 - limit["spared_clock"] * x[_TENSOR_BUSY] * x[_TENSOR_BUSY]  # as the clock falls
         _write(record, math.exp(trust * wanted), trust, np.inf, limit, G, M, K, N)
+
+
+@kernel
+def room_for_features() -> Any:
+    """Return room for the features of a record, and what stands beside them."""
+    x = np.empty(len(FEATURES) + 1)
+    x[LEAF] = -np.inf
+    return x
+
+
+@entry_point
+def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: Any, limits: Any) -> None:
+    """Write `correction_factor` and the corrected latency to records of best configs; those without an SM stay."""
+    x = room_for_features()
+    for index in range(len(rows)):
+        row = rows[index]
+        if records[row]["active_sms"] > 0:
+            G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
+            correct_record(records[row], G, M, K, N, nodes, roots, pairs, limits[0], x)
 
 
 @entry_point

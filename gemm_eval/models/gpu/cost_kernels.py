@@ -28,7 +28,8 @@ GPU_COST_DTYPE = np.dtype(
 )
 """The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`.
 
-`latency_us` is `physics_us`, the sum of the terms, times `correction_factor`, which is 1 where nothing is corrected;
+`physics_us` is the sum of the terms. `correction_factor`, 1 where nothing is corrected, is that of the GEMM: its
+corrected latency over the least by the terms, that of another config where the correction chose this one;
 `correction_trust` is 1 amid the data of the correction, and falls to 0 outside. `is_calibrated` is `AS_PRESET` where
 coefficients were fitted on the preset that a spec was changed from, whose correction it takes.
 """

@@ -15,7 +15,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.calibration import coefficients_for, is_preset, preset_of
+from gemm_eval.models.gpu.calibration import ALL_OURS, coefficients_for, is_preset, preset_of
 from gemm_eval.models.gpu.correction import (
     PackedCorrection,
     check_version,
@@ -154,10 +154,11 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     if not is_ours:
         return pack_generic()
     found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
+    correction, carried = _corrected(arch, OURS, ALL_OURS, types, options) if options.correction else (None, None)
     return pack_w4a16(
         arch, types, {family: values for family, (values, _) in found.items()}, l2=l2, clock=clock,
         is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
-        make_fallback=partial(pack_others, LOAD_BYTES),
+        make_fallback=partial(pack_others, LOAD_BYTES), correction=correction, carried=carried,
     )  # fmt: skip
 
 

@@ -238,6 +238,11 @@ class Packed:
         """Whether these are our W4A16 kernels."""
         return self.has_kernels and self.library == OURS
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the correction also chooses among configs that take about as long: of our kernels, single GEMMs."""
+        return self.correction is not None and self.carried is None and self.is_ours
+
     @cached_property
     def fallback(self) -> Packed:
         """The kernels for sizes that these do not take."""
@@ -384,7 +389,8 @@ def pack_no_kernels(arch: GpuSpec, types: GemmTypes, library: str, *, l2: str, c
 
 def pack_w4a16(
     arch: GpuSpec, types: GemmTypes, coefficients: Mapping[str, Mapping[str, float]], *, l2: str, clock: str,
-    is_calibrated: bool, make_fallback: Callable[[], Packed],
+    is_calibrated: bool, make_fallback: Callable[[], Packed], correction: PackedCorrection | None,
+    carried: Carried | None,
 ) -> Packed:  # fmt: skip
     """Pack our W4A16 kernels.
 
@@ -402,6 +408,7 @@ def pack_w4a16(
     return Packed(
         params, candidates, packed, W4A16_SIZES, library=OURS,
         columns=pack_w4a16_bound_columns(params, packed, candidates), make_fallback=make_fallback,
+        correction=correction, carried=carried,
     )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ _HOW: dict[str, Any] = {
 }  # fmt: skip
 _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
 _OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
+_OF_CONFIGS: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.15, "l2_regularization": 1.0}
+"""Of rows that are configs, whose weights are small: the same draw to 0 would hold back more of each leaf."""
 
 
 def can_learn() -> bool:
@@ -39,19 +41,23 @@ def can_learn() -> bool:
     return has_package("sklearn")
 
 
-def fit_trees(features: Floats, targets: Floats, weights: Floats, pairs: Ints) -> gpu_model.Trees:
+def fit_trees(
+    features: Floats, targets: Floats, weights: Floats, pairs: Ints, *, are_configs: bool = False
+) -> gpu_model.Trees:
     """Fit trees to `targets` [rows] by least squares: first those of smooth features, then all features to the rest.
 
     Features are [rows, `FEATURES`], weights [rows] of the squares; pairs, [pairs, 2] of N and K, are kept with the
-    trees.
+    trees. Rows that `are_configs` tell configs apart: all trees know all features.
     """
     with needs_extra("a learned correction", "calibrate"):
         from sklearn.ensemble import HistGradientBoostingRegressor
 
     def fit(how: dict[str, Any], x: Floats, y: Floats, seed: int) -> tuple[gpu_model.Trees, Floats]:
-        fitted = HistGradientBoostingRegressor(**_HOW, **how).fit(x, y, sample_weight=weights)
+        fitted = HistGradientBoostingRegressor(**(_HOW | how)).fit(x, y, sample_weight=weights)
         return spread_thresholds(trees_of(fitted, pairs, gpu_model.LEAF), x, seed), fitted.predict(x)
 
+    if are_configs:
+        return fit(_OF_CONFIGS, features, targets, 0)[0]
     smooth, predicted = fit(_SMOOTH, features[:, : len(gpu_model.SMOOTH_FEATURES)], targets, 0)
     rest = np.clip(targets - predicted, -gpu_model.MOST_OF_KERNEL_LOG, gpu_model.MOST_OF_KERNEL_LOG)
     of_kernel, _ = fit(_OF_KERNEL, features, rest, 1)
@@ -77,7 +83,7 @@ class Learned(NamedTuple):
     trees: gpu_model.Trees
     region: gpu_model.Region
     bounds: tuple[float, float]
-    versions: tuple[str, ...]  # of the library, which it tells apart
+    versions: tuple[str, ...] = ()  # of the library, which it tells apart
 
 
 class Answers(NamedTuple):
@@ -192,17 +198,24 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         features += [x, unnamed] if has_versions else [unnamed]
         targets += [logs, logs] if has_versions else [logs]
         weights += [share, _UNNAMED * share] if has_versions else [share]
-    residuals = np.concatenate(targets)
-    bounds = bounds_of(residuals)
     sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
+    learned = learned_from(np.concatenate(features), np.concatenate(targets), np.concatenate(weights), sizes)
+    return learned._replace(versions=versions if has_versions else ())
+
+
+def learned_from(
+    features: Floats, residuals: Floats, weights: Floats, sizes: Ints, *, are_configs: bool = False
+) -> Learned:
+    """Fit trees to log(measured / physics) [rows] of GEMMs of `sizes` [rows, 4]; see `fit_trees`."""
+    bounds = bounds_of(residuals)
     pairs = np.unique(sizes[:, [3, 2]], axis=0)
     pairs = pairs[spread_out(np.log2(pairs), _APART_OCTAVES)]
-    trees = fit_trees(np.concatenate(features), np.clip(residuals, *bounds), np.concatenate(weights), pairs)
+    trees = fit_trees(features, np.clip(residuals, *bounds), weights, pairs, are_configs=are_configs)
     region = gpu_model.Region(
         min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
         far=_FAR_OCTAVES,
     )  # fmt: skip
-    return Learned(trees, region, bounds, versions if has_versions else ())
+    return Learned(trees, region, bounds)
 
 
 _APART_OCTAVES = 0.25
@@ -237,7 +250,7 @@ def calibrate_correction(
     shipped = CorrectedPredictor(model_predictor(arch, library)).learn(*kept)
     digest = gpu_model.physics_digest(coefficients, gpu_model.GPU_MODEL_VERSION)
     return [
-        _fitted(arch, library, key, shipped.learned[key], rows, digest, seed)
+        as_files(arch, library, key, shipped.learned[key], rows, digest, seed)
         for key, rows in _by_key(shipped, kept, crossed)
         if key in shipped.learned
     ]
@@ -342,9 +355,15 @@ def _errors_of(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_rows": len(rows), **percents}
 
 
-def _fitted(
+def as_files(
     arch: GpuSpec, library: str, key: Key, learned: Learned, rows: pd.DataFrame, digest: str, seed: int
 ) -> FittedCorrection:
+    """Return a correction as files have it.
+
+    Args:
+        rows: held out, one an answer: data, sha256, M, place (of the regime), physics_error, corrected_error,
+            physics_log, corrected_log.
+    """
     of_regimes = ((regime.name, rows[regime.mask(rows["M"].to_numpy())]) for regime in REGIMES)
     errors = tuple(
         gpu_model.CorrectionErrors(regime=name, **_errors_of(part)) for name, part in of_regimes if len(part)

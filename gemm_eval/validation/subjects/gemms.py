@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
-from gemm_eval.models.gpu import LIBRARIES, TRTLLM, load_correction
+from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation import baselines, report, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
@@ -404,7 +404,8 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
     """Fit the intervals of corrections anew, and write them into their files."""
     spec = load_arch(arch, GpuSpec)
     folder = dense.calibration_out(spec.name, "cublas", "").parent / "corrections"
-    committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
+    loaded = (load_correction(path)[0] for path in sorted(folder.glob("*.yaml")))
+    committed = [item for item in loaded if item.library != OURS]  # whose rows are configs
     if family is not None:
         dense.check_one_of("--family", family, sorted({item.family for item in committed}))
     table = report.report_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", 4)

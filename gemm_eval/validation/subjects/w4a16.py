@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,18 +22,20 @@ from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
-from gemm_eval.search import OF_OURS, run_in_chunks
+from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, run_in_chunks
 from gemm_eval.validation import baselines, studies
-from gemm_eval.validation.fit import MIN_ROWS, Search, cross_fit, provenance, sha256_of
-from gemm_eval.validation.metrics import ALL, REGIMES, Score, regime_of, score_crossed
+from gemm_eval.validation.exam import MODEL, Line
+from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
+from gemm_eval.validation.learned import PHYSICS, FittedCorrection
+from gemm_eval.validation.metrics import ALL, REGIMES, Score, are_inside, measure_errors, regime_of, score_crossed
 from gemm_eval.validation.plots import save_study_plots
 from gemm_eval.validation.report import errors_table, report_document, write_csv
-from gemm_eval.validation.subjects import Fitted, Report, configs, dense, fitted
+from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
 from gemm_eval.words import shown
-from gemm_eval.workload import NO_LAYOUTS, GemmProblem, RunOptions, problem_of
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, GemmTypes, RunOptions, problem_of
 
 _GEMM = ("input_dtype", "M", "K", "N", "mode", "group_size")
 _CONFIG = (
@@ -51,6 +53,7 @@ W4A16_FORM = Form(_GEMM, "family", W4A16_FAMILIES, near_best=1.5)
 """A row is a config of a kernel of ours; errors are told apart by family."""
 
 _STREAM_K_PLACE = (1 << 16) - 1  # after all numbers of parts
+_VERSION = gpu_model.GPU_MODEL_VERSION
 _USUAL = {"l2": "cold", "clock": "burst"}
 
 
@@ -103,15 +106,19 @@ def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
     if not paths:
         raise InvalidInputError(f"no timings of our W4A16 kernels on {arch.name}: give tables of gemm-eval measure")
     frame = pd.concat([_read(path) for path in paths], ignore_index=True)
+    kinds, type_of = _kinds_of(frame)
+    packed = gpu_model.join_packed([gpu_model.pack_gpu(arch, *kind) for kind in kinds])
+    rows = W4A16Rows(packed, type_of, _which(frame, packed, type_of))
+    return w4a16_timings(frame, rows, ", ".join(path.stem for path in paths), arch.name)
+
+
+def _kinds_of(frame: pd.DataFrame) -> tuple[list[tuple[GemmTypes, RunOptions]], Ints]:
+    """Return the types and states of rows, and which of them each row has, [rows]."""
     keys = frame.assign(**{name: word for name, word in _USUAL.items() if name not in frame})
     keys = keys[["input_dtype", "mode", "group_size", *_USUAL]]
     kinds = keys.drop_duplicates().itertuples(index=False, name=None)
-    packed = gpu_model.join_packed(
-        [gpu_model.pack_gpu(arch, types_of(*key[:3]).types, RunOptions("gemm-eval", *key[3:])) for key in kinds]
-    )
-    type_of = keys.groupby(list(keys), sort=False).ngroup().to_numpy().astype(np.int64)
-    rows = W4A16Rows(packed, type_of, _which(frame, packed, type_of))
-    return w4a16_timings(frame, rows, ", ".join(path.stem for path in paths), arch.name)
+    number_of = keys.groupby(list(keys), sort=False).ngroup().to_numpy().astype(np.int64)
+    return [(types_of(*key[:3]).types, RunOptions(gpu_model.OURS, *key[3:])) for key in kinds], number_of
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -200,15 +207,22 @@ class W4A16Model(configs.ConfigModel):
         run_in_chunks(work, len(rows))
         return latency_us
 
+    def records(self, rows: Timings) -> npt.NDArray[np.void]:
+        """Return the cost of each row, [rows] of `GPU_COST_DTYPE`."""
+        (packed, type_of, which), out = rows_of(rows), np.zeros(len(rows), gpu_model.GPU_COST_DTYPE)
+        coefficients, views = read_only(self._packed()[None]), out.view(gpu_model.KERNEL_COST_DTYPE)
+        for row, (number, sizes) in enumerate(zip(type_of.tolist(), rows.sizes[:, 1:].tolist(), strict=True)):
+            part = slice(row, row + 1)
+            OF_OURS.evaluate_configs(
+                packed.params[number : number + 1], packed.candidates, coefficients, which[part], gpu_model.BEST_RASTER,
+                1, *sizes, NO_LAYOUTS, views[part],
+            )  # fmt: skip
+        return out
+
     def breakdown(self, timings: Timings, row: int) -> dict[str, float]:
         """Return the terms of a row's prediction, which add up to it, in microseconds; `hidden`, negative, overlaps."""
-        (packed, type_of, which), out = rows_of(timings), np.zeros(1, gpu_model.GPU_COST_DTYPE)
-        OF_OURS.evaluate_one(
-            packed.params[type_of[row] : type_of[row] + 1], packed.candidates, read_only(self._packed()[None]),
-            *which[row].tolist(), gpu_model.BEST_RASTER, 1, *timings.sizes[row, 1:].tolist(), NO_LAYOUTS,
-            out.view(gpu_model.KERNEL_COST_DTYPE),
-        )  # fmt: skip
-        return {term.removesuffix("_us"): float(out[term][0]) for term in _TERMS}
+        (record,) = self.records(timings.select(np.arange(len(timings)) == row))
+        return {term.removesuffix("_us"): float(record[term]) for term in _TERMS}
 
     def _packed(self) -> npt.NDArray[np.void]:
         return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in W4A16_FAMILIES})
@@ -219,6 +233,137 @@ class W4A16Model(configs.ConfigModel):
         weights = np.minimum(1.0, _NEAR * rows.best_us / rows.measured_us) / np.sqrt(num_configs)
         scaled: Floats = weights / weights.mean()
         return scaled
+
+
+_FIRST_POWER = 8.0  # of best / predicted, the weight of a config: learned of those that may be chosen
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedModel:
+    """The model of our kernels (`physics`) with learned corrections by question, as answers are corrected.
+
+    `asked` are the questions that are learned of; None: each of which there are pairs (N, K) enough.
+    """
+
+    physics: W4A16Model
+    asked: frozenset[str] | None = None
+    learned: Mapping[str, corrections.Learned] = field(default_factory=dict)
+    name: ClassVar[str] = W4A16Model.name
+
+    @classmethod
+    def as_it_is(cls, arch: GpuSpec, timings: Timings) -> CorrectedModel:
+        """Return the model with the coefficients and corrections that the library has for this GPU."""
+        learned = {}
+        for kind in _kinds_of(timings.frame)[0]:
+            question = gpu_model.question_of(*kind)
+            committed = gpu_model.find_correction(arch, gpu_model.OURS, gpu_model.ALL_OURS, question, _VERSION)
+            if committed is not None and (trees := committed[1]) is not None:
+                learned[question] = corrections.Learned(trees, committed[0].region, committed[0].bounds)
+        return cls(W4A16Model.as_it_is(arch)[0], frozenset(learned), learned)
+
+    def fit(self, *train: Timings) -> CorrectedModel:
+        (rows,) = train
+        return replace(self, physics=self.physics.fit(rows)).learn(rows)
+
+    def learn(self, rows: Timings) -> CorrectedModel:
+        """Return one with the coefficients of this one, and corrections fitted on rows."""
+        kinds, number_of = _kinds_of(rows.frame)
+        questions, records = _questions(kinds)[number_of], self.physics.records(rows)
+        limits = np.concatenate([gpu_model.pack_limits(self.physics.arch, *kind) for kind in kinds])[number_of]
+        features = np.empty((len(rows), len(gpu_model.FEATURES)))
+        gpu_model.describe(records.view(gpu_model.KERNEL_COST_DTYPE), limits, rows.sizes, features)
+        us, least_us = records["physics_us"], _least_of_gemm(rows, records["physics_us"])
+        weights = (least_us / us) ** _FIRST_POWER / np.sqrt(np.bincount(rows.gemm)[rows.gemm])
+        learned = {}
+        for question in dict.fromkeys(questions.tolist()):
+            some = questions == question
+            num_pairs = len(set(rows.select(some).pairs))
+            if question in self.asked if self.asked is not None else num_pairs >= corrections.MIN_PAIRS:
+                learned[question] = corrections.learned_from(
+                    features[some], np.log(rows.measured_us / us)[some], weights[some], rows.sizes[some],
+                    are_configs=True,
+                )  # fmt: skip
+        return replace(self, learned=learned)
+
+    def predict(self, rows: Timings) -> Floats:
+        """Return the latency of each row; of the timed configs of a GEMM the least is the answer, as of all of them."""
+        (kinds, number_of), records = _kinds_of(rows.frame), self.physics.records(rows)
+        for number, (kind, question) in enumerate(zip(kinds, _questions(kinds).tolist(), strict=True)):
+            if (learned := self.learned.get(question)) is not None:
+                types, options = kind
+                packed = gpu_model.pack_correction(self.physics.arch, types, options, *learned[:3])
+                some = np.flatnonzero(number_of == number)
+                gpu_model.correct(records.view(gpu_model.KERNEL_COST_DTYPE), some, rows.sizes, *packed)
+        us, corrected_us = records["physics_us"], records["latency_us"]
+        order = studies.order_by(rows, us)
+        rank = np.empty(len(rows), np.int64)
+        rank[order] = np.arange(len(rows)) - np.searchsorted(rows.gemm[order], rows.gemm[order])
+        least_us = _least_of_gemm(rows, us)
+        is_near = (rank < NEAR_CONFIGS) & (us <= NEAR_RATIO * least_us)
+        answer_us = _least_of_gemm(rows, np.where(is_near, corrected_us, np.inf))
+        others_us = np.maximum(corrected_us, us * (answer_us / least_us))
+        predicted_us: Floats = np.where(is_near & (corrected_us == answer_us), corrected_us, others_us)
+        return predicted_us
+
+    def breakdown(self, timings: Timings, row: int) -> dict[str, float]:
+        """Return the terms of a row's prediction, and what its correction adds, in microseconds."""
+        same = timings.gemm == timings.gemm[row]
+        terms = self.physics.breakdown(timings, row)
+        predicted_us = self.predict(timings.select(same))[np.count_nonzero(same[:row])]
+        return terms | {"correction": float(predicted_us) - sum(terms.values())}
+
+
+def _questions(kinds: Sequence[tuple[GemmTypes, RunOptions]]) -> npt.NDArray[np.str_]:
+    return np.array([gpu_model.question_of(*kind) for kind in kinds])
+
+
+def _least_of_gemm(rows: Timings, us: Floats) -> Floats:
+    """Return the least of some times of each row's GEMM, [rows]."""
+    least: Floats = pd.Series(us).groupby(rows.gemm).transform("min").to_numpy(np.float64)
+    return least
+
+
+def chosen_rows(timings: Timings, predicted_us: Floats) -> Ints:
+    """Return the row of each GEMM that is predicted to be the fastest, [gemms]."""
+    order = studies.order_by(timings, predicted_us)
+    return order[np.unique(timings.gemm[order], return_index=True)[1]]
+
+
+def w4a16_corrections(
+    arch: GpuSpec, paths: Sequence[Path], num_folds: int = 5, seed: int = 0
+) -> Iterator[FittedCorrection]:
+    """Yield a correction for each question with pairs (N, K) enough; its errors are those of held-out answers.
+
+    Raises:
+        InvalidInputError: no table, one that cannot be read, or no coefficients of this GPU to correct.
+    """
+    coefficients, origin = gpu_model.coefficients_for(arch, gpu_model.OURS, gpu_model.ALL_OURS)
+    if not origin.is_calibrated:
+        raise InvalidInputError(f"our W4A16 kernels on {arch.name} have no calibration that could be corrected")
+    timings = read_w4a16_timings(arch, paths)
+    crossed = cross_fit(CorrectedModel(W4A16Model(arch)), [timings], num_folds, seed)
+    predicted = _physics_of(crossed).predict(timings), crossed.predict(timings)
+    shipped = CorrectedModel(W4A16Model.as_it_is(arch)[0]).learn(timings)
+    kinds, number_of = _kinds_of(timings.frame)
+    tables = {path.stem: (f"w4a16/{path.stem}", sha256_of(path)) for path in paths}
+    columns: dict[str, Any] = {}
+    for who, us in zip(("physics", "corrected"), predicted, strict=True):
+        chosen = chosen_rows(timings, us)
+        log_errors = np.log(timings.measured_us / us)[chosen]
+        columns |= {f"{who}_error": np.abs(np.exp(-log_errors) - 1.0), f"{who}_log": log_errors}
+    answers = pd.DataFrame(columns).assign(M=timings.sizes[chosen, 1], place=timings.regime_places[chosen])
+    answers[["data", "sha256"]] = [tables[table] for table in timings.frame["table"].iloc[chosen]]
+    questions = _questions(kinds)[number_of[chosen]]
+    digest = gpu_model.physics_digest(coefficients, _VERSION)
+    for question, learned in shipped.learned.items():
+        key = (gpu_model.ALL_OURS, question)
+        rows = answers[questions == question]
+        yield corrections.as_files(arch, gpu_model.OURS, key, learned, rows, digest, seed)
+
+
+def _physics_of(crossed: CrossFit[CorrectedModel]) -> CrossFit[W4A16Model]:
+    """Return the same fits without corrections."""
+    return CrossFit(tuple(fit.physics for fit in crossed.fits), crossed.folds)
 
 
 def calibrate_w4a16(
@@ -325,8 +470,7 @@ def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | No
     if not files:
         fit_on, held_back = (list_w4a16_tables(arch.name, is_held_back=value) for value in (False, True))
     if is_fit is None:
-        origins = (gpu_model.coefficients_for(arch, "gemm-eval", family)[1] for family in W4A16_FAMILIES)
-        is_fit = all(origin.is_calibrated for origin in origins)
+        is_fit = gpu_model.coefficients_for(arch, gpu_model.OURS, gpu_model.ALL_OURS)[1].is_calibrated
     return (fit_on, held_back) if is_fit else ([], fit_on + held_back)
 
 
@@ -346,17 +490,23 @@ def study_w4a16(
     timings = read_w4a16_timings(arch, paths)
     roofline, naive = baselines.FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), baselines.NaiveRoofline(arch)
     scores: list[Score] = []
+    committed = CorrectedModel.as_it_is(arch, timings)
     if train is None:
-        for predictor in (W4A16Model(arch), roofline):
-            crossed = cross_fit(predictor, [timings], num_folds, seed)
-            folds = f"{num_folds}-fold by (N, K)"
-            scores.append(score_crossed(crossed, predictor.name, timings, how=folds, has_order=True))
+        folds = f"{num_folds}-fold by (N, K)"
+        fits = cross_fit(CorrectedModel(W4A16Model(arch), committed.asked), [timings], num_folds, seed)
+        physics_us = _physics_of(fits).predict(timings)
+        rooflines = cross_fit(roofline, [timings], num_folds, folds=fits.folds)
+        scores.append(score_crossed(fits, W4A16Model.name, timings, how=folds, has_order=True))
+        scores.append(Score(timings, PHYSICS, physics_us, folds, has_order=True))
+        scores.append(score_crossed(rooflines, roofline.name, timings, how=folds, has_order=True))
+        fold_of = fits.folds[0]
         how = f"coefficients fitted on other (N, K) pairs: {num_folds} folds, seed {seed}"
     else:
-        model, origin = W4A16Model.as_it_is(arch)
-        zeros = np.zeros(len(timings), np.int64)
-        us = model.predict(timings)
-        scores.append(Score(timings, model.name, us, origin, has_order=True, fitted=[model], fit_of=zeros))
+        physics, origin = W4A16Model.as_it_is(arch)
+        zeros, fold_of = np.zeros(len(timings), np.int64), None
+        us = committed.predict(timings)
+        scores.append(Score(timings, physics.name, us, origin, has_order=True, fitted=[committed], fit_of=zeros))
+        scores.append(Score(timings, PHYSICS, physics.predict(timings), origin, has_order=True))
         if train:
             us = roofline.fit(read_w4a16_timings(arch, train)).predict(timings)
             words = "fitted on all that the model is fitted on"
@@ -371,7 +521,35 @@ def study_w4a16(
     counts = f"{len(timings):,} timings of {timings.gemm.max() + 1} GEMMs, {len(set(timings.pairs))} (N, K) pairs"
     losses = list(_losses(timings, choices, is_full))
     title = f"{timings.name}: {counts}; {how}"
-    return studies.Study(title, timings, scores, losses, choices, is_full, cost, overhead_us, train is not None)
+    answers = list(_answers(timings, {PHYSICS: scores[1].predicted_us, MODEL: scores[0].predicted_us}, fold_of))
+    return studies.Study(
+        title, timings, scores, losses, choices, is_full, cost, overhead_us, train is not None, answers=answers
+    )  # fmt: skip
+
+
+def _answers(timings: Timings, predicted: Mapping[str, Floats], folds: Ints | None) -> Iterator[Line]:
+    """Yield the errors of answers, each of the config that is predicted to be the fastest, by mode and regime of M.
+
+    With `folds` [rows], which were held out of fits, also how many lie in their interval by the errors of the others.
+    """
+    chosen = {who: chosen_rows(timings, us) for who, us in predicted.items()}
+    first, last = timings.frame.iloc[chosen[PHYSICS]], chosen[MODEL]
+    modes = (first["mode"] + " " + first["group_size"].astype(str)).to_numpy(str)
+    regimes, inside = regime_of(timings)[last], np.zeros(len(last), bool)
+    if folds is not None:
+        order = np.argsort(last)
+        answered = timings.select(np.bincount(last, minlength=len(timings)) > 0)
+        inside[order] = are_inside(answered, predicted[MODEL][last[order]], folds[last[order]])
+    for mode in dict.fromkeys(modes.tolist()):
+        for regime in (item.name for item in REGIMES):
+            some = (modes == mode) & ((regimes == regime) | (regime == ALL))
+            if some.any():
+                us = {
+                    who: (timings.measured_us[rows[some]], predicted[who][rows[some]]) for who, rows in chosen.items()
+                }
+                errors = {who: measure_errors(*of) for who, of in us.items()}
+                more = {} if folds is None else {"coverage_frac": float(inside[some].mean())}
+                yield Line({"mode": mode, "regime": regime}, errors, more)
 
 
 def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Choices], dict[str, float]]:
