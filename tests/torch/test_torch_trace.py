@@ -138,7 +138,7 @@ def test_autocast_runs_gemms_in_its_type() -> None:
 
     found = predict_module(Call(forward), torch.zeros(8, 64), EVALUATOR).operations
     problems = [str(GemmProblem(1, 8, 64, 64, "bf16", layout=layout)) for layout in ("tn", "nn")]  # type: ignore[arg-type]
-    assert [one.detail for one in found if one.kind == "gemm"] == problems
+    assert [one.detail for one in found if one.kind == "gemm"] == [f"{problems[0]}, with a bias", problems[1]]
 
 
 def test_views_are_free_and_copies_are_not() -> None:
