@@ -190,7 +190,7 @@ def _bias_us(problem: GemmProblem, arch: GpuSpec, alone_us: float) -> float:
     per_us = cycles_per_us(arch.boost_clock_ghz)
     if problem.input_dtype.bits != _BIAS_BITS:
         return 0.0
-    if problem.K % _LOAD_ELEMENTS or problem.N % _LOAD_ELEMENTS:
+    if problem.rows > 1 and (problem.K % _LOAD_ELEMENTS or problem.N % _LOAD_ELEMENTS):
         serial_us = (_SERIAL_START_CYCLES + min(problem.K, _MAX_SERIAL_K) * _SERIAL_CYCLES) / per_us
         return max(0.0, serial_us - alone_us)
     elements = min(problem.rows * problem.N / arch.num_sms, _MOST_BIASED)
