@@ -395,8 +395,9 @@ def _counted_flop(facts: _Facts, args: Sequence[Any]) -> int:
     return 0 if count is None else int(count(*args, out_val=None))
 
 
-_COMPOSED = torch._decomp.get_decompositions([torch.ops.aten._euclidean_dist])
-"""Operations that are no kernel, but that no mode sees the parts of."""
+_MATMUL = torch.ops.aten.matmul.default
+_COMPOSED = torch._decomp.get_decompositions([torch.ops.aten._euclidean_dist]) | {_MATMUL: _MATMUL.decompose}
+"""Operations that are no kernel, but that no mode sees the parts of, and what these parts call."""
 
 
 @lru_cache(maxsize=256)

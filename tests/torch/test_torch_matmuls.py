@@ -98,6 +98,15 @@ def test_what_is_added_is_copied_before_but_for_a_vector_of_columns(
     assert [one.kind for one in scaled] == ["gemm"]
 
 
+def test_distances_are_a_product_between_sums_of_squares() -> None:
+    points = meta(3, 64, 16, dtype=torch.float32)
+    found = operations(torch.cdist, points, points, fusion="eager")
+    squares = ["pow", "sum", "ones_like"]
+    names = [*squares, *squares, "mul", "cat", "cat", "bmm", "clamp_min", "sqrt"]
+    assert [one.name for one in found] == [f"aten.{name}" for name in names]
+    assert works(torch.cdist, points, points) == [gemm(3, 64, 18, 64, "fp32")]
+
+
 def test_a_bias_takes_time_of_16_bits_alone() -> None:
     """More with more elements of an SM up to a limit, and with rows of no whole lines; off 16 bytes K is not cut."""
 
