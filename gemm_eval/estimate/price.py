@@ -44,6 +44,11 @@ class Price(NamedTuple):
     detail: str = ""
     num_bytes: int = 0
 
+    def longer(self, more_us: float) -> Price:
+        """Return a price of as much more time, its interval moved with it."""
+        low_us, high_us = (None if us is None else us + more_us for us in (self.low_us, self.high_us))
+        return self._replace(latency_us=self.latency_us + more_us, low_us=low_us, high_us=high_us)
+
     @property
     def interval(self) -> tuple[float, float, float]:
         """Time, and the ends of its interval; where none is known the time itself."""
@@ -137,9 +142,7 @@ class Prices:
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""
-        more_us = self._switch_us(num_rows)
-        low_us, high_us = (None if us is None else us + more_us for us in (price.low_us, price.high_us))
-        return price._replace(latency_us=price.latency_us + more_us, low_us=low_us, high_us=high_us)
+        return price.longer(self._switch_us(num_rows))
 
     def _price_attention(self, works: Sequence[AttentionWork]) -> list[Price]:
         results = self.evaluator.evaluate_attention_problems([work.problem for work in works], **self._attention)

@@ -108,10 +108,10 @@ def layout_work(images: int, channels: int, positions: int, read_bytes: int, wri
 
 
 def has_channels_last(tensor: Any) -> bool:
-    """Say whether the channels of images lie side by side."""
-    return bool(
-        tensor.dim() >= _MIN_IMAGE_DIM and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
-    )
+    """Say whether the channels of images lie side by side; strides say so of a single one, too."""
+    if tensor.dim() < _MIN_IMAGE_DIM or tensor.stride(1) != 1:
+        return False
+    return not tensor.is_contiguous() if tensor.shape[1] > 1 else bool(math.prod(tensor.shape[2:]) > 1)
 
 
 def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:

@@ -20,6 +20,7 @@ from gemm_eval.torch.graph import Domain, Role, Work
 from gemm_eval.torch.operators import attention_work, flex_attention_work, is_fused
 from gemm_eval.torch.recorder import Recorder
 from gemm_eval.torch.shapes import Shapes
+from gemm_eval.transformer import MemoryWork
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
@@ -64,6 +65,7 @@ def cast_as_autocast(args: Any, kwargs: Any) -> Any:
 
 _FUSED = (torch.float16, torch.bfloat16, torch.float32)  # types that fused attention on a GPU takes
 _HEAD_MULTIPLE = 8  # of elements of a head
+_APART = "aten._transform_bias_rescale_qkv"
 _GELU = 2  # of `TransformerEncoderLayer.activation_relu_or_gelu`; 1 is a relu, 0 anything else
 _lock = threading.Lock()
 _followers: dict[int, list[tuple[Recorder, bool]]] = {}  # by thread, the innermost last, and whether as compiled
@@ -111,19 +113,25 @@ def _attention_forward(
     recorder: Recorder, is_compiled: bool, module: Any, query: Any, key: Any, value: Any, key_padding_mask: Any = None,
     need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> Any:  # fmt: skip
-    """`MultiheadAttention.forward`; None: not its fast path, or one with masks or weights, which is not followed."""
-    del recorder, average_attn_weights, is_causal  # without a mask, it is not causal either
+    """`MultiheadAttention.forward`; None: not its fast path, or one with masks, which is not followed."""
+    del is_causal  # without a mask, it is not causal either
     is_fast = (
         not is_compiled
         and not module.training
         and query is key is value
-        and not (need_weights or key_padding_mask is not None or attn_mask is not None)
+        and key_padding_mask is None
+        and attn_mask is None
         and module.bias_k is None
         and module.bias_v is None
         and not module.add_zero_attn
         and _can_be_fast(query, module)
     )
-    return (_attention(module, query), None) if is_fast else None
+    if not is_fast:
+        return None
+    out, weights = _attention(recorder, module, query, needs_weights=need_weights)
+    if weights is not None and average_attn_weights:
+        weights = weights.sum(1).div_(module.num_heads)
+    return out, weights
 
 
 def _layer_forward(
@@ -155,7 +163,6 @@ def _can_be_fast(x: Any, attention: Any, *others: Any) -> bool:
         and attention.batch_first
         and attention._qkv_same_embed_dim
         and attention.num_heads % 2 == 0
-        and attention.head_dim % _HEAD_MULTIPLE == 0  # else torch's attention is not fused there either
         and x.dtype in _FUSED
     )
     if not is_set:
@@ -168,14 +175,36 @@ def _can_be_fast(x: Any, attention: Any, *others: Any) -> bool:
     )
 
 
-def _attention(module: Any, x: Any) -> Any:
-    """Self-attention of x[B, S, E]: two GEMMs with biases, and between them fused attention on views of q, k, v."""
-    packed = functional.linear(x, module.in_proj_weight, module.in_proj_bias)
-    q, k, v = (
-        one.view(x.shape[0], -1, module.num_heads, module.head_dim).transpose(1, 2) for one in packed.chunk(3, -1)
-    )
-    y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
-    return functional.linear(y, module.out_proj.weight, module.out_proj.bias)
+def _attention(recorder: Recorder, module: Any, x: Any, *, needs_weights: bool = False) -> tuple[Any, Any]:
+    """Return self-attention of x[B, S, E], and its weights[B, heads, S, S] or None.
+
+    Where attention is fused it is two GEMMs with biases, and between them attention on views of q, k, v. Else, after a
+    GEMM without bias, a kernel adds that and takes heads apart, and products and a softmax follow
+    (aten/src/ATen/native/transformers/cuda/attention.cu, `native_multi_head_attention_cuda`).
+    """
+    batch, length, width = x.shape
+    heads, dim = module.num_heads, module.head_dim
+    view = x.view(batch, length, heads, dim).transpose(1, 2)
+    weights = None
+    if not needs_weights and dim % _HEAD_MULTIPLE == 0 and is_fused(view, view, view, None, is_causal=False):
+        packed = functional.linear(x, module.in_proj_weight, module.in_proj_bias)
+        q, k, v = (one.view(batch, -1, heads, dim).transpose(1, 2) for one in packed.chunk(3, -1))
+        y = functional.scaled_dot_product_attention(q, k, v)
+    else:
+        projected = torch.matmul(x, module.in_proj_weight.detach().t())
+        with recorder.marked():
+            with recorder.quiet():
+                apart = (projected + module.in_proj_bias).view(batch, length, 3, heads, dim).permute(2, 0, 3, 1, 4)
+                q, k, v = packed = apart.contiguous()
+                q.mul_(dim**-0.5)
+            num_bytes = packed.numel() * packed.element_size()
+            work = MemoryWork("torch_layer_norm", num_bytes, num_bytes, batch * length, width)  # CTAs of a position
+            recorder.add(_APART, (work,), [projected, module.in_proj_bias], [packed])
+        scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(batch, heads, length, length)
+        weights = torch.softmax(scores, -1)
+        y = torch.bmm(weights.flatten(0, 1), v.flatten(0, 1)).view(batch, heads, length, dim)
+    y = y.transpose(1, 2).reshape(x.shape)
+    return functional.linear(y, module.out_proj.weight, module.out_proj.bias), weights if needs_weights else None
 
 
 def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
@@ -188,7 +217,7 @@ def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
 
     x = norm("norm1", src) if layer.norm_first else src
     with _within(recorder, "self_attn"):
-        x = _attention(layer.self_attn, x)
+        x, _ = _attention(recorder, layer.self_attn, x)
     x.add_(src)
     if not layer.norm_first:
         x = norm("norm1", x)

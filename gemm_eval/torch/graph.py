@@ -19,14 +19,16 @@ _ATTENTION_BACKWARD = 5, 2
 
 @dataclass(frozen=True, slots=True)
 class EfficientAttentionWork:
-    """Attention by torch's memory-efficient kernel, which fp32 runs, with tf32 or without.
+    """Attention by torch's memory-efficient kernel: in fp32, with tf32 or without, and with masks that cuDNN refuses.
 
-    `problem` has the sizes; its type is not the one that runs. `num_bytes` are those of operands and result, each once.
+    `problem` has the sizes; its type is that which runs where `is_half`. `num_bytes` are those of operands, mask and
+    result, each once.
     """
 
     problem: AttentionProblem
     num_bytes: int
     is_backward: bool = False
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)

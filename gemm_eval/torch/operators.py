@@ -18,6 +18,7 @@ from gemm_eval.torch.graph import (
     EfficientAttentionWork,
     UnpricedWork,
     Work,
+    blocks,
     dealt,
     work_flop,
 )
@@ -99,16 +100,17 @@ def _layout_of(a: Any, b: Any) -> str:
 _WITH_BIAS = {
     "addmm": "mm", "_addmm_activation": "mm", "baddbmm": "bmm", "addbmm": "bmm", "addmv": "mv",
 }  # fmt: skip
-"""GEMMs onto their first argument: the kernel adds a vector, a matrix is copied to the result before."""
+"""GEMMs onto their first argument: the kernel adds a vector, and what else there is lies in the result before."""
 
 
-def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> Works | None:
-    """Return an operation that is a GEMM; `matmul` and `einsum` arrive as these. None: it is none."""
+def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool, *, beta: Any = None) -> Works | None:
+    """Return an operation that is a GEMM; `matmul` and `einsum` arrive as these. None: it is none.
+
+    `beta` is the factor of what is added to the product; None: 1.
+    """
     if name in _WITH_BIAS:
-        bias, num_bytes = args[0], _bytes(out)
         works = _matmul_works(_WITH_BIAS[name], args[1:], out, is_tf32)
-        is_copied = bias.dim() > 1 and bias.numel() == out.numel()
-        return (*works, dealt(DEALT, num_bytes, num_bytes, num_bytes)) if works and is_copied else works
+        return _onto(args[0], args[2], out, works) if works and out.dim() > 1 and beta != 0 else works
     if name in _SIZES:
         a, b = args[0], args[1]
         is_laid_out = name in ("mm", "bmm") and a.element_size() > 1
@@ -130,6 +132,19 @@ def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> Wo
         return _dense_works((1, M, K, N), a.dtype, out.dtype, is_tf32, **scales, **how)
     offsets = [x for x in args[3:] if getattr(x, "dtype", None) is not None and x.dim() == 1]
     return _grouped_works(a, b, offsets, out, is_tf32, _scales(a, scale, a.shape[-1]))
+
+
+def _onto(bias: Any, b: Any, out: Any, works: Works) -> Works:
+    """Return a GEMM with its bias: cuBLASLt's epilogue adds a vector to columns of more than one, of more than one row.
+
+    Anything else is copied to the result before (Blas.cpp, `addmm_out_cuda_impl`).
+    """
+    if bias.dim() == 1 and out.dim() == 2 and min(b.shape) > 1:
+        return tuple(replace(work, has_bias=True) if isinstance(work, GemmWork) else work for work in works)
+    num_bytes = _bytes(out)
+    if bias.numel() == out.numel():
+        return dealt(DEALT, num_bytes, num_bytes, num_bytes), *works
+    return blocks("torch_offsets", _bytes(bias), num_bytes, out.numel()), *works
 
 
 def _scales(a: Any, scale: Any, K: int) -> dict[str, Any]:
@@ -318,7 +333,8 @@ def attention_work(
     if is_causal and q_len > kv_len:
         note, is_causal = "causal with more queries than keys, priced as full", False
     dtype = type_of(q.dtype, precision.matmul_tf32)
-    mask_bytes = 0 if mask is None else _bytes(mask)
+    is_truth = mask is not None and mask.element_size() == 1
+    mask_bytes = 0 if mask is None else _own_elements(mask) * (q.element_size() if is_truth else mask.element_size())
     num_bytes = sum(map(_bytes, (q, k, v, q))) + mask_bytes
     # fp32 is no type that a model has, but its sizes and masks are those of any other
     known = dtype if dtype in _HALVES else DType.BF16
@@ -326,15 +342,26 @@ def attention_work(
         problem = AttentionProblem(batch, q_len, kv_len, heads, kv_heads, dim, known, known, v_dim, causal=is_causal)
     except InvalidProblemError as error:
         return (UnpricedWork(str(error), num_bytes),)
-    work = AttentionWork(problem, mask_bytes, is_backward, note)
+    is_of_keys = mask is not None and (mask.dim() < 2 or mask.shape[-2] == 1 or mask.stride(-2) == 0)
+    work = AttentionWork(problem, mask_bytes, is_backward, note, is_of_keys)
     if dtype is None:
         return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, work_flop(work)[1]),)
     to_bias: Works = ()
-    if mask is not None and mask.element_size() == 1 and not is_backward:  # truth values are written out as a bias
+    if is_truth and not is_backward:  # truth values are written out as a bias
         to_bias = bias_of_mask_works(mask.numel(), q.element_size())
-    if dtype in (DType.FP32, DType.TF32):
-        return *to_bias, EfficientAttentionWork(problem, num_bytes, is_backward)
+    if dtype not in _HALVES or _is_refused(mask):
+        return *to_bias, EfficientAttentionWork(problem, num_bytes, is_backward, dtype in _HALVES)
     return *to_bias, work
+
+
+def _own_elements(tensor: Any) -> int:
+    """Return elements of a tensor, dimensions that are expanded counting as one."""
+    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+
+
+def _is_refused(mask: Any) -> bool:
+    """Say whether cuDNN and FlashAttention refuse a mask (`check_attn_mask_shape`), so that another kernel takes it."""
+    return mask is not None and (mask.requires_grad or mask.dim() not in (2, _IMAGE_DIM))
 
 
 _HALVES = (DType.FP16, DType.BF16)
@@ -356,7 +383,8 @@ def is_fused(q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> bool:
     is_half, is_grouped = dtype in _HALVES, q.shape[1] != k.shape[1]
     is_flash = mask is None and len(set(dims)) == 1 and dims[0] <= _MAX_FLASH_HEAD
     is_flash = is_flash and not (is_causal and q.shape[2] != k.shape[2])
-    if is_half and (is_flash or (max(dims) <= _MAX_FLASH_HEAD and not any(dim % 8 for dim in dims) and k.shape[2] > 1)):
+    is_cudnn = max(dims) <= _MAX_FLASH_HEAD and not any(dim % 8 for dim in dims) and k.shape[2] > 1
+    if is_half and (is_flash or (is_cudnn and not _is_refused(mask))):
         return True
     return (is_half or dtype is DType.FP32) and not is_grouped and not any(dim % (8 if is_half else 4) for dim in dims)
 
@@ -401,7 +429,7 @@ def library_works(
     `name` and `full_name` are without and with its namespace, `args` and `bound` its arguments by place and by name,
     `out` is its first result.
     """
-    works = _matmul_works(name, args, out, precision.matmul_tf32)
+    works = _matmul_works(name, args, out, precision.matmul_tf32, beta=bound.get("beta"))
     if works is not None:
         return works, ()
     if name.removesuffix("_backward") in _KERNELS:  # called below the surface

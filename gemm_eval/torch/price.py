@@ -35,14 +35,23 @@ from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
 _BACKWARD_FACTOR = 2.5  # of attention's backward pass over its forward pass: products, five to two
-_MASK_FACTOR = 1.75
-"""Time of a GPU's fused attention whose mask is a tensor over that without: cuDNN 1.4 to 2.1 on an H200
-(arch/measured/h200-sxm/torch/kernels.csv)."""
+_MASK_CYCLES, _MASK_TILE = 0.14, 128
+"""Cycles of a GPU's fused attention for each score of an SM that a mask is added to, and scores along a tile's sides.
+
+Half as many where all queries have one mask. Set by masks in drawn modules: an H100 and an H200 give the same."""
 _MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels give up
 _CTA_QUERIES, _STEP_KEYS = 64, 64  # of the memory-efficient kernel; of heads of more elements, twice the keys
-_NARROW_CTAS_PER_SM = 3  # 12 warps of an SM, 4 a CTA (kernel_forward.h, getWarpsPerSmFw); of longer heads 8 a CTA
-_NARROW_STEP_CYCLES, _WIDE_STEP_CYCLES = 27_000, 20_500
-"""Cycles of a step over keys, of all CTAs of an SM together, whatever the head: set by six calls in fp32 on an H100."""
+_WARPS_PER_SM, _HALF_WARPS_PER_SM = 12, 16  # of fp32 and of 16 bits (kernel_forward.h, getWarpsPerSmFw)
+_NARROW_WARPS, _WIDE_WARPS = 4, 8  # of a CTA; of longer heads
+_NARROW_STEP_CYCLES, _WIDE_STEP_CYCLES, _HALF_STEP_FRAC = 27_000, 20_500, 0.75
+"""Cycles of a step over keys, of all CTAs of an SM together, whatever the head: set by six calls in fp32 on an H100;
+share of them in 16 bits: one call on an H100 and on an H200."""
+_BIAS_BITS, _LOAD_ELEMENTS, _LINE_ELEMENTS = 16, 8, 64  # of a GEMM with a bias; 16 and 128 bytes
+_BIAS_CYCLES = 700  # to read a bias from DRAM
+_BIASED_CYCLES, _ODD_BIASED_CYCLES = 0.09, 0.11  # of an element of an SM; more where rows are no whole lines
+_MOST_BIASED = 100_000  # elements of an SM from which the next tiles hide it
+_SERIAL_START_CYCLES, _SERIAL_CYCLES, _MAX_SERIAL_K = 4300, 15, 1280  # of a row of A by one CTA, for each of K
+"""Those of 250 products with a bias in drawn modules; an H100 and an H200 give the same ones within 10%."""
 _LOAD_BITS = 128  # channels of a position that tensor cores are fed with at once
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
@@ -77,13 +86,15 @@ class ModulePrices(Prices):
             if len(works) > 1:  # some of the batch
                 return [price for work in works for price in self._price_gemms([work])]
             return [self._refused(works[0].problem, error)]
-        return [
-            price._replace(
-                detail=f"{work.problem}, {work.note}" if work.note else str(work.problem),
-                num_bytes=work.problem.compulsory_bytes,
-            )
-            for work, price in zip(works, prices, strict=True)
-        ]
+        results = []
+        for work, price in zip(works, prices, strict=True):
+            words = filter(None, [str(work.problem), "with a bias" if work.has_bias else "", work.note])
+            more_us = 0.0
+            if work.has_bias and self._gpu is not None:
+                more_us = _bias_us(work.problem, self._gpu, price.latency_us - self._switch_us(work.problem.rows))
+            longer = price.longer(more_us)
+            results.append(longer._replace(detail=", ".join(words), num_bytes=work.problem.compulsory_bytes))
+        return results
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         prices = []
@@ -107,17 +118,19 @@ class ModulePrices(Prices):
             return _unpriced(UnpricedWork(f"{name} has no model of fp32 attention", work.num_bytes))
         is_wide = max(problem.head_dim, problem.value_dim) > _STEP_KEYS
         ctas = -(-problem.q_len // _CTA_QUERIES) * problem.num_heads * problem.batch
-        waves = -(-ctas // (arch.num_sms * (1 if is_wide else _NARROW_CTAS_PER_SM)))
+        warps = _HALF_WARPS_PER_SM if work.is_half else _WARPS_PER_SM
+        waves = -(-ctas // (arch.num_sms * (warps // (_WIDE_WARPS if is_wide else _NARROW_WARPS))))
         steps: float = -(-problem.kv_len // (2 * _STEP_KEYS if is_wide else _STEP_KEYS))
         if problem.causal:  # CTAs of the first queries stop early
             steps = (steps + 1) / 2
         step_us = (_WIDE_STEP_CYCLES if is_wide else _NARROW_STEP_CYCLES) / cycles_per_us(arch.boost_clock_ghz)
+        step_us *= _HALF_STEP_FRAC if work.is_half else 1.0
         compute_us = waves * steps * step_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
         memory_us = work.num_bytes / self._dram_bytes_per_us
         bound = "compute" if compute_us >= memory_us else "dram"
-        words = f"{str(problem).removesuffix(f' {problem.dtype}')} fp32, memory-efficient"
+        sizes = str(problem) if work.is_half else f"{str(problem).removesuffix(f' {problem.dtype}')} fp32"
         latency_us = max(compute_us, memory_us) + arch.graph_node_us
-        return Price(latency_us, bound, "analytic", detail=words, num_bytes=work.num_bytes)
+        return Price(latency_us, bound, "analytic", detail=f"{sizes}, memory-efficient", num_bytes=work.num_bytes)
 
     def _convolution(self, work: ConvolutionWork) -> Price:
         """Price cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is the input."""
@@ -154,16 +167,37 @@ class ModulePrices(Prices):
         except _REFUSALS as error:
             return _unpriced(UnpricedWork(str(error), problem.num_bytes + work.mask_bytes))
         latency_us = result.latency_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
-        if work.mask_bytes and library is not None:
-            latency_us *= _MASK_FACTOR
-        elif work.mask_bytes:
-            latency_us += work.mask_bytes / self._dram_bytes_per_us
+        latency_us += work.mask_bytes / self._dram_bytes_per_us
+        if work.mask_bytes and self._gpu is not None and library is not None:
+            rows, columns = (-(-size // _MASK_TILE) * _MASK_TILE for size in (problem.q_len, problem.kv_len))
+            scores = problem.batch * problem.num_heads * rows * columns / self._gpu.num_sms
+            cycles = scores * _MASK_CYCLES * (0.5 if work.is_mask_of_keys else 1.0)
+            latency_us += cycles / cycles_per_us(self._gpu.boost_clock_ghz)
         words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
         return Price(
             latency_us + self.evaluator.switch_us(problem.batch * problem.q_len), result.bound,
             "analytic" if work.is_backward else result.source, detail=", ".join(words),
             num_bytes=problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes,
         )  # fmt: skip
+
+
+def _bias_us(problem: GemmProblem, arch: GpuSpec, alone_us: float) -> float:
+    """Return how much longer a GEMM of 16 bits takes that adds a vector to its columns, in microseconds.
+
+    It reads the vector before it stores a tile, and stores more slowly where rows of C are no whole lines. Rows that
+    do not start on 16 bytes go to kernels of 32 x 32 elements, which cannot cut K into parts then.
+    """
+    per_us = cycles_per_us(arch.boost_clock_ghz)
+    if problem.input_dtype.bits != _BIAS_BITS:
+        return 0.0
+    if problem.rows > 1 and (problem.K % _LOAD_ELEMENTS or problem.N % _LOAD_ELEMENTS):
+        serial_us = (_SERIAL_START_CYCLES + min(problem.K, _MAX_SERIAL_K) * _SERIAL_CYCLES) / per_us
+        return max(0.0, serial_us - alone_us)
+    elements = min(problem.rows * problem.N / arch.num_sms, _MOST_BIASED)
+    cycles = _BIAS_CYCLES + _BIASED_CYCLES * elements
+    if problem.N % _LINE_ELEMENTS:
+        cycles += _ODD_BIASED_CYCLES * elements
+    return cycles / per_us
 
 
 def _own_kernel_us(work: ConvolutionWork, arch: GpuSpec) -> float:

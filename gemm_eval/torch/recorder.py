@@ -284,6 +284,9 @@ class Recorder(TorchDispatchMode):
         if any(not _is_plain(kind) for kind in types):
             return NotImplemented  # a tensor that stands for others: what it runs on these is seen
         self.last_path = self.path
+        if func in _COMPOSED and not self._num_quiet:
+            with self:
+                return _COMPOSED[func](*args, **kwargs)
         with self.marked():
             if self._run is None:
                 out = func(*args, **kwargs)
@@ -390,6 +393,11 @@ def _counted_flop(facts: _Facts, args: Sequence[Any]) -> int:
     namespace, _, name = facts.full_name.partition(".")
     count = flop_registry.get(getattr(getattr(torch.ops, namespace), name))
     return 0 if count is None else int(count(*args, out_val=None))
+
+
+_MATMUL = torch.ops.aten.matmul.default
+_COMPOSED = torch._decomp.get_decompositions([torch.ops.aten._euclidean_dist]) | {_MATMUL: _MATMUL.decompose}
+"""Operations that are no kernel, but that no mode sees the parts of, and what these parts call."""
 
 
 @lru_cache(maxsize=256)

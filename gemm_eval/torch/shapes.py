@@ -23,7 +23,7 @@ with needs_extra("gemm_eval.torch", "torch"):
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
-_MAX_KNOWN = {True: 1 << 16, False: 1 << 10}
+_MAX_KNOWN = {True: 1 << 20, False: 1 << 10}
 """Most elements of a tensor whose values are kept: of integers and truth values, and of others."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _READ = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))

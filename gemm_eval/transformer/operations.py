@@ -29,12 +29,14 @@ class GemmWork:
         quantize_from: type of activations, where the GEMM reads narrower ones; None: it reads them as they are.
         is_quantized: the kernel before writes A as narrow as the GEMM reads it; else a kernel of its own quantizes it.
         note: an assumption about it; empty: none.
+        has_bias: the kernel adds a vector to each row of the result.
     """
 
     problem: GemmProblem
     quantize_from: DType | None = None
     is_quantized: bool = False
     note: str = ""
+    has_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,14 @@ class AttentionWork:
     """Scores, softmax and values of all heads of one device, forward or backward (gradients of all three inputs).
 
     Where attention stays within chunks of positions, each chunk is a sequence. `mask_bytes` are those of a mask or bias
-    that is read; `note` is an assumption about it.
+    that is read, `is_mask_of_keys` where it is the same for all queries; `note` is an assumption about it.
     """
 
     problem: AttentionProblem
     mask_bytes: int = 0
     is_backward: bool = False
     note: str = ""
+    is_mask_of_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ def chip_cycles(
     if config.schedule == Schedule.PINGPONG:
         lone = w.steps * max(step.busy, step.round_trip, step.work + step.lost) + c["tile_cycles"] + epilogue
         half = w.steps * max(step.busy, step.round_trip, (step.work + step.lost) / 2) + c["pingpong_cycles"]
-        shared = max(half, lone / 2)
+        shared = min(max(half, lone / 2), lone) if w.steps == 1 else max(half, lone / 2)
         return (w.rounds * shared, lone) if w.rest else ((w.rounds - 1) * shared + lone, 0.0)
     if config.schedule == Schedule.COOPERATIVE:
         tile = w.steps * max(step.busy, step.round_trip, step.work + step.lost) + c["coop_tile_cycles"] + epilogue

@@ -236,3 +236,13 @@ def test_threads_of_a_sum_are_those_of_its_launch() -> None:
     for (x, dim), expected in grids.items():
         (work,) = eager_mode._reduction(x, [dim], 0, 0)
         assert (work.rows, work.width // 32) == expected
+
+
+def test_filters_of_a_single_channel_say_how_the_result_lies() -> None:
+    """As cuDNN's `suggest_memory_format` goes by strides, which tell of a channel that stands alone."""
+    layer = torch.nn.Conv2d(16, 16, 3, padding=1, groups=16, device="meta")
+    x = torch.empty(2, 16, 8, 8, device="meta")
+    for form in (torch.contiguous_format, torch.channels_last):
+        weight = layer.weight.to(memory_format=form)
+        assert eager_mode.has_channels_last(weight) == (form is torch.channels_last)
+    assert not eager_mode.has_channels_last(x[:, :1].mean((2, 3), keepdim=True))

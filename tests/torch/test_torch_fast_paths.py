@@ -143,15 +143,30 @@ def test_a_hook_on_a_part_of_a_layer_keeps_it_from_being_one(monkeypatch: pytest
 def test_what_is_not_followed_runs_as_before() -> None:
     mask = torch.zeros(16, 16, dtype=torch.bool)
     for module, x in (
-        (SelfAttention(need_weights=True).eval(), X),
         (SelfAttention(attn_mask=mask).eval(), X),
-        (SelfAttention(num_heads=16).eval(), X),  # heads of 4 elements, which no fused kernel takes
         (SelfAttention().eval().double(), X.double()),
         (SelfAttention().eval(), X[0]),
     ):
         out, names = live(module, x)
         torch.testing.assert_close(out, module(x), rtol=1e-4, atol=1e-5)
         assert not is_followed(names)
+
+
+@torch.no_grad()
+def test_attention_that_is_not_fused_has_products_and_a_softmax() -> None:
+    """As an H100's profiler shows: weights are wanted, heads are short, or elements of a token lie apart."""
+    parts = ["mm", "_transform_bias_rescale_qkv", "bmm", "_softmax", "bmm", "clone", "addmm"]
+    apart = X.transpose(1, 2).contiguous().transpose(1, 2)
+    for module, x, first, more in (
+        (SelfAttention(need_weights=True).eval(), X, "mm", ["sum", "div_"]),
+        (SelfAttention(num_heads=16).eval(), X, "mm", []),
+        (SelfAttention().eval(), apart, "bmm", []),
+    ):
+        out, names = live(module, x)
+        torch.testing.assert_close(out, module(x), rtol=1e-4, atol=1e-5)
+        expected = [f"aten.{name}" for name in [first, *parts[1:], *more]]
+        assert [name for name in names if name != "aten.expand"] == expected
+    assert [call.name for call in trace_module(module, (x,), {}).calls] == expected
 
 
 def test_traced_on_shapes_they_have_no_copies() -> None:

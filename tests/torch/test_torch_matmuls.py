@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.torch import PredictedOperation, predict_module  # noqa: E402
 from gemm_eval.torch.graph import ConvolutionWork, EfficientAttentionWork, UnpricedWork, work_flop  # noqa: E402
+from gemm_eval.torch.price import ModulePrices  # noqa: E402
 from gemm_eval.transformer import AttentionWork, GemmWork  # noqa: E402
 from tests.cases import case  # noqa: E402
 
@@ -57,9 +59,10 @@ def test_matrix_products() -> None:
     functional = nn.functional
     for what, found, expected in (
         ("mm", works(torch.mm, a, b), gemm(1, 48, 64, 80, layout="nn")),
-        ("addmm", works(torch.addmm, meta(80), a, b), gemm(1, 48, 64, 80, layout="nn")),
+        ("addmm", works(torch.addmm, meta(80), a, b), replace(gemm(1, 48, 64, 80, layout="nn"), has_bias=True)),
         ("matmul", works(torch.matmul, batch, b), gemm(1, 144, 64, 80, layout="nn")),
-        ("linear", works(functional.linear, batch, meta(80, 64), meta(80)), gemm(1, 144, 64, 80)),
+        ("linear", works(functional.linear, batch, meta(80, 64), meta(80)),
+         replace(gemm(1, 144, 64, 80), has_bias=True)),
         ("bmm", works(torch.bmm, batch, other), gemm(3, 48, 64, 80, layout="nn")),
         ("baddbmm", works(torch.baddbmm, meta(80), batch, other), gemm(3, 48, 64, 80, layout="nn")),
         ("einsum", works(lambda x, y: torch.einsum("bik,bkj->bij", x, y), batch, other),
@@ -77,10 +80,47 @@ def test_matrix_products() -> None:
             assert found == [expected]
 
 
-def test_a_matrix_that_is_added_is_copied_before() -> None:
-    names = [one.kind for one in operations(torch.addmm, meta(48, 80), meta(48, 64), meta(64, 80))]
-    assert names == ["gemm", "memory"]
-    assert [one.kind for one in operations(torch.addmm, meta(80), meta(48, 64), meta(64, 80))] == ["gemm"]
+@pytest.mark.parametrize(
+    ("function", "bias", "sizes", "expected"),
+    [
+        ("addmm", (48, 80), ((48, 64), (64, 80)), ["memory", "gemm"]),
+        ("addmm", (80,), ((48, 64), (64, 80)), ["gemm"]),
+        ("addmm", (1,), ((48, 64), (64, 1)), ["memory", "gemm"]),  # cuBLASLt takes no single column
+        ("baddbmm", (1, 1, 1), ((3, 48, 64), (3, 64, 80)), ["memory", "gemm"]),
+    ],
+)
+def test_what_is_added_is_copied_before_but_for_a_vector_of_columns(
+    function: str, bias: Any, sizes: Any, expected: list[str]
+) -> None:
+    found = operations(getattr(torch, function), meta(*bias), *(meta(*each) for each in sizes))
+    assert [one.kind for one in found] == expected
+    scaled = operations(lambda *x: getattr(torch, function)(*x, beta=0), meta(*bias), *(meta(*each) for each in sizes))
+    assert [one.kind for one in scaled] == ["gemm"]
+
+
+def test_distances_are_a_product_between_sums_of_squares() -> None:
+    points = meta(3, 64, 16, dtype=torch.float32)
+    found = operations(torch.cdist, points, points, fusion="eager")
+    squares = ["pow", "sum", "ones_like"]
+    names = [*squares, *squares, "mul", "cat", "cat", "bmm", "clamp_min", "sqrt"]
+    assert [one.name for one in found] == [f"aten.{name}" for name in names]
+    assert works(torch.cdist, points, points) == [gemm(3, 64, 18, 64, "fp32")]
+
+
+def test_a_bias_takes_time_of_16_bits_alone() -> None:
+    """More with more elements of an SM up to a limit, and with rows of no whole lines; off 16 bytes K is not cut."""
+
+    def us(M: int, K: int, N: int, dtype: str = "bf16") -> tuple[float, float]:
+        plain = gemm(1, M, K, N, dtype)
+        prices = ModulePrices(EVALUATOR, None)
+        return prices[plain].latency_us, prices[replace(plain, has_bias=True)].latency_us
+
+    few, many, odd, wide = (us(M, 512, N) for M, N in ((64, 512), (8192, 512), (8192, 504), (1 << 20, 512)))
+    assert few[0] + 0.3 < few[1] < few[0] + 0.6
+    assert few[1] - few[0] < many[1] - many[0] < odd[1] - odd[0]
+    assert many[1] - many[0] < wide[1] - wide[0] < 4 * (many[1] - many[0])
+    assert us(64, 512, 512, "fp32")[0] == us(64, 512, 512, "fp32")[1]
+    assert us(16, 1280, 10)[1] > us(16, 640, 10)[1] + 3
 
 
 def test_empty_products_are_nothing() -> None:
@@ -230,7 +270,21 @@ def test_a_causal_mask_of_fewer_queries_than_keys_never_reads_the_rest() -> None
 def test_a_mask_saves_nothing_and_is_read() -> None:
     q = meta(2, 8, 128, 64)
     (found,) = attend(q, q, q, attn_mask=meta(2, 1, 128, 128, dtype=torch.bool))
-    assert (found.problem.causal, found.mask_bytes) == (False, 2 * 128 * 128)
+    assert (found.problem.causal, found.mask_bytes) == (False, 2 * 128 * 128 * 2)  # written out in 16 bits
+    (same,) = attend(q, q, q, attn_mask=meta(2, 1, 1, 128).expand(2, 8, 128, 128))
+    assert (same.mask_bytes, same.is_mask_of_keys) == (2 * 128 * 2, True)
+    prices = ModulePrices(EVALUATOR, None)
+    plain, keys, whole = (prices[replace(found, mask_bytes=size, is_mask_of_keys=size < 1000)].latency_us
+                          for size in (0, 512, 2 * 128 * 128 * 2))  # fmt: skip
+    assert plain < keys < whole < 1.5 * plain
+
+
+def test_a_mask_that_is_trained_runs_the_memory_efficient_kernel() -> None:
+    q, bias = meta(2, 8, 128, 64), meta(1, 8, 128, 128).requires_grad_()
+    with torch.no_grad():
+        assert [(type(work), work.is_half) for work in attend(q, q, q, attn_mask=bias)] == [
+            (EfficientAttentionWork, True)
+        ]
 
 
 def test_attention_is_fused_where_heads_and_masks_lie_along_their_rows() -> None:

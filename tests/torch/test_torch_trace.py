@@ -126,6 +126,14 @@ def test_what_is_written_over_is_not_known_any_more() -> None:
         names(forward)
 
 
+def test_a_long_mask_of_ones_has_a_value() -> None:
+    def forward(layer: Any, mask: Any) -> Any:
+        x = torch.zeros(8, 64, device=mask.device)
+        return layer(x) if bool((mask == 1).all()) else layer(x) + 1
+
+    assert names(forward, torch.ones(64, 2048, dtype=torch.long))[-1] == "aten.addmm"
+
+
 def test_tensors_that_are_not_dense_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="only dense ones"):
         names(lambda layer, x: layer(x), torch.eye(64).to_sparse())
@@ -138,7 +146,7 @@ def test_autocast_runs_gemms_in_its_type() -> None:
 
     found = predict_module(Call(forward), torch.zeros(8, 64), EVALUATOR).operations
     problems = [str(GemmProblem(1, 8, 64, 64, "bf16", layout=layout)) for layout in ("tn", "nn")]  # type: ignore[arg-type]
-    assert [one.detail for one in found if one.kind == "gemm"] == problems
+    assert [one.detail for one in found if one.kind == "gemm"] == [f"{problems[0]}, with a bias", problems[1]]
 
 
 def test_views_are_free_and_copies_are_not() -> None:
