@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.models.gpu import has_few_channels_on_cuda_cores
-from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, has_channels_last, layout_work, vector_work
+from gemm_eval.torch.convolutions import Convolution, convolution_kernel, eager_convolution
+from gemm_eval.torch.eager_mode import bias_of_mask_works, bytes_of, has_channels_last
 from gemm_eval.torch.graph import (
     DEALT,
     ConvolutionLayout,
@@ -47,10 +47,6 @@ def type_of(tensor_dtype: Any, is_tf32: bool) -> DType | None:
     except InvalidProblemError:
         return None
     return DType.TF32 if result is DType.FP32 and is_tf32 else result
-
-
-def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 # ---- matrix products -----------------------------------------------------------------------------------------------
@@ -105,7 +101,7 @@ _WITH_BIAS = {
 def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> Works | None:
     """Return an operation that is a GEMM; `matmul` and `einsum` arrive as these. None: it is none."""
     if name in _WITH_BIAS:
-        bias, num_bytes = args[0], _bytes(out)
+        bias, num_bytes = args[0], bytes_of(out)
         works = _matmul_works(_WITH_BIAS[name], args[1:], out, is_tf32)
         is_copied = bias.dim() > 1 and bias.numel() == out.numel()
         return (*works, dealt(DEALT, num_bytes, num_bytes, num_bytes)) if works and is_copied else works
@@ -171,9 +167,6 @@ def _grouped_works(a: Any, b: Any, offsets: Sequence[Any], out: Any, is_tf32: bo
 # ---- convolutions --------------------------------------------------------------------------------------------------
 
 _LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
-_ALIGNED_BYTES = 8  # channels first and a window of one are a GEMM of each image, if its rows start on so many bytes
-_IMAGE_DIM = 4
-_TILED_WINDOWS, _MIN_TILED_CHANNELS, _MIN_TILED_SIDE = (9, 25), 32, 7
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution")
 
 
@@ -217,76 +210,34 @@ def _implicit_works(
     if (padded(K), padded(N)) != (K, N) and not is_depthwise:
         (filled,) = _dense_works((G, M, padded(K), padded(N)), dtype, dtype, is_tf32)
         runs = filled.problem if isinstance(filled, GemmWork) else None
-    return (ConvolutionWork(works[0].problem, sum(map(_bytes, reads)), write_bytes, is_depthwise, runs),)
+    return (ConvolutionWork(works[0].problem, sum(map(bytes_of, reads)), write_bytes, is_depthwise, runs),)
 
 
 def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Works | None, Works]:
     """Return what a convolution or its gradients are, and what eager mode runs; None: it is neither."""
     if name in _CONVOLUTIONS:
-        x, weight, stride = args[0], args[1], args[3]
-        is_cudnn = name == "cudnn_convolution"
-        transposed, groups = (False, args[6]) if is_cudnn else (bool(args[6]), int(args[8]))
-        sizes = _conv_sizes(x, weight, out.shape, groups, transposed)
-        works = _implicit_works(sizes, (x, weight), _bytes(out), weight, x.dtype, is_tf32)
+        x, weight = args[:2]
+        if name == "cudnn_convolution":
+            call = Convolution(x, weight, None, args[3], args[4], False, int(args[6]), out)
+        else:
+            call = Convolution(x, weight, args[2], args[3], args[5], bool(args[6]), int(args[8]), out)
+        sizes = _conv_sizes(x, weight, out.shape, call.groups, call.is_transposed)
+        works = _implicit_works(sizes, (x, weight), bytes_of(out), weight, x.dtype, is_tf32)
         if len(works) != 1 or not isinstance(works[0], ConvolutionWork):
             return works, ()
         work = works[0]
-        is_strided = transposed or any(step != 1 for step in stride)
-        if work.is_depthwise or (groups == 1 and (is_strided or weight.shape[2:].numel() > 1)):
-            work = replace(work, window=1 if transposed else weight.shape[2:].numel())
-        return (work,), _eager_convolution(work, x, weight, out, None if is_cudnn else args[2], is_tf32)
+        kernel = convolution_kernel(call, work.problem.input_dtype, is_last=True)
+        return (replace(work, kernel=kernel),), eager_convolution(call, work)
     if name != "convolution_backward":
         return None, ()
     grad, x, weight, wanted = args[0], args[1], args[2], args[10]
     G, M, K, N = _conv_sizes(x, weight, grad.shape, int(args[9]), bool(args[7]))
     result: Works = ()
     if wanted[0]:
-        result += _implicit_works((G, M, N, K), (grad, weight), _bytes(x), weight, x.dtype, is_tf32)
+        result += _implicit_works((G, M, N, K), (grad, weight), bytes_of(x), weight, x.dtype, is_tf32)
     if wanted[1]:
-        result += _implicit_works((G, K, M, N), (grad, x), _bytes(weight), weight, x.dtype, is_tf32)
+        result += _implicit_works((G, K, M, N), (grad, x), bytes_of(weight), weight, x.dtype, is_tf32)
     return result, ()
-
-
-def _eager_convolution(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> Works:
-    """Return the kernels of eager mode: changes of layout around that of channels side by side, and the bias."""
-    channels, filters = int(x.shape[-weight.dim() + 1]), int(out.shape[-weight.dim() + 1])
-    images = int(x.shape[0]) if x.dim() == weight.dim() else 1
-    in_positions, out_positions = (t.numel() // max(1, images * c) for t, c in ((x, channels), (out, filters)))
-    is_first = not (has_channels_last(x) or has_channels_last(weight))
-    add_bias = () if bias is None else (bias_work(out.numel(), _bytes(out)),)
-    if work.is_depthwise:
-        if is_first and _is_tiled(x, weight, out, work.window):
-            return replace(work, is_channels_first=True, is_tiled=True), *add_bias
-        return (replace(work, is_channels_first=True),) if is_first else (work, *add_bias)
-    is_few = channels * x.dtype.itemsize < _LOAD_BYTES and work.window > 1
-    problem = work.problem
-    if is_few and has_few_channels_on_cuda_cores(problem.M, problem.N, problem.K, is_channels_first=is_first):
-        return replace(work, is_channels_first=is_first), *add_bias
-    is_plain = not work.window and work.problem.G == 1
-    if is_first and is_plain and out_positions * x.dtype.itemsize % _ALIGNED_BYTES == 0:
-        sizes = images, work.problem.N, work.problem.K, out_positions
-        (result,) = _dense_works(sizes, x.dtype, x.dtype, is_tf32)
-        if isinstance(result, GemmWork):  # filters times the channels of each image, as they lie
-            return replace(work, problem=result.problem, padded=None), *add_bias
-    filled = _LOAD_BYTES // x.dtype.itemsize if is_few else channels
-    if is_first:
-        window = weight.shape[2:].numel()
-        tensors = (images, channels, in_positions, _bytes(x)), (*map(int, weight.shape[:2]), window, _bytes(weight))
-        before = [
-            layout_work(count, size, positions, num_bytes, num_bytes * filled // channels)
-            for count, size, positions, num_bytes in tensors
-            if positions > 1
-        ]
-        return *before, work, layout_work(images, filters, out_positions, _bytes(out), _bytes(out)), *add_bias
-    filling = [vector_work(_bytes(each), _bytes(each) * filled // channels) for each in (x, weight) if is_few]
-    return *filling, work, *add_bias
-
-
-def _is_tiled(x: Any, weight: Any, out: Any, window: int) -> bool:
-    """Say whether torch hands a depthwise convolution with channels first to cuDNN (`use_cudnn_depthwise`): fp16."""
-    is_square = weight.dim() == _IMAGE_DIM and weight.shape[2] == weight.shape[3] and window in _TILED_WINDOWS
-    keeps_size = x.shape[1:] == out.shape[1:] and x.shape[1] >= _MIN_TILED_CHANNELS and x.shape[-1] >= _MIN_TILED_SIDE
-    return is_square and keeps_size and type_of(x.dtype, False) is DType.FP16
 
 
 # ---- attention -----------------------------------------------------------------------------------------------------
@@ -318,8 +269,8 @@ def attention_work(
     if is_causal and q_len > kv_len:
         note, is_causal = "causal with more queries than keys, priced as full", False
     dtype = type_of(q.dtype, precision.matmul_tf32)
-    mask_bytes = 0 if mask is None else _bytes(mask)
-    num_bytes = sum(map(_bytes, (q, k, v, q))) + mask_bytes
+    mask_bytes = 0 if mask is None else bytes_of(mask)
+    num_bytes = sum(map(bytes_of, (q, k, v, q))) + mask_bytes
     # fp32 is no type that a model has, but its sizes and masks are those of any other
     known = dtype if dtype in _HALVES else DType.BF16
     try:

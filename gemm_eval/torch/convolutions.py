@@ -1,0 +1,227 @@
+"""Kernels that eager mode runs for a convolution. TORCH.md, "Convolutions".
+
+The way to cuDNN is that of torch's Convolution.cpp and ConvUtils.h; engines are those of cuDNN's heuristics, seen on an
+H200 and an H100 with the profiler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu import ConvolutionKernel
+from gemm_eval.torch.eager_mode import (
+    bias_work,
+    bytes_of,
+    copied_work,
+    has_channels_last,
+    layout_work,
+    pad_work,
+    vector_work,
+)
+from gemm_eval.torch.graph import ConvolutionWork, Work
+from gemm_eval.transformer import MemoryWork
+
+_LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
+_MIN_LAID_OUT_MACS = (
+    2.5e9  # of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no layout
+)
+_IMAGE_DIM = 4
+_TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
+_LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
+_MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
+"""Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
+_MIN_FFT_WINDOW = 9
+_MAX_GATHERED_WINDOW = 49  # up to which fp16 has kernels that take less than a load
+_BUNDLE = 64  # channels of small groups that a tile takes together
+_MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
+"""Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
+
+
+class Convolution(NamedTuple):
+    """Arguments of torch's `convolution`, and its result."""
+
+    x: Any
+    weight: Any
+    bias: Any
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    is_transposed: bool
+    groups: int
+    out: Any
+
+    @property
+    def is_channels_last(self) -> bool:
+        """True where cuDNN is handed channels side by side: images, either operand of which lies so."""
+        return self.weight.dim() >= _IMAGE_DIM and (has_channels_last(self.x) or has_channels_last(self.weight))
+
+    @property
+    def window(self) -> int:
+        """Positions of a filter."""
+        return int(self.weight.shape[2:].numel())
+
+    @property
+    def channels(self) -> int:
+        """Channels of the input."""
+        return int(self.x.shape[1 - self.weight.dim()])
+
+    @property
+    def filters(self) -> int:
+        """Channels of the output."""
+        return int(self.out.shape[1 - self.weight.dim()])
+
+    @property
+    def images(self) -> int:
+        """Images of a batch."""
+        return int(self.x.shape[0]) if self.x.dim() == self.weight.dim() else 1
+
+    def positions(self, tensor: Any) -> int:
+        """Return the positions of an image of the input or output."""
+        return math.prod(map(int, tensor.shape[2 - self.weight.dim() :]))
+
+    @property
+    def is_few(self) -> bool:
+        """True for a first layer, whose channels are less than a load."""
+        is_plain = self.window == 1 or self.is_transposed or self.groups > 1
+        return not is_plain and self.channels * self.x.element_size() < _LOAD_BYTES
+
+
+def convolution_kernel(of: Convolution, dtype: DType, *, is_last: bool) -> ConvolutionKernel | None:
+    """Return the kernel of a convolution in some type; None: it is a plain GEMM."""
+    groups, window = of.groups, of.window
+    channels, filters = of.channels // groups, of.filters // groups
+    if groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}:
+        return None
+    if of.is_transposed:  # each output is a sum over as many positions of the window as hit an input
+        window = -(-window // math.prod(of.stride))
+    kernel = ConvolutionKernel(
+        "tensor", dtype, groups, of.images * of.positions(of.out), filters, window, channels,
+        of.stride[-1] * of.x.element_size(),
+    )  # fmt: skip
+    if groups > 1 and channels == 1:
+        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last))
+    if dtype is DType.FP32:
+        is_shifted = set(of.stride) | set(of.dilation) <= {1} and window >= _MIN_FFT_WINDOW and groups == 1
+        side = max(of.x.shape[2:]) + max(of.weight.shape[2:]) - 1 if is_shifted else 0
+        engine = "cuda_cores" if of.is_few and is_last else "fp32"
+        return kernel._replace(engine=engine, images=of.images, side=int(side))
+    if of.is_few:
+        return kernel._replace(engine=_first_layer_engine(of, kernel, is_last=is_last))
+    if of.is_transposed and groups > 1 and channels * of.x.element_size() % _LOAD_BYTES:
+        return kernel._replace(engine="direct", window=of.window)
+    is_narrow = of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_WIDE_FILTERS)
+    if is_narrow:
+        kernel = kernel._replace(tile_columns=_NARROW_COLUMNS)
+    if groups > 1 and channels <= _BUNDLE // 2:
+        width = 1 << (max(channels, filters, _LOAD_BYTES // of.x.element_size()) - 1).bit_length()
+        bundles = -(-groups * width // _BUNDLE)
+        return kernel._replace(groups=bundles, columns=max(_BUNDLE, width), channels=_BUNDLE)
+    return kernel
+
+
+def _depthwise_engine(of: Convolution, *, is_last: bool) -> str:
+    """Say which kernel runs; with channels first torch hands fp16 alone to cuDNN (`use_cudnn_depthwise`)."""
+    sides, is_same = set(of.weight.shape[2:]), of.filters == of.groups
+    if is_last:
+        return "channels" if max(sides) < _LARGE_SIDE and is_same else "direct"
+    is_of_cudnn = str(of.x.dtype) == "torch.float16" and of.channels >= _MIN_TILED_CHANNELS
+    if not is_of_cudnn or not is_same or set(of.dilation) | set(of.stride) != {1}:
+        return "planes"
+    is_square = len(sides) == 1 and sides <= set(_TILED_SIDES) and of.x.shape[-1] >= _MIN_TILED_WIDTH
+    return "tiled_planes" if of.weight.dim() < _IMAGE_DIM or (of.weight.dim() == _IMAGE_DIM and is_square) else "planes"
+
+
+def _first_layer_engine(of: Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> str:
+    K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
+    if is_last:
+        is_narrow = of.filters * item_bytes % _LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST
+        if kernel.dtype is DType.FP16:
+            return "few"
+        if is_narrow:
+            return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
+        return "cuda_cores" if _MAX_CORE_K_LAST < K <= _MAX_CORE_K and kernel.rows > 2 * _MAX_CORE_M else "few"
+    is_half_a_load = of.channels * item_bytes * 2 == _LOAD_BYTES and K > _MAX_CORE_K_LAST
+    is_small = kernel.rows <= _MAX_CORE_M and of.filters <= _MAX_CORE_N
+    is_volume = of.weight.dim() > _IMAGE_DIM
+    return "cuda_cores" if is_small or is_volume or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
+
+
+def eager_convolution(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
+    """Return the kernels of eager mode: copies, changes of layout around the convolution, and the bias."""
+    is_last = of.is_channels_last
+    before = [copy for tensor in (of.x, of.weight) for copy in copied_work(tensor, is_last=is_last)]
+    after = [] if of.bias is None else [bias_work(of.out.numel(), bytes_of(of.out), is_last=is_last)]
+    kernel = convolution_kernel(of, work.problem.input_dtype, is_last=is_last)
+    if kernel is None:
+        return *before, *_plain(of, work, is_last=is_last), *after
+    work = replace(work, kernel=kernel)
+    if kernel.engine == "planes":  # torch's, which adds the bias itself
+        return *before, work
+    if kernel.engine == "fp32":
+        return *before, *_in_other_layout(of, work, change=is_last), *after
+    if kernel.engine not in ("tensor", "few"):
+        return *before, work, *after
+    if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2:  # one group after the other
+        half = replace(work, kernel=kernel._replace(groups=1))
+        return *before, *_in_other_layout(of, half, change=not is_last), half, *after
+    if not is_last:
+        return *before, *_in_other_layout(of, work, change=True), *after
+    return *before, *_filled(of, work), *after
+
+
+def _plain(of: Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
+    """Return a window of one: a GEMM, with channels first one for each image, unless that is large and unaligned."""
+    positions = of.positions(of.out)
+    if is_last or positions == 1:
+        return (replace(work, padded=None),)
+    problem = work.problem
+    if positions * of.x.element_size() % _LOAD_BYTES and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
+        return _in_other_layout(of, work, change=True)
+    problem = replace(problem, G=of.images, M=problem.N, N=positions)  # filters times channels of each, as they lie
+    return (replace(work, problem=problem, padded=None),)
+
+
+def _filled_size(size: int, tensor: Any) -> int:
+    unit = _LOAD_BYTES // tensor.element_size()
+    return int(-(-size // unit) * unit)
+
+
+def _in_other_layout(of: Convolution, work: ConvolutionWork, *, change: bool) -> tuple[Work, ...]:
+    """Return a convolution between kernels that change the layout of operands and result, if they do."""
+    if not change:
+        return (work,)
+    is_filled = work.kernel is None or work.kernel.engine != "fp32"
+    channels, filters = of.channels, of.filters
+    x_bytes, w_bytes, out_bytes = map(bytes_of, (of.x, of.weight, of.out))
+    factor = _filled_size(channels, of.x) / channels if is_filled else 1.0
+    before: list[MemoryWork] = []
+    if of.positions(of.x) > 1:
+        before.append(layout_work(of.images, channels, of.positions(of.x), x_bytes, int(x_bytes * factor)))
+    if is_filled and (filters // of.groups * of.weight.element_size()) % _LOAD_BYTES:
+        before.append(MemoryWork("cudnn_transform", w_bytes, w_bytes, 1, 1))
+    elif of.window > 1:
+        rows, columns = map(int, of.weight.shape[:2])
+        before.append(layout_work(rows, columns, of.window, w_bytes, int(w_bytes * factor)))
+    after = [layout_work(of.images, filters, of.positions(of.out), out_bytes, out_bytes)]
+    return *before, work, *after[: of.positions(of.out)]
+
+
+def _filled(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
+    """Return a convolution with channels last between kernels that fill up channels, and take filters out again."""
+    channels, filters = (size // of.groups for size in (of.channels, of.filters))
+    more, more_filters = _filled_size(channels, of.x) / channels, _filled_size(filters, of.out) / filters
+    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and of.window <= _MAX_GATHERED_WINDOW
+    if is_gathered or more == more_filters == 1:
+        return (work,)
+    before: list[MemoryWork] = []
+    for tensor, factor in ((of.x, more), (of.weight, more * more_filters)):
+        if factor > 1:  # zeros, then what there is
+            before += [
+                vector_work(0, int(bytes_of(tensor) * factor)),
+                pad_work(bytes_of(tensor), tensor.numel() * factor),
+            ]
+    after = [pad_work(bytes_of(of.out), of.out.numel() * more_filters)] if more_filters > 1 else []
+    return *before, work, *after
