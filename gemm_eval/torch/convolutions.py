@@ -161,15 +161,16 @@ def eager_convolution(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...
     if kernel.engine == "planes":  # torch's, which adds the bias itself
         return *before, work
     if kernel.engine == "fp32":
-        return *before, *_in_other_layout(of, work, change=is_last), *after
+        return *before, *(_in_other_layout(of, work, is_filled=False) if is_last else (work,)), *after
     if kernel.engine not in ("tensor", "few"):
         return *before, work, *after
-    if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2:  # one group after the other
-        half = replace(work, kernel=kernel._replace(groups=1))
-        return *before, *_in_other_layout(of, half, change=not is_last), half, *after
-    if not is_last:
-        return *before, *_in_other_layout(of, work, change=True), *after
-    return *before, *_filled(of, work), *after
+    if is_last:
+        return *before, *_filled(of, work), *after
+    parts = 2 if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2 else 1
+    if parts > 1:  # one group after the other
+        half = {"read_bytes": work.read_bytes // parts, "write_bytes": work.write_bytes // parts}
+        work = replace(work, kernel=kernel._replace(groups=1), **half)
+    return *before, *_in_other_layout(of, work, parts=parts) * parts, *after
 
 
 def _plain(of: Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
@@ -179,7 +180,7 @@ def _plain(of: Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Wo
         return (replace(work, padded=None),)
     problem = work.problem
     if positions * of.x.element_size() % _LOAD_BYTES and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
-        return _in_other_layout(of, work, change=True)
+        return _in_other_layout(of, work)
     problem = replace(problem, G=of.images, M=problem.N, N=positions)  # filters times channels of each, as they lie
     return (replace(work, problem=problem, padded=None),)
 
@@ -189,39 +190,41 @@ def _filled_size(size: int, tensor: Any) -> int:
     return int(-(-size // unit) * unit)
 
 
-def _in_other_layout(of: Convolution, work: ConvolutionWork, *, change: bool) -> tuple[Work, ...]:
-    """Return a convolution between kernels that change the layout of operands and result, if they do."""
-    if not change:
-        return (work,)
-    is_filled = work.kernel is None or work.kernel.engine != "fp32"
-    channels, filters = of.channels, of.filters
-    x_bytes, w_bytes, out_bytes = map(bytes_of, (of.x, of.weight, of.out))
+def _in_other_layout(
+    of: Convolution, work: ConvolutionWork, *, is_filled: bool = True, parts: int = 1
+) -> tuple[Work, ...]:  # fmt: skip
+    """Return one of some parts of a convolution between kernels that change the layout of operands and result."""
+    channels, filters = of.channels // parts, of.filters // parts
+    x_bytes, w_bytes, out_bytes = (bytes_of(tensor) // parts for tensor in (of.x, of.weight, of.out))
     factor = _filled_size(channels, of.x) / channels if is_filled else 1.0
     before: list[MemoryWork] = []
-    if of.positions(of.x) > 1:
-        before.append(layout_work(of.images, channels, of.positions(of.x), x_bytes, int(x_bytes * factor)))
-    if is_filled and (filters // of.groups * of.weight.element_size()) % _LOAD_BYTES:
-        before.append(MemoryWork("cudnn_transform", w_bytes, w_bytes, 1, 1))
-    elif of.window > 1:
-        rows, columns = map(int, of.weight.shape[:2])
-        before.append(layout_work(rows, columns, of.window, w_bytes, int(w_bytes * factor)))
-    after = [layout_work(of.images, filters, of.positions(of.out), out_bytes, out_bytes)]
-    return *before, work, *after[: of.positions(of.out)]
+    for rows, columns, positions, size in (
+        (of.images, channels, of.positions(of.x), x_bytes),
+        (int(of.weight.shape[0]) // parts, int(of.weight.shape[1]), of.window, w_bytes),
+    ):
+        if positions > 1:
+            before += [vector_work(0, int(size * factor), "memset")] * (factor > 1)
+            before.append(layout_work(rows, columns, positions, size, int(size * factor)))
+    if is_filled and of.window > 1 and (of.filters // of.groups * of.weight.element_size()) % _LOAD_BYTES:
+        before[-1] = MemoryWork("cudnn_transform", w_bytes, w_bytes, 1, 1)
+    positions = of.positions(of.out)
+    after = [layout_work(of.images, filters, positions, out_bytes, out_bytes)] if positions > 1 else []
+    return *before, work, *after
 
 
 def _filled(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
     """Return a convolution with channels last between kernels that fill up channels, and take filters out again."""
-    channels, filters = (size // of.groups for size in (of.channels, of.filters))
-    more, more_filters = _filled_size(channels, of.x) / channels, _filled_size(filters, of.out) / filters
+    more, more_filters = (
+        _filled_size(size // of.groups, of.x) / (size // of.groups) for size in (of.channels, of.filters)
+    )
     is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and of.window <= _MAX_GATHERED_WINDOW
     if is_gathered or more == more_filters == 1:
         return (work,)
     before: list[MemoryWork] = []
     for tensor, factor in ((of.x, more), (of.weight, more * more_filters)):
-        if factor > 1:  # zeros, then what there is
-            before += [
-                vector_work(0, int(bytes_of(tensor) * factor)),
-                pad_work(bytes_of(tensor), tensor.numel() * factor),
-            ]
+        if factor > 1:
+            num_bytes = bytes_of(tensor)
+            before.append(vector_work(0, int(num_bytes * factor), "memset"))
+            before.append(pad_work(num_bytes, tensor.numel() * factor))
     after = [pad_work(bytes_of(of.out), of.out.numel() * more_filters)] if more_filters > 1 else []
     return *before, work, *after

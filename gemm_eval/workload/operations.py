@@ -370,6 +370,7 @@ _KERNELS = {
     "inductor_rows": _of_torch(0.6, 0, 32, (0, 0.17)),  # a norm, a softmax, sums of rows that a CTA holds
     "inductor_long_rows": _of_torch(2, 0, 32, (0, 0.28)),  # rows that it reads in pieces, twice if it writes them
     "inductor_long_softmax": _of_torch(2, 0, 32, (0, 0.42)),
+    "memset": _of_torch(0, 0.4, 128),
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
     "cudnn_layout_far": _of_torch(0.42, 0.78, 256),  # likewise, of more than L2 holds
     "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out

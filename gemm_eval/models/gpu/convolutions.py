@@ -75,7 +75,7 @@ _FP32_K_CYCLES, _FP32_TILE_CYCLES = 69.0, 1000.0
 """Of a tile of FMA on CUDA cores, for each place and channel, of which it takes four at once, and for its result."""
 _FFT_SIDES = (16, 32, 64)
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
-_FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 60.0, 6.4
+_FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4
 """Of an SM: of the products, and of frequencies that are written and read; of the largest side twice."""
 
 _DIRECT_OUTPUTS, _DIRECT_CYCLES = 1024, 0.26
