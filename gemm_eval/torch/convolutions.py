@@ -41,7 +41,7 @@ _MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
 """Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
 
 
-class Convolution(NamedTuple):
+class _Convolution(NamedTuple):
     """Arguments of torch's `convolution`, and its result."""
 
     x: Any
@@ -60,22 +60,18 @@ class Convolution(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Positions of a filter."""
         return int(self.weight.shape[2:].numel())
 
     @property
     def channels(self) -> int:
-        """Channels of the input."""
         return int(self.x.shape[1 - self.weight.dim()])
 
     @property
     def filters(self) -> int:
-        """Channels of the output."""
         return int(self.out.shape[1 - self.weight.dim()])
 
     @property
     def images(self) -> int:
-        """Images of a batch."""
         return int(self.x.shape[0]) if self.x.dim() == self.weight.dim() else 1
 
     def positions(self, tensor: Any) -> int:
@@ -89,12 +85,10 @@ class Convolution(NamedTuple):
         return not is_plain and self.channels * self.x.element_size() < _LOAD_BYTES
 
 
-def convolution_kernel(of: Convolution, dtype: DType, *, is_last: bool) -> ConvolutionKernel | None:
+def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionKernel | None:
     """Return the kernel of a convolution in some type; None: it is a plain GEMM."""
     groups, window = of.groups, of.window
     channels, filters = of.channels // groups, of.filters // groups
-    if groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}:
-        return None
     if of.is_transposed:  # each output is a sum over as many positions of the window as hit an input
         window = -(-window // math.prod(of.stride))
     kernel = ConvolutionKernel(
@@ -103,6 +97,12 @@ def convolution_kernel(of: Convolution, dtype: DType, *, is_last: bool) -> Convo
     )  # fmt: skip
     if groups > 1 and channels == 1:
         return kernel._replace(engine=_depthwise_engine(of, is_last=is_last))
+    is_unaligned = channels * of.x.element_size() % _LOAD_BYTES and dtype is not DType.FP32
+    is_small = kernel.rows <= _MAX_CORE_M and filters <= _MAX_CORE_N and of.positions(of.out) > 1
+    if is_unaligned and is_small and not is_last and not of.is_transposed:
+        return kernel._replace(engine="cuda_cores")
+    if groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}:
+        return None
     if dtype is DType.FP32:
         is_shifted = set(of.stride) | set(of.dilation) <= {1} and window >= _MIN_FFT_WINDOW and groups == 1
         side = max(of.x.shape[2:]) + max(of.weight.shape[2:]) - 1 if is_shifted else 0
@@ -122,7 +122,7 @@ def convolution_kernel(of: Convolution, dtype: DType, *, is_last: bool) -> Convo
     return kernel
 
 
-def _depthwise_engine(of: Convolution, *, is_last: bool) -> str:
+def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
     """Say which kernel runs; with channels first torch hands fp16 alone to cuDNN (`use_cudnn_depthwise`)."""
     sides, is_same = set(of.weight.shape[2:]), of.filters == of.groups
     if is_last:
@@ -134,7 +134,7 @@ def _depthwise_engine(of: Convolution, *, is_last: bool) -> str:
     return "tiled_planes" if of.weight.dim() < _IMAGE_DIM or (of.weight.dim() == _IMAGE_DIM and is_square) else "planes"
 
 
-def _first_layer_engine(of: Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> str:
+def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> str:
     K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
     if is_last:
         is_narrow = of.filters * item_bytes % _LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST
@@ -144,17 +144,29 @@ def _first_layer_engine(of: Convolution, kernel: ConvolutionKernel, *, is_last: 
             return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
         return "cuda_cores" if _MAX_CORE_K_LAST < K <= _MAX_CORE_K and kernel.rows > 2 * _MAX_CORE_M else "few"
     is_half_a_load = of.channels * item_bytes * 2 == _LOAD_BYTES and K > _MAX_CORE_K_LAST
-    is_small = kernel.rows <= _MAX_CORE_M and of.filters <= _MAX_CORE_N
     is_volume = of.weight.dim() > _IMAGE_DIM
-    return "cuda_cores" if is_small or is_volume or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
+    return "cuda_cores" if is_volume or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
 
 
-def eager_convolution(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
-    """Return the kernels of eager mode: copies, changes of layout around the convolution, and the bias."""
+def convolution_kernels(
+    work: ConvolutionWork, x: Any, weight: Any, bias: Any, stride: Sequence[int], dilation: Sequence[int],
+    is_transposed: bool, groups: int, out: Any,
+) -> tuple[ConvolutionWork, tuple[Work, ...]]:  # fmt: skip
+    """Return a convolution with its kernel for channels last, and all kernels of eager mode.
+
+    Arguments are those of torch's `convolution`, and its result.
+    """
+    of = _Convolution(x, weight, bias, stride, dilation, is_transposed, groups, out)
+    kernel = _kernel_of(of, work.problem.input_dtype, is_last=True)
+    return replace(work, kernel=kernel), _eager_convolution(of, work)
+
+
+def _eager_convolution(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
+    """Return copies, changes of layout around the convolution, and the bias."""
     is_last = of.is_channels_last
     before = [copy for tensor in (of.x, of.weight) for copy in copied_work(tensor, is_last=is_last)]
     after = [] if of.bias is None else [bias_work(of.out.numel(), bytes_of(of.out), is_last=is_last)]
-    kernel = convolution_kernel(of, work.problem.input_dtype, is_last=is_last)
+    kernel = _kernel_of(of, work.problem.input_dtype, is_last=is_last)
     if kernel is None:
         return *before, *_plain(of, work, is_last=is_last), *after
     work = replace(work, kernel=kernel)
@@ -168,12 +180,12 @@ def eager_convolution(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...
         return *before, *_filled(of, work), *after
     parts = 2 if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2 else 1
     if parts > 1:  # one group after the other
-        half = {"read_bytes": work.read_bytes // parts, "write_bytes": work.write_bytes // parts}
-        work = replace(work, kernel=kernel._replace(groups=1), **half)
+        read_bytes, write_bytes = work.read_bytes // parts, work.write_bytes // parts
+        work = replace(work, kernel=kernel._replace(groups=1), read_bytes=read_bytes, write_bytes=write_bytes)
     return *before, *_in_other_layout(of, work, parts=parts) * parts, *after
 
 
-def _plain(of: Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
+def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
     """Return a window of one: a GEMM, with channels first one for each image, unless that is large and unaligned."""
     positions = of.positions(of.out)
     if is_last or positions == 1:
@@ -191,7 +203,7 @@ def _filled_size(size: int, tensor: Any) -> int:
 
 
 def _in_other_layout(
-    of: Convolution, work: ConvolutionWork, *, is_filled: bool = True, parts: int = 1
+    of: _Convolution, work: ConvolutionWork, *, is_filled: bool = True, parts: int = 1
 ) -> tuple[Work, ...]:  # fmt: skip
     """Return one of some parts of a convolution between kernels that change the layout of operands and result."""
     channels, filters = of.channels // parts, of.filters // parts
@@ -205,14 +217,16 @@ def _in_other_layout(
         if positions > 1:
             before += [vector_work(0, int(size * factor), "memset")] * (factor > 1)
             before.append(layout_work(rows, columns, positions, size, int(size * factor)))
-    if is_filled and of.window > 1 and (of.filters // of.groups * of.weight.element_size()) % _LOAD_BYTES:
+    unit, in_group, of_group = _LOAD_BYTES // of.x.element_size(), of.channels // of.groups, of.filters // of.groups
+    is_bundled = of.groups > parts and in_group & (in_group - 1)
+    if is_filled and of.window > 1 and (of_group % unit or is_bundled):
         before[-1] = MemoryWork("cudnn_transform", w_bytes, w_bytes, 1, 1)
     positions = of.positions(of.out)
     after = [layout_work(of.images, filters, positions, out_bytes, out_bytes)] if positions > 1 else []
     return *before, work, *after
 
 
-def _filled(of: Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
+def _filled(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
     """Return a convolution with channels last between kernels that fill up channels, and take filters out again."""
     more, more_filters = (
         _filled_size(size // of.groups, of.x) / (size // of.groups) for size in (of.channels, of.filters)

@@ -378,9 +378,9 @@ def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]
         step *= int(tensor.shape[dim])
     else:
         return ()
-    is_scattered = _steps_to_neighbour(tensor, order) > _FAR
+    steps = _steps_to_neighbour(tensor, order)
     kernel = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
-    kernel = "torch_scattered" if is_scattered else kernel
+    kernel = "torch_scattered" if steps > 2 * _FAR else "torch_apart" if steps > _FAR // 4 else kernel
     return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
 
 

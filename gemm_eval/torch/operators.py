@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.torch.convolutions import Convolution, convolution_kernel, eager_convolution
+from gemm_eval.torch.convolutions import convolution_kernels
 from gemm_eval.torch.eager_mode import bias_of_mask_works, bytes_of, has_channels_last
 from gemm_eval.torch.graph import (
     DEALT,
@@ -216,18 +215,17 @@ def _implicit_works(
 def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Works | None, Works]:
     """Return what a convolution or its gradients are, and what eager mode runs; None: it is neither."""
     if name in _CONVOLUTIONS:
-        x, weight = args[:2]
+        x, weight, bias, stride, _, dilation, is_transposed, _, groups = args[:9]
         if name == "cudnn_convolution":
-            call = Convolution(x, weight, None, args[3], args[4], False, int(args[6]), out)
-        else:
-            call = Convolution(x, weight, args[2], args[3], args[5], bool(args[6]), int(args[8]), out)
-        sizes = _conv_sizes(x, weight, out.shape, call.groups, call.is_transposed)
+            bias, is_transposed, dilation, groups = None, False, args[4], args[5]
+        sizes = _conv_sizes(x, weight, out.shape, int(groups), bool(is_transposed))
         works = _implicit_works(sizes, (x, weight), bytes_of(out), weight, x.dtype, is_tf32)
         if len(works) != 1 or not isinstance(works[0], ConvolutionWork):
             return works, ()
-        work = works[0]
-        kernel = convolution_kernel(call, work.problem.input_dtype, is_last=True)
-        return (replace(work, kernel=kernel),), eager_convolution(call, work)
+        work, eager = convolution_kernels(
+            works[0], x, weight, bias, stride, dilation, bool(is_transposed), int(groups), out
+        )  # fmt: skip
+        return (work,), eager
     if name != "convolution_backward":
         return None, ()
     grad, x, weight, wanted = args[0], args[1], args[2], args[10]

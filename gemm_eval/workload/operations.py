@@ -319,6 +319,7 @@ _KERNELS = {
     "torch_cast": _of_torch(2, 1.2, 256),  # four elements a thread, one by one, as types differ
     "torch_offsets": _of_torch(1.4, 1, 256),  # likewise, with divisions to find each: broadcasts and strides
     "torch_offsets_wide": _of_torch(0.6, 0.6, 512),  # of 4 bytes: two elements a thread
+    "torch_apart": _of_torch(1.8, 1.8, 256),  # likewise, neighbours some lines apart in memory
     "torch_scattered": _of_torch(1.8, 2.7, 256),  # likewise, neighbours far apart in memory
     "torch_roll": _of_torch(0.8, 0.43, 1024),
     "torch_cat": _of_torch(2.8, 1.8, 256),  # of tensors with gaps

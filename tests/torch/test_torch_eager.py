@@ -131,9 +131,9 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "window, channels last": (lambda: functional.conv2d(LAST, FILTERS_LAST, tensor(64)),
         ["ConvolutionWork", "torch_bias_last"]),
     "one operand has channels last": (lambda: functional.conv2d(IMAGE, FILTERS_LAST),
-        ["torch_scattered", "ConvolutionWork"]),
+        ["torch_apart", "ConvolutionWork"]),
     "pointwise filters have channels last": (lambda: functional.conv2d(IMAGE, POINTWISE_LAST),
-        ["torch_scattered", "ConvolutionWork"]),
+        ["torch_apart", "ConvolutionWork"]),
     "filters that fill no load": (lambda: functional.conv2d(IMAGE, tensor(60, 96, 3, 3)),
         [LAYOUT, "cudnn_transform", "ConvolutionWork", LAYOUT]),
     "two groups, one after the other": (lambda: functional.conv2d(IMAGE, tensor(96, 48, 3, 3), groups=2),
@@ -153,6 +153,8 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["memset", LAYOUT, "memset", LAYOUT, "ConvolutionWork", LAYOUT]),
     "first layer, channels last": (lambda: functional.conv2d(FEW_LAST, tensor(64, 3, 7, 7)),
         ["torch_offsets", *FILLED, *FILLED, "ConvolutionWork"]),
+    "few channels that fill no load": (lambda: functional.conv2d(tensor(8, 26, 16, 16), tensor(64, 26, 3, 3)),
+        ["ConvolutionWork"]),
     "small first layer": (lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 4, 4)), ["ConvolutionWork"]),
 }  # fmt: skip
 
@@ -196,7 +198,7 @@ def test_channels_stay_where_they_are(layout: str) -> None:
     module = torch.nn.Sequential(LayersOfConvNext(), LayersOfConvNext()).to(BF16)
     found = predict_module(module, IMAGE if layout == "first" else LAST, "h200-sxm", fusion="eager")
     whats = [getattr(one._work, "what", "convolution") for one in found.operations]
-    first = ["convolution", "torch_scattered", "torch_layer_norm"]  # a norm of channels that lie apart copies them
+    first = ["convolution", "torch_apart", "torch_layer_norm"]  # a norm of channels that lie apart copies them
     side_by_side = ["convolution", "torch_bias_last", "torch_layer_norm"]  # its bias is added by itself
     assert whats == (first if layout == "first" else side_by_side) + side_by_side
     assert [one._work.kernel.engine for one in found.operations if one.kind == "convolution"] == [

@@ -59,7 +59,7 @@ _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 _FEW_ALONE_CYCLES, _FEW_ALONE_FRAC = 570.0, 2 / 3
 """Likewise, where tiles are at most this share of the SMs: 0.55 of them were timed so, and 0.82 were not."""
 
-_FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES = 32, 1300.0, 145.0
+_FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES = 32, 1000.0, 125.0
 """Of fp16 and windows up to this one, whose kernels gather 16 channels at once; likewise."""
 _FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
 """A window of its own of fp16; of an SM, for each position of few filters."""
