@@ -24,7 +24,6 @@ _FAR = 64  # elements read before the neighbour in memory of the first: lines do
 _LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
 _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
-_TILE = 32
 _COPY_PIECE = 512  # bytes
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
@@ -90,31 +89,15 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     return (of.blocks(of.name),)
 
 
-def bias_work(num_elements: int, num_bytes: int, *, is_last: bool) -> MemoryWork:
-    """Return the kernel that adds a bias to the result of a convolution, with channels first or last, in place."""
-    if num_bytes > num_elements * 2:
-        return blocks("torch_offsets_wide", num_bytes, num_bytes, num_elements)
-    far = "_far" if 2 * num_bytes > _NEAR_BYTES else ""
-    return blocks(f"torch_bias{'_last' if is_last else ''}{far}", num_bytes, num_bytes, num_elements)
-
-
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
     constant = vector_work(0, item_bytes)
     return constant, constant, blocks("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
-def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
-    in_tiles = (-(-size // _TILE) * _TILE for size in (channels, positions))
-    far = "_far" if read_bytes + write_bytes > _NEAR_BYTES else ""
-    return blocks(f"cudnn_layout{far}", read_bytes, write_bytes, images * math.prod(in_tiles))
-
-
-def pad_work(num_bytes: int, num_elements: float) -> MemoryWork:
-    """Return cuDNN's kernel that fills up channels or takes them out; elements are those with the ones filled up."""
-    far = "_far" if 2 * num_bytes > _NEAR_BYTES else ""
-    return blocks(f"cudnn_pad{far}", num_bytes, num_bytes, int(num_elements))
+def near_or_far(what: str, num_bytes: int) -> str:
+    """Return the name of a kernel that has another one, with `_far`, for more bytes than L2 of Hopper holds."""
+    return f"{what}_far" if num_bytes > _NEAR_BYTES else what
 
 
 def has_channels_last(tensor: Any) -> bool:

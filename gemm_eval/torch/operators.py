@@ -218,13 +218,11 @@ def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) 
         x, weight, bias, stride, _, dilation, is_transposed, _, groups = args[:9]
         if name == "cudnn_convolution":
             bias, is_transposed, dilation, groups = None, False, args[4], args[5]
-        sizes = _conv_sizes(x, weight, out.shape, int(groups), bool(is_transposed))
+        sizes = _conv_sizes(x, weight, out.shape, groups, is_transposed)
         works = _implicit_works(sizes, (x, weight), bytes_of(out), weight, x.dtype, is_tf32)
         if len(works) != 1 or not isinstance(works[0], ConvolutionWork):
             return works, ()
-        work, eager = convolution_kernels(
-            works[0], x, weight, bias, stride, dilation, bool(is_transposed), int(groups), out
-        )  # fmt: skip
+        work, eager = convolution_kernels(works[0], x, weight, bias, stride, dilation, is_transposed, groups, out)
         return (work,), eager
     if name != "convolution_backward":
         return None, ()

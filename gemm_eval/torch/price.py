@@ -123,11 +123,11 @@ class ModulePrices(Prices):
         num_bytes, problem, gpu = work.read_bytes + work.write_bytes, work.problem, self._gpu
         words = f"{'depthwise ' * work.is_depthwise}convolution as {problem}"
         kernel = work.kernel
-        is_known = kernel is not None and gpu is not None and kernel.dtype in gpu.tensor_flop_per_cycle
-        if kernel is not None and gpu is not None and (kernel.engine not in ("tensor", "few") or is_known):
+        is_tensor = kernel is not None and kernel.engine in ("tensor", "few")
+        if kernel is not None and gpu is not None and (not is_tensor or kernel.dtype in gpu.tensor_flop_per_cycle):
             latency_us = convolution_us(gpu, kernel)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
-            bound = "dram" if bytes_us > latency_us else "compute" if is_known else "cuda cores"
+            bound = "dram" if bytes_us > latency_us else "compute" if is_tensor else "cuda cores"
             latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
             return Price(latency_us, bound, "analytic", detail=words, num_bytes=num_bytes)
         if work.is_depthwise:

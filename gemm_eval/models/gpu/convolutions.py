@@ -14,17 +14,10 @@ from gemm_eval.units import FLOP_PER_MAC, cycles_per_us
 class ConvolutionKernel(NamedTuple):
     """A convolution forward as the implicit GEMM that a kernel goes over.
 
-    Attributes:
-        engine: one of `ENGINES`.
-        dtype: type of the operands.
-        groups: groups that the kernel goes over one by one.
-        rows: positions of the output in all images.
-        columns: filters of a group.
-        window: positions of a filter.
-        channels: of a group.
-        step_bytes: between the first elements of neighbouring windows, in a row of an image.
-        tile_columns: most columns of a tile on tensor cores.
-        images, side: of an FFT, how many images and what side of a square holds one with its margin; 0: no FFT.
+    `engine` is one of `ENGINES`; it goes over `groups` one by one, with `rows` positions of the output in all images,
+    `columns` filters and `channels` of a group, and `window` positions of a filter. `step_bytes` lie between
+    neighbouring windows of an image, `tile_columns` are the most of a tile on tensor cores. An FFT takes `images`
+    whose larger `side`, with its margin, is so long; 0: there is none.
     """
 
     engine: str
@@ -38,11 +31,6 @@ class ConvolutionKernel(NamedTuple):
     tile_columns: int = 256
     images: int = 0
     side: int = 0
-
-    @property
-    def num_outputs(self) -> int:
-        """Elements of the result."""
-        return self.groups * self.rows * self.columns
 
 
 _TILES = ((256, 128), (256, 64), (256, 32), (128, 128), (128, 64), (128, 32), (64, 192), (64, 128), (64, 64))
@@ -85,7 +73,7 @@ _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.6, 0.15
 _LAST_TAP_CYCLES, _TILED_CYCLES = 0.046, 0.8
 """Of an SM, for each output of a depthwise convolution and each place of its window."""
-_LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 470.0, 200.0
+_LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200.0
 """Before the first output, and of a thread alone for each place of the window."""
 
 
@@ -148,29 +136,26 @@ def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 def _direct(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the cycles of threads that each take some outputs and keep no operand for others."""
-    waves = math.ceil(of.num_outputs / (_DIRECT_OUTPUTS * arch.num_sms))
+    waves = math.ceil(of.groups * of.rows * of.columns / (_DIRECT_OUTPUTS * arch.num_sms))
     return waves * _DIRECT_OUTPUTS * of.window * of.channels * _DIRECT_CYCLES
 
 
 def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
     is_built = of.window in _BUILT_WINDOWS
     once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (_GENERIC_CYCLES, _GENERIC_TAP_CYCLES)
-    busy = of.num_outputs * (once + of.window * tap) / arch.num_sms
+    busy = of.groups * of.rows * of.columns * (once + of.window * tap) / arch.num_sms
     return busy if is_built else max(busy, of.window * _FIRST_ALONE_CYCLES)
 
 
-def _tiled_planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    return of.num_outputs * _TILED_CYCLES / arch.num_sms
-
-
 def _channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    busy = of.num_outputs * of.window * _LAST_TAP_CYCLES / arch.num_sms
+    busy = of.groups * of.rows * of.columns * of.window * _LAST_TAP_CYCLES / arch.num_sms
     return _LAST_START_CYCLES + max(busy, of.window * _LAST_ALONE_CYCLES)
 
 
 ENGINES: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
     "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "fp32": _fp32, "direct": _direct,
-    "planes": _planes, "tiled_planes": _tiled_planes, "channels": _channels,
+    "planes": _planes, "channels": _channels,
+    "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
 }  # fmt: skip
 """Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
 GEMM (any order; channels first in fp32), or output by output; depthwise ones by planes (torch's; cuDNN's in shared
