@@ -20,7 +20,7 @@ from gemm_eval.transformer import MemoryWork
 _LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
 _MIN_LAID_OUT_MACS = 2.5e9
 """Of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no change of layout."""
-_IMAGE_DIM = 4
+_IMAGE_DIM, _LAYOUT_TILE = 4, 32
 _TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
 _LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
 _MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
@@ -29,7 +29,6 @@ _MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels
 _BUNDLE = 64  # channels of small groups that a tile takes together
 _MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
 """Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
-_LAYOUT_TILE = 32
 
 
 class _Convolution(NamedTuple):
@@ -137,9 +136,9 @@ def convolution_kernels(
     main = _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
     if bias is None or (kernel is not None and kernel.engine == "planes"):  # torch's kernel of these adds the bias
         return compiled, (*copies, *main)
-    num_bytes, what = bytes_of(out), near_or_far("torch_bias_last" if is_last else "torch_bias", 2 * bytes_of(out))
-    what = "torch_offsets_wide" if out.element_size() >= 4 else what
-    return compiled, (*copies, *main, blocks(what, num_bytes, num_bytes, out.numel()))
+    num_bytes, name = bytes_of(out), near_or_far("torch_bias_last" if is_last else "torch_bias", 2 * bytes_of(out))
+    name = "torch_offsets_wide" if out.element_size() >= 4 else name
+    return compiled, (*copies, *main, blocks(name, num_bytes, num_bytes, out.numel()))
 
 
 def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:

@@ -95,9 +95,9 @@ def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, 
     return constant, constant, blocks("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
-def near_or_far(what: str, num_bytes: int) -> str:
+def near_or_far(name: str, num_bytes: int) -> str:
     """Return the name of a kernel that has another one, with `_far`, for more bytes than L2 of Hopper holds."""
-    return f"{what}_far" if num_bytes > _NEAR_BYTES else what
+    return f"{name}_far" if num_bytes > _NEAR_BYTES else name
 
 
 def has_channels_last(tensor: Any) -> bool:
