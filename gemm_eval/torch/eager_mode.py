@@ -24,7 +24,6 @@ _FAR = 64  # elements read before the neighbour in memory of the first: lines do
 _LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
 _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
-_TILE = 32
 _COPY_PIECE = 512  # bytes
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
@@ -42,7 +41,7 @@ _MULTI_BLOCK = (
     (4000, 1 << 31, 400),
 )  # rows of `topk` more than, at most, and elements from which CTAs share a row
 _MAX_SORTED_IN_CTA = 4096
-_MIN_IMAGE_DIM = 4
+_IMAGE_DIMS = (4, 5)
 
 _GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
 _SHUFFLES = ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
@@ -90,28 +89,33 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     return (of.blocks(of.name),)
 
 
-def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
-    """Return the kernel that adds a bias to the result of a convolution."""
-    return blocks("torch_offsets", num_bytes, num_bytes, num_elements)
-
-
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
     constant = vector_work(0, item_bytes)
     return constant, constant, blocks("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
-def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
-    in_tiles = (-(-size // _TILE) * _TILE for size in (channels, positions))
-    return blocks("cudnn_layout", read_bytes, write_bytes, images * math.prod(in_tiles))
+def near_or_far(name: str, num_bytes: int) -> str:
+    """Return the name of a kernel that has another one, with `_far`, for more bytes than L2 of Hopper holds."""
+    return f"{name}_far" if num_bytes > _NEAR_BYTES else name
 
 
 def has_channels_last(tensor: Any) -> bool:
-    """Say whether the channels of images lie side by side; strides say so of a single one, too."""
-    if tensor.dim() < _MIN_IMAGE_DIM or tensor.stride(1) != 1:
+    """Say whether the channels of images lie side by side, as torch takes it (`is_channels_last_strides_2d`)."""
+    if tensor.dim() not in _IMAGE_DIMS:
         return False
-    return not tensor.is_contiguous() if tensor.shape[1] > 1 else bool(math.prod(tensor.shape[2:]) > 1)
+    least, first = 0, tensor.stride(1)
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        step, size = tensor.stride(dim), tensor.shape[dim]
+        if not size or step < least or (dim == 0 and step == first) or not first:
+            return False
+        least = step * size
+    return True
+
+
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of all elements of a tensor."""
+    return int(tensor.numel() * tensor.element_size())
 
 
 def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
@@ -253,13 +257,13 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
     sums, width = of.domain.rows or 0, of.domain.width
     rows, read, written = max(1, sums), of.read_bytes, of.write_bytes
     if of.name in _NORMS:
-        return (*_made_contiguous(of.inputs[0]), MemoryWork(_NORMS[of.name], read, written, rows, width))
+        return (*copied_work(of.inputs[0]), MemoryWork(_NORMS[of.name], read, written, rows, width))
     if of.name == "native_group_norm":
         few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
         return moments, vector_work(few, few), of.blocks("torch_offsets")
     if of.name in _SOFTMAXES and of.domain.is_inner:
-        softmax = (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
+        softmax = (*copied_work(of.inputs[0]), _softmax(rows, width, read, written))
         return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
@@ -347,14 +351,19 @@ def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: 
     return (MemoryWork(kernel, read, written, warps, _WARP * values),)
 
 
-def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
-    """Return the copy that a kernel of contiguous rows needs of another tensor."""
-    num_bytes = tensor.numel() * tensor.element_size()
-    if tensor.is_contiguous():
+def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]:
+    """Return the copy that a kernel of contiguous rows, or of channels last, needs of another tensor."""
+    num_bytes, dims = bytes_of(tensor), range(tensor.dim())
+    order, step = [1, *reversed(dims[2:]), 0] if is_last else list(reversed(dims)), 1
+    for dim in order:
+        if tensor.shape[dim] > 1 and tensor.stride(dim) != step:
+            break
+        step *= int(tensor.shape[dim])
+    else:
         return ()
-    is_scattered = _steps_to_neighbour(tensor, reversed(range(tensor.dim()))) > _FAR
+    steps = _steps_to_neighbour(tensor, order)
     kernel = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
-    kernel = "torch_scattered" if is_scattered else kernel
+    kernel = "torch_scattered" if steps > 2 * _FAR else "torch_apart" if steps > _FAR // 4 else kernel
     return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
 
 
@@ -453,7 +462,7 @@ def _chain(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: in
 def _scan(of: Operation) -> tuple[MemoryWork, ...]:
     """Return a sum of all before each element: a thread for each column, rows by CTAs, or one row by all."""
     x, dim = of.args[0], of.args[1] % max(1, of.args[0].dim()) if len(of.args) > 1 else 0
-    before = _made_contiguous(x)
+    before = copied_work(x)
     if x.dim() <= 1:
         return vector_work(0, 4), of.blocks("act")
     inner = math.prod(x.shape[dim + 1 :])
@@ -470,7 +479,7 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
     width = int(x.shape[dim]) if x.dim() else 1
     rows = x.numel() // max(1, width)
     num_bytes = x.numel() * x.element_size()
-    works = list(_made_contiguous(x))
+    works = list(copied_work(x))
     if any(rows > least and rows <= most and width >= long for least, most, long in _MULTI_BLOCK):
         ctas = rows * -(-width // (_GPU_THREADS // 256 * 16 if rows == 1 else 4096))
         digit = MemoryWork("torch_digits", num_bytes, 0, ctas, 256)

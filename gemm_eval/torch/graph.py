@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from gemm_eval.models.gpu import ConvolutionKernel
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import AttentionProblem, GemmProblem
@@ -38,8 +39,7 @@ class ConvolutionWork:
     `problem` has G groups, M positions of the output in all images, K window times channels and N filters. Bytes are
     those of input and filters, and of the output, each once: A is never stored. `is_depthwise`: each filter sees one
     channel, and no matrix unit is of use. `padded` is the GEMM that runs, with channels filled up to what tensor cores
-    load at once; None: `problem`. `window` places of the filter have a kernel of their own; 0: a plain GEMM runs.
-    `is_tiled`: a depthwise kernel that keeps planes in shared memory.
+    load at once; None: `problem`. `kernel` is what GPUs have for it; None: a plain GEMM runs.
     """
 
     problem: GemmProblem
@@ -47,9 +47,7 @@ class ConvolutionWork:
     write_bytes: int
     is_depthwise: bool = False
     padded: GemmProblem | None = None
-    window: int = 0
-    is_channels_first: bool = False
-    is_tiled: bool = False
+    kernel: ConvolutionKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)

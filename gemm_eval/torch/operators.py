@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.models.gpu import has_few_channels_on_cuda_cores
-from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, has_channels_last, layout_work, vector_work
+from gemm_eval.torch.convolutions import convolution_kernels
+from gemm_eval.torch.eager_mode import bias_of_mask_works, bytes_of, has_channels_last
 from gemm_eval.torch.graph import (
     DEALT,
     ConvolutionLayout,
@@ -26,6 +26,7 @@ from gemm_eval.transformer import AttentionWork, GemmWork
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_GROUPS, AttentionProblem, GemmProblem
 
+_MASK_DIMS = (2, 4)
 _BALANCED = "rows dealt evenly to the groups"
 Works = tuple[Work, ...]
 Sizes = tuple[int, int, int, int]
@@ -48,10 +49,6 @@ def type_of(tensor_dtype: Any, is_tf32: bool) -> DType | None:
     except InvalidProblemError:
         return None
     return DType.TF32 if result is DType.FP32 and is_tf32 else result
-
-
-def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 # ---- matrix products -----------------------------------------------------------------------------------------------
@@ -141,10 +138,10 @@ def _onto(bias: Any, b: Any, out: Any, works: Works) -> Works:
     """
     if bias.dim() == 1 and out.dim() == 2 and min(b.shape) > 1:
         return tuple(replace(work, has_bias=True) if isinstance(work, GemmWork) else work for work in works)
-    num_bytes = _bytes(out)
+    num_bytes = bytes_of(out)
     if bias.numel() == out.numel():
         return dealt(DEALT, num_bytes, num_bytes, num_bytes), *works
-    return blocks("torch_offsets", _bytes(bias), num_bytes, out.numel()), *works
+    return blocks("torch_offsets", bytes_of(bias), num_bytes, out.numel()), *works
 
 
 def _scales(a: Any, scale: Any, K: int) -> dict[str, Any]:
@@ -186,9 +183,6 @@ def _grouped_works(a: Any, b: Any, offsets: Sequence[Any], out: Any, is_tf32: bo
 # ---- convolutions --------------------------------------------------------------------------------------------------
 
 _LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
-_ALIGNED_BYTES = 8  # channels first and a window of one are a GEMM of each image, if its rows start on so many bytes
-_IMAGE_DIM = 4
-_TILED_WINDOWS, _MIN_TILED_CHANNELS, _MIN_TILED_SIDE = (9, 25), 32, 7
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution")
 
 
@@ -232,76 +226,31 @@ def _implicit_works(
     if (padded(K), padded(N)) != (K, N) and not is_depthwise:
         (filled,) = _dense_works((G, M, padded(K), padded(N)), dtype, dtype, is_tf32)
         runs = filled.problem if isinstance(filled, GemmWork) else None
-    return (ConvolutionWork(works[0].problem, sum(map(_bytes, reads)), write_bytes, is_depthwise, runs),)
+    return (ConvolutionWork(works[0].problem, sum(map(bytes_of, reads)), write_bytes, is_depthwise, runs),)
 
 
 def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Works | None, Works]:
     """Return what a convolution or its gradients are, and what eager mode runs; None: it is neither."""
     if name in _CONVOLUTIONS:
-        x, weight, stride = args[0], args[1], args[3]
-        is_cudnn = name == "cudnn_convolution"
-        transposed, groups = (False, args[6]) if is_cudnn else (bool(args[6]), int(args[8]))
-        sizes = _conv_sizes(x, weight, out.shape, groups, transposed)
-        works = _implicit_works(sizes, (x, weight), _bytes(out), weight, x.dtype, is_tf32)
+        x, weight, bias, stride, _, dilation, is_transposed, _, groups = args[:9]
+        if name == "cudnn_convolution":
+            bias, is_transposed, dilation, groups = None, False, args[4], args[5]
+        sizes = _conv_sizes(x, weight, out.shape, groups, is_transposed)
+        works = _implicit_works(sizes, (x, weight), bytes_of(out), weight, x.dtype, is_tf32)
         if len(works) != 1 or not isinstance(works[0], ConvolutionWork):
             return works, ()
-        work = works[0]
-        is_strided = transposed or any(step != 1 for step in stride)
-        if work.is_depthwise or (groups == 1 and (is_strided or weight.shape[2:].numel() > 1)):
-            work = replace(work, window=1 if transposed else weight.shape[2:].numel())
-        return (work,), _eager_convolution(work, x, weight, out, None if is_cudnn else args[2], is_tf32)
+        work, eager = convolution_kernels(works[0], x, weight, bias, stride, dilation, is_transposed, groups, out)
+        return (work,), eager
     if name != "convolution_backward":
         return None, ()
     grad, x, weight, wanted = args[0], args[1], args[2], args[10]
     G, M, K, N = _conv_sizes(x, weight, grad.shape, int(args[9]), bool(args[7]))
     result: Works = ()
     if wanted[0]:
-        result += _implicit_works((G, M, N, K), (grad, weight), _bytes(x), weight, x.dtype, is_tf32)
+        result += _implicit_works((G, M, N, K), (grad, weight), bytes_of(x), weight, x.dtype, is_tf32)
     if wanted[1]:
-        result += _implicit_works((G, K, M, N), (grad, x), _bytes(weight), weight, x.dtype, is_tf32)
+        result += _implicit_works((G, K, M, N), (grad, x), bytes_of(weight), weight, x.dtype, is_tf32)
     return result, ()
-
-
-def _eager_convolution(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> Works:
-    """Return the kernels of eager mode: changes of layout around that of channels side by side, and the bias."""
-    channels, filters = int(x.shape[-weight.dim() + 1]), int(out.shape[-weight.dim() + 1])
-    images = int(x.shape[0]) if x.dim() == weight.dim() else 1
-    in_positions, out_positions = (t.numel() // max(1, images * c) for t, c in ((x, channels), (out, filters)))
-    is_first = not (has_channels_last(x) or has_channels_last(weight))
-    add_bias = () if bias is None else (bias_work(out.numel(), _bytes(out)),)
-    if work.is_depthwise:
-        if is_first and _is_tiled(x, weight, out, work.window):
-            return replace(work, is_channels_first=True, is_tiled=True), *add_bias
-        return (replace(work, is_channels_first=True),) if is_first else (work, *add_bias)
-    is_few = channels * x.dtype.itemsize < _LOAD_BYTES and work.window > 1
-    problem = work.problem
-    if is_few and has_few_channels_on_cuda_cores(problem.M, problem.N, problem.K, is_channels_first=is_first):
-        return replace(work, is_channels_first=is_first), *add_bias
-    is_plain = not work.window and work.problem.G == 1
-    if is_first and is_plain and out_positions * x.dtype.itemsize % _ALIGNED_BYTES == 0:
-        sizes = images, work.problem.N, work.problem.K, out_positions
-        (result,) = _dense_works(sizes, x.dtype, x.dtype, is_tf32)
-        if isinstance(result, GemmWork):  # filters times the channels of each image, as they lie
-            return replace(work, problem=result.problem, padded=None), *add_bias
-    filled = _LOAD_BYTES // x.dtype.itemsize if is_few else channels
-    if is_first:
-        window = weight.shape[2:].numel()
-        tensors = (images, channels, in_positions, _bytes(x)), (*map(int, weight.shape[:2]), window, _bytes(weight))
-        before = [
-            layout_work(count, size, positions, num_bytes, num_bytes * filled // channels)
-            for count, size, positions, num_bytes in tensors
-            if positions > 1
-        ]
-        return *before, work, layout_work(images, filters, out_positions, _bytes(out), _bytes(out)), *add_bias
-    filling = [vector_work(_bytes(each), _bytes(each) * filled // channels) for each in (x, weight) if is_few]
-    return *filling, work, *add_bias
-
-
-def _is_tiled(x: Any, weight: Any, out: Any, window: int) -> bool:
-    """Say whether torch hands a depthwise convolution with channels first to cuDNN (`use_cudnn_depthwise`): fp16."""
-    is_square = weight.dim() == _IMAGE_DIM and weight.shape[2] == weight.shape[3] and window in _TILED_WINDOWS
-    keeps_size = x.shape[1:] == out.shape[1:] and x.shape[1] >= _MIN_TILED_CHANNELS and x.shape[-1] >= _MIN_TILED_SIDE
-    return is_square and keeps_size and type_of(x.dtype, False) is DType.FP16
 
 
 # ---- attention -----------------------------------------------------------------------------------------------------
@@ -335,7 +284,7 @@ def attention_work(
     dtype = type_of(q.dtype, precision.matmul_tf32)
     is_truth = mask is not None and mask.element_size() == 1
     mask_bytes = 0 if mask is None else _own_elements(mask) * (q.element_size() if is_truth else mask.element_size())
-    num_bytes = sum(map(_bytes, (q, k, v, q))) + mask_bytes
+    num_bytes = sum(map(bytes_of, (q, k, v, q))) + mask_bytes
     # fp32 is no type that a model has, but its sizes and masks are those of any other
     known = dtype if dtype in _HALVES else DType.BF16
     try:
@@ -361,7 +310,7 @@ def _own_elements(tensor: Any) -> int:
 
 def _is_refused(mask: Any) -> bool:
     """Say whether cuDNN and FlashAttention refuse a mask (`check_attn_mask_shape`), so that another kernel takes it."""
-    return mask is not None and (mask.requires_grad or mask.dim() not in (2, _IMAGE_DIM))
+    return mask is not None and (mask.requires_grad or mask.dim() not in _MASK_DIMS)
 
 
 _HALVES = (DType.FP16, DType.BF16)

@@ -14,7 +14,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.estimate import Price, Prices, price_of
 from gemm_eval.evaluate import GEMMEvaluator, Lever
-from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
+from gemm_eval.models.gpu import convolution_us
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
     CTA_ELEMENTS,
@@ -52,7 +52,6 @@ _BIASED_CYCLES, _ODD_BIASED_CYCLES = 0.09, 0.11  # of an element of an SM; more 
 _MOST_BIASED = 100_000  # elements of an SM from which the next tiles hide it
 _SERIAL_START_CYCLES, _SERIAL_CYCLES, _MAX_SERIAL_K = 4300, 15, 1280  # of a row of A by one CTA, for each of K
 """Those of 250 products with a bias in drawn modules; an H100 and an H200 give the same ones within 10%."""
-_LOAD_BITS = 128  # channels of a position that tensor cores are fed with at once
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 
@@ -136,10 +135,12 @@ class ModulePrices(Prices):
         """Price cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is the input."""
         num_bytes, problem, gpu = work.read_bytes + work.write_bytes, work.problem, self._gpu
         words = f"{'depthwise ' * work.is_depthwise}convolution as {problem}"
-        if work.window and gpu is not None and (work.is_depthwise or problem.input_dtype in gpu.tensor_flop_per_cycle):
-            latency_us = _own_kernel_us(work, gpu)
+        kernel = work.kernel
+        is_tensor = kernel is not None and kernel.engine in ("tensor", "few")
+        if kernel is not None and gpu is not None and (not is_tensor or kernel.dtype in gpu.tensor_flop_per_cycle):
+            latency_us = convolution_us(gpu, kernel)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
-            bound = "dram" if bytes_us > latency_us else "cuda cores" if work.is_depthwise else "compute"
+            bound = "dram" if bytes_us > latency_us else "compute" if is_tensor else "cuda cores"
             latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
             return Price(latency_us, bound, "analytic", detail=words, num_bytes=num_bytes)
         if work.is_depthwise:
@@ -198,20 +199,6 @@ def _bias_us(problem: GemmProblem, arch: GpuSpec, alone_us: float) -> float:
     if problem.N % _LINE_ELEMENTS:
         cycles += _ODD_BIASED_CYCLES * elements
     return cycles / per_us
-
-
-def _own_kernel_us(work: ConvolutionWork, arch: GpuSpec) -> float:
-    """Return the time of cuDNN's kernel of its own for a convolution, apart from its bytes, in microseconds."""
-    problem = work.problem
-    if work.is_depthwise:
-        outputs = problem.G * problem.M * problem.N
-        layout = {"is_channels_first": work.is_channels_first, "is_tiled": work.is_tiled}
-        return depthwise_us(arch, outputs, work.window, **layout)
-    channels = problem.K // work.window
-    if channels * problem.input_dtype.bits < _LOAD_BITS:
-        sizes = problem.M, problem.N, problem.K, work.window
-        return few_channels_us(arch, *sizes, is_channels_first=work.is_channels_first)
-    return implicit_gemm_us(arch, problem.M, problem.N, work.window, channels, problem.input_dtype)
 
 
 def _each(price: Callable[[Any], Price], works: Sequence[Any]) -> list[Price]:

@@ -319,6 +319,7 @@ _KERNELS = {
     "torch_cast": _of_torch(2, 1.2, 256),  # four elements a thread, one by one, as types differ
     "torch_offsets": _of_torch(1.4, 1, 256),  # likewise, with divisions to find each: broadcasts and strides
     "torch_offsets_wide": _of_torch(0.6, 0.6, 512),  # of 4 bytes: two elements a thread
+    "torch_apart": _of_torch(1.8, 1.8, 256),  # likewise, neighbours some lines apart in memory
     "torch_scattered": _of_torch(1.8, 2.7, 256),  # likewise, neighbours far apart in memory
     "torch_roll": _of_torch(0.8, 0.43, 1024),
     "torch_cat": _of_torch(2.8, 1.8, 256),  # of tensors with gaps
@@ -370,7 +371,16 @@ _KERNELS = {
     "inductor_rows": _of_torch(0.6, 0, 32, (0, 0.17)),  # a norm, a softmax, sums of rows that a CTA holds
     "inductor_long_rows": _of_torch(2, 0, 32, (0, 0.28)),  # rows that it reads in pieces, twice if it writes them
     "inductor_long_softmax": _of_torch(2, 0, 32, (0, 0.42)),
+    "memset": _of_torch(0, 0.4, 128),
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
+    "cudnn_layout_far": _of_torch(0.42, 0.78, 256),  # likewise, of more than L2 holds
+    "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out
+    "cudnn_pad_far": _of_torch(0.8, 1, 256),
+    "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
+    "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
+    "torch_bias_far": _of_torch(1, 1.33, 256),
+    "torch_bias_last": _of_torch(1, 0.88, 256),
+    "torch_bias_last_far": _of_torch(1, 1.22, 256),
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 

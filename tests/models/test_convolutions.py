@@ -11,81 +11,93 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu import depthwise_us, few_channels_us, has_few_channels_on_cuda_cores, implicit_gemm_us
+from gemm_eval.models.gpu import ConvolutionKernel, convolution_us
 from gemm_eval.validation.tables import measured_root
 
 H200 = load_arch("h200-sxm", GpuSpec)
-MAX_ERROR = {"window": 0.15, "few": 0.12, "depthwise": 0.10}
-"""MAPE on calls that constants were fitted on."""
+MAX_ERROR = {"tensor": 0.15, "first layer": 0.14, "depthwise": 0.12}
+"""MAPE on calls of an H200: constants were fitted on these and on modules on an H100."""
 
 
-def implicit_us(M: int = 32768, N: int = 640, window: int = 9, channels: int = 320, dtype: DType = DType.BF16) -> float:
-    return implicit_gemm_us(H200, M, N, window, channels, dtype)
-
-
-def few_us(M: int, N: int, K: int, window: int, *, is_channels_first: bool = False) -> float:
-    return few_channels_us(H200, M, N, K, window, is_channels_first=is_channels_first)
+def kernel_us(engine: str, *, dtype: DType = DType.BF16, **sizes: int) -> float:
+    """Time of a kernel of one group, of 32,768 positions, 640 filters and windows of 9 unless other sizes are given."""
+    of = {"groups": 1, "rows": 32768, "columns": 640, "window": 9, "channels": 320} | sizes
+    return convolution_us(H200, ConvolutionKernel(engine, dtype, **of))
 
 
 def test_waves_of_tiles() -> None:
     """As many tiles as SMs, and one row more: another wave."""
-    rows = 128 * H200.num_sms
-    assert implicit_us(rows, 128) < implicit_us(rows + 1, 128)
-    assert implicit_us(2 * rows, 128) - implicit_us(rows, 128) < implicit_us(rows, 128)
-    assert implicit_us(M=1) == implicit_us(M=64)
+    rows = 256 * H200.num_sms
+    one, more, two = (kernel_us("tensor", rows=size, columns=128) for size in (rows, rows + 1, 2 * rows))
+    assert one < more <= two < 2 * one
+    assert kernel_us("tensor", rows=1) == kernel_us("tensor", rows=64)
 
 
-def test_time_goes_with_places_and_channels_of_128_bytes() -> None:
-    steps = [implicit_us(window=window) for window in (1, 2, 3)]
+def test_time_goes_with_places_and_channels_of_64_bytes() -> None:
+    steps = [kernel_us("tensor", window=window) for window in (1, 2, 3)]
     assert steps[2] - steps[1] == pytest.approx(steps[1] - steps[0])
-    assert implicit_us(channels=65) == implicit_us(channels=128) > implicit_us(channels=64)
-    assert implicit_us(channels=128, dtype=DType.FP8) == pytest.approx(implicit_us(channels=64), rel=0.5)
+    assert kernel_us("tensor", channels=33) == kernel_us("tensor", channels=64) > kernel_us("tensor", channels=32)
+    assert kernel_us("tensor", tile_columns=32) > kernel_us("tensor")
 
 
 def test_large_ones_come_close_to_the_peak() -> None:
     flop = 2 * 32768 * 640 * 9 * 320
-    rate = flop / implicit_us() / 1e6
+    rate = flop / kernel_us("tensor") / 1e6
     assert 0.7 < rate / H200.peak_tflop_per_s(DType.BF16) < 0.97
 
 
 def test_first_layers() -> None:
-    for M, K, is_first, expected in ((1 << 20, 48, False, True), (1 << 20, 147, True, False), (1024, 147, True, True),
-                                     (1024, 147, False, False)):  # fmt: skip
-        assert has_few_channels_on_cuda_cores(M, 64, K, is_channels_first=is_first) is expected
-    assert few_us(1, 768, 768, 256) == few_us(128, 768, 768, 256)
-    small, large = (few_us(M, 64, 147, 49) for M in (1 << 20, 1 << 21))
+    patches = {"columns": 768, "window": 256, "channels": 3}
+    assert kernel_us("few", rows=1, **patches) == kernel_us("few", rows=128, **patches)
+    small, large = (kernel_us("few", rows=rows, columns=64, window=49, channels=3) for rows in (1 << 20, 1 << 21))
     assert large == pytest.approx(2 * small, rel=0.02)
+
+
+def test_windows_that_share_no_sector_are_slow_on_cuda_cores() -> None:
+    for engine in ("cuda_cores", "fp32"):
+        near, far = (kernel_us(engine, dtype=DType.FP32, channels=3, step_bytes=size) for size in (16, 64))
+        assert 1.3 * near < far < 2 * near
+
+
+def test_frequencies_are_taken_where_they_are_fewer_products() -> None:
+    """An FFT of 32 x 32 for images of 24 x 24; of few channels there is nothing to save."""
+    for channels, is_faster in ((72, True), (2, False)):
+        sizes = {"rows": 196 * 24 * 24, "columns": 72, "channels": channels}
+        windows, either = (kernel_us("fp32", dtype=DType.FP32, images=196, side=side, **sizes) for side in (0, 26))
+        assert (either < windows) is is_faster
 
 
 def test_channels_side_by_side_are_faster() -> None:
     for window in (9, 25, 49):
-        first, last = (depthwise_us(H200, 1 << 22, window, is_channels_first=is_first) for is_first in (True, False))
+        first, last = (kernel_us(engine, groups=64, rows=1 << 16, columns=1, channels=1, window=window)
+                       for engine in ("planes", "channels"))  # fmt: skip
         assert first > 2 * last
 
 
 def timed() -> list[tuple[str, float, float]]:
     """Kind of a convolution, its time and what is predicted, of the kernel alone."""
-    found = []
+    result = []
     with (measured_root("h200-sxm") / "torch" / "kernels.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["call"].startswith("conv2d")]
     for row in rows:
-        layout = row["call"].split()[1]
+        is_first = row["call"].split()[1] == "nchw"
         images, channels, side, _, filters, edge, _, stride, pad, groups = map(
             int, re.findall(r"\d+", row["call"].split(" ", 2)[2].removeprefix("bf16"))
         )
         out = (side + 2 * pad - edge) // stride + 1
         M, window = images * out * out, edge * edge
         main = [us for name, us in json.loads(row["kernels"]) if not re.search("Nhwc|Nchw|AddPad|Memset|element", name)]
+        sizes = {"rows": M, "columns": filters, "window": window, "channels": channels, "step_bytes": 2 * stride}
         if groups == channels:
-            predicted_us = depthwise_us(H200, M * filters, window, is_channels_first=layout == "nchw")
-            found.append(("depthwise", sum(main), predicted_us))
+            engine = "planes" if is_first else "channels"
+            sizes |= {"groups": groups, "columns": 1, "channels": 1}
+            result.append(("depthwise", sum(main), kernel_us(engine, **sizes)))
         elif channels < 8:
-            found.append(
-                ("few", sum(main), few_us(M, filters, window * channels, window, is_channels_first=layout == "nchw"))
-            )
+            is_on_cores = window * channels <= 64 or (is_first and M <= 1 << 14 and filters <= 256)
+            result.append(("first layer", sum(main), kernel_us("cuda_cores" if is_on_cores else "few", **sizes)))
         elif groups == 1 and edge > 1:
-            found.append(("window", sum(main), implicit_gemm_us(H200, M, filters, window, channels, DType.BF16)))
-    return found
+            result.append(("tensor", sum(main), kernel_us("tensor", **sizes)))
+    return result
 
 
 def test_timings_that_come_along() -> None:

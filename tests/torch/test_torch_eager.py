@@ -31,7 +31,7 @@ def tensor(*shape: int, dtype: Any = BF16) -> Any:
 
 
 def last(*shape: int) -> Any:
-    return tensor(*shape).contiguous(memory_format=torch.channels_last)
+    return tensor(*shape).to(memory_format=torch.channels_last)
 
 
 def works(run: Callable[[], Any]) -> list[Work]:
@@ -52,7 +52,7 @@ HEADS = tensor(2, 300, 12, 64)
 IMAGE, LAST = tensor(8, 96, 40, 40), last(8, 96, 40, 40)
 STATS = [tensor(96) for _ in range(4)]
 PLACES = torch.zeros(8, dtype=torch.long, device="meta")
-FILTERS_LAST, FEW_LAST = last(64, 96, 3, 3), last(8, 3, 64, 64)
+FILTERS_LAST, POINTWISE_LAST, FEW_LAST = last(64, 96, 3, 3), last(64, 96, 1, 1), last(8, 3, 64, 64)
 
 CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "one type and order": (lambda: X + Y, ["torch_vector"]),
@@ -122,27 +122,39 @@ def test_a_kernel_has_the_bytes_and_elements_of_its_operation() -> None:
     assert (norm.rows, norm.width) == (8 * 96 * 16, 100)  # 512 threads a plane of 1,600 elements
 
 
-LAYOUT = "cudnn_layout"
+LAYOUT, FILLED = "cudnn_layout", ("memset", "cudnn_pad")  # zeros, then what there is
 CONVOLUTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "window, channels first": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3)),
         [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]),
     "with bias": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3), tensor(64)),
-        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT, "torch_offsets"]),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT, "torch_bias"]),
     "window, channels last": (lambda: functional.conv2d(LAST, FILTERS_LAST, tensor(64)),
-        ["ConvolutionWork", "torch_offsets"]),
+        ["ConvolutionWork", "torch_bias_last"]),
+    "one operand has channels last": (lambda: functional.conv2d(IMAGE, FILTERS_LAST),
+        ["torch_apart", "ConvolutionWork"]),
+    "pointwise filters have channels last": (lambda: functional.conv2d(IMAGE, POINTWISE_LAST),
+        ["torch_apart", "ConvolutionWork"]),
+    "filters that fill no load": (lambda: functional.conv2d(IMAGE, tensor(60, 96, 3, 3)),
+        [LAYOUT, "cudnn_transform", "ConvolutionWork", LAYOUT]),
+    "two groups, one after the other": (lambda: functional.conv2d(IMAGE, tensor(96, 48, 3, 3), groups=2),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT] * 2),
     "pointwise, channels first": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1)), ["ConvolutionWork"]),
     "pointwise in steps": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1), stride=2),
         [LAYOUT, "ConvolutionWork", LAYOUT]),
     "pointwise, an odd number of positions": (lambda: functional.conv2d(tensor(8, 96, 7, 7), tensor(64, 96, 1, 1)),
+        ["ConvolutionWork"]),
+    "many of them": (lambda: functional.conv2d(tensor(150, 640, 7, 7), tensor(640, 640, 1, 1)),
         [LAYOUT, "ConvolutionWork", LAYOUT]),
     "depthwise, channels first": (lambda: functional.conv2d(IMAGE, tensor(96, 1, 7, 7), tensor(96), groups=96),
         ["ConvolutionWork"]),
     "depthwise, channels last": (lambda: functional.conv2d(LAST, tensor(96, 1, 7, 7), tensor(96), groups=96),
-        ["ConvolutionWork", "torch_offsets"]),
+        ["ConvolutionWork", "torch_bias_last"]),
     "first layer": (lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 7, 7)),
-        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]),
+        ["memset", LAYOUT, "memset", LAYOUT, "ConvolutionWork", LAYOUT]),
     "first layer, channels last": (lambda: functional.conv2d(FEW_LAST, tensor(64, 3, 7, 7)),
-        ["torch_vector", "torch_vector", "ConvolutionWork"]),
+        ["torch_offsets", *FILLED, *FILLED, "ConvolutionWork"]),
+    "few channels that fill no load": (lambda: functional.conv2d(tensor(8, 26, 16, 16), tensor(64, 26, 3, 3)),
+        ["ConvolutionWork"]),
     "small first layer": (lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 4, 4)), ["ConvolutionWork"]),
 }  # fmt: skip
 
@@ -186,11 +198,11 @@ def test_channels_stay_where_they_are(layout: str) -> None:
     module = torch.nn.Sequential(LayersOfConvNext(), LayersOfConvNext()).to(BF16)
     found = predict_module(module, IMAGE if layout == "first" else LAST, "h200-sxm", fusion="eager")
     whats = [getattr(one._work, "what", "convolution") for one in found.operations]
-    first = ["convolution", "torch_scattered", "torch_layer_norm"]  # a norm of channels that lie apart copies them
-    side_by_side = ["convolution", "torch_offsets", "torch_layer_norm"]  # its bias is added by itself
+    first = ["convolution", "torch_apart", "torch_layer_norm"]  # a norm of channels that lie apart copies them
+    side_by_side = ["convolution", "torch_bias_last", "torch_layer_norm"]  # its bias is added by itself
     assert whats == (first if layout == "first" else side_by_side) + side_by_side
-    assert [one._work.is_channels_first for one in found.operations if one.kind == "convolution"] == [
-        layout == "first", False
+    assert [one._work.kernel.engine for one in found.operations if one.kind == "convolution"] == [
+        "planes" if layout == "first" else "channels", "channels"
     ]  # fmt: skip
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         step_elems,
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient
+    from gemm_eval.models.gpu.convolutions import ConvolutionKernel, convolution_us
     from gemm_eval.models.gpu.correction import (
         MAX_LOG_FACTOR,
         Correction,
@@ -119,10 +120,6 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.memory_bound import (
         SWITCH_COEFFICIENTS,
         SWITCH_DEFAULTS,
-        depthwise_us,
-        few_channels_us,
-        has_few_channels_on_cuda_cores,
-        implicit_gemm_us,
         switch_us,
     )
     from gemm_eval.models.gpu.model import (
@@ -175,17 +172,16 @@ __all__ = [
     "LEAF", "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NOTHING_LEARNED",
     "NO_VERSION", "OF_DEFAULTS", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K",
     "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration", "CalibrationFile", "Carried",
-    "Coefficient", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile", "ErrorFigures", "Fall",
-    "Features", "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library", "LoadRules", "Origin",
-    "Packed", "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times", "Trees", "answers_for",
-    "apply_trees", "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row", "carry", "check_config",
-    "check_options", "check_plain_library", "coefficients_for", "correct", "correct_sizes", "corrected_as",
-    "correction_path",
-    "default_grouped_library", "default_layer_library", "default_library", "depthwise_us", "describe", "describe_sizes",
-    "engine_kernel", "engine_library", "features_of", "few_channels_us", "find_correction", "fit_intervals",
-    "has_few_channels_on_cuda_cores", "has_sms_of", "implicit_gemm_us", "interval_carried", "interval_ends",
-    "interval_for", "interval_of", "interval_rows", "is_preset", "join_packed", "launched_resources", "layer_answers",
-    "layer_features", "layer_libraries", "layer_terms", "learned_for", "learned_path", "least_shortage", "library_of",
+    "Coefficient", "ConvolutionKernel", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile",
+    "ErrorFigures", "Fall", "Features", "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library",
+    "LoadRules", "Origin", "Packed", "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times",
+    "Trees", "answers_for", "apply_trees", "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row",
+    "carry", "check_config", "check_options", "check_plain_library", "coefficients_for", "convolution_us", "correct",
+    "correct_sizes", "corrected_as", "correction_path", "default_grouped_library", "default_layer_library",
+    "default_library", "describe", "describe_sizes", "engine_kernel", "engine_library", "features_of",
+    "find_correction", "fit_intervals", "has_sms_of", "interval_carried", "interval_ends", "interval_for",
+    "interval_of", "interval_rows", "is_preset", "join_packed", "launched_resources", "layer_answers", "layer_features",
+    "layer_libraries", "layer_terms", "learned_for", "learned_path", "least_shortage", "library_of",
     "library_of_family", "list_needs", "load_bytes_of", "load_calibration", "load_correction", "load_rules", "loads_of",
     "nearest_corrected", "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels",
     "pack_limits", "pack_no_kernels", "pack_trees", "pack_w4a16_coefficients", "pad_problem", "padded_sizes",

@@ -1,11 +1,10 @@
-"""Kernels whose time is that of their bytes, convolutions, and what kernels take more in a step.
+"""Kernels whose time is that of their bytes, and what kernels take more in a step.
 
-MODEL.md, "Memory-bound" and "In a step"; TORCH.md, "Convolutions".
+MODEL.md, "Memory-bound" and "In a step".
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gemm_eval.arch import GpuSpec, data_root
-from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, cached_by_arch, transferred
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.models.gpu.learned import Features, Learned, features_of, learned_for, stacked
-from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
+from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
 Floats = npt.NDArray[np.float64]
@@ -199,95 +197,6 @@ def memory_bound_model(arch: GpuSpec, library: str) -> tuple[dict[str, float], O
 def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> Floats:
     """Return the times of kernels, [rows], in microseconds; arguments as of `memory_bound_terms`."""
     return np.sum(list(memory_bound_terms(arch, c, rows).values()), axis=0)
-
-
-_START_CYCLES, _WAVE_CYCLES = 5800.0, 7600.0
-"""Of an implicit GEMM: before its first tile, and around the reduction of a tile of 128 x 128."""
-_RATE_FRAC = 0.97
-_STEP_BYTES, _BITS_PER_BYTE = 128, 8
-_TILES = ((256, 128, 1.6, 0.95), (128, 128, 1.0, 1.0), (128, 64, 0.7, 1.2), (64, 64, 0.5, 1.5))
-"""Rows and columns of C, time around the reduction, and time of a step for each FLOP, both over those of 128 x 128."""
-
-_FEW_TILE_M, _FEW_CTAS = 128, 2
-_FEW_CYCLES = {64: 630.0, 128: 1100.0}
-"""Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
-_FEW_ALONE_CYCLES, _FEW_ALONE_FRAC = 570.0, 2 / 3
-"""Likewise, where tiles are at most this share of the SMs: 0.55 of them were timed so, and 0.82 were not."""
-_MAX_CUDA_CORE_K, _MAX_CUDA_CORE_M, _MAX_CUDA_CORE_N = 64, 1 << 14, 256
-"""Of larger K, CUDA cores take channels first alone, of no more positions and filters than these."""
-_CUDA_CORE_TILE = 32
-_CUDA_CORE_START_CYCLES, _CUDA_CORE_TILE_CYCLES, _CUDA_CORE_K_CYCLES, _CUDA_CORE_ALONE_CYCLES = (
-    1800.0,
-    460.0,
-    25.0,
-    145.0,
-)
-"""Before the first tile; of an SM for each tile, and for each place and channel of it; of a CTA alone for these."""
-
-_BUILT_WINDOWS = (1, 9, 25)
-_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 0.175
-_LAST_CYCLES, _LAST_TAP_CYCLES = 3700.0, 0.046
-_TILED_CYCLES = 0.8
-"""Of an SM, for each output of a depthwise convolution and each place of its window."""
-
-
-def implicit_gemm_us(arch: GpuSpec, M: int, N: int, window: int, channels: int, dtype: DType) -> float:
-    """Return the time of a convolution on tensor cores whose channels lie side by side, in microseconds.
-
-    Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts. M
-    are positions of the output in all images, N filters.
-    """
-    per_us = cycles_per_us(arch.boost_clock_ghz)
-    flop_per_us = arch.peak_tflop_per_s(dtype) * 1e6 / arch.num_sms * _RATE_FRAC
-    item_bytes = math.ceil(dtype.bits / _BITS_PER_BYTE)
-    steps, step_elements = window * math.ceil(channels * item_bytes / _STEP_BYTES), _STEP_BYTES / item_bytes
-    times = []
-    for tile_m, tile_n, around, slower in _TILES:
-        waves = math.ceil(math.ceil(M / tile_m) * math.ceil(N / tile_n) / arch.num_sms)
-        step_us = FLOP_PER_MAC * tile_m * tile_n * step_elements / flop_per_us * slower
-        times.append(waves * (around * _WAVE_CYCLES / per_us + steps * step_us))
-    return arch.graph_node_us + _START_CYCLES / per_us + min(times)
-
-
-def has_few_channels_on_cuda_cores(M: int, N: int, K: int, *, is_channels_first: bool) -> bool:
-    """Say whether cuDNN takes no tensor cores for a first layer, of K = window x channels."""
-    return K <= _MAX_CUDA_CORE_K or (is_channels_first and M <= _MAX_CUDA_CORE_M and N <= _MAX_CUDA_CORE_N)
-
-
-def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int, *, is_channels_first: bool) -> float:
-    """Return the time of a first layer, whose channels are less than 16 bytes, in microseconds."""
-    per_us = cycles_per_us(arch.boost_clock_ghz)
-    if has_few_channels_on_cuda_cores(M, N, K, is_channels_first=is_channels_first):
-        tiles = math.ceil(M / _CUDA_CORE_TILE) * math.ceil(N / _CUDA_CORE_TILE)
-        busy = tiles / arch.num_sms * (_CUDA_CORE_TILE_CYCLES + K * _CUDA_CORE_K_CYCLES)
-        cycles = _CUDA_CORE_START_CYCLES + max(busy, K * _CUDA_CORE_ALONE_CYCLES)
-        return arch.graph_node_us + cycles / per_us
-    tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= N else max(_FEW_CYCLES)
-    tiles = math.ceil(M / _FEW_TILE_M) * math.ceil(N / tile_n)
-    step_cycles = max(_FEW_ALONE_CYCLES, tiles / (_FEW_CTAS * arch.num_sms) * _FEW_CYCLES[tile_n])
-    if tiles > arch.num_sms * _FEW_ALONE_FRAC:
-        step_cycles = max(step_cycles, _FEW_CYCLES[tile_n])
-    return arch.graph_node_us + window * step_cycles / per_us
-
-
-def depthwise_us(
-    arch: GpuSpec, num_outputs: int, window: int, *, is_channels_first: bool, is_tiled: bool = False
-) -> float:
-    """Return the time of a depthwise convolution, in microseconds.
-
-    With channels first it is a kernel of PyTorch's, a thread for each output, or cuDNN's that keeps planes in shared
-    memory (`is_tiled`); else cuDNN's for channels side by side.
-    """
-    per_us = cycles_per_us(arch.boost_clock_ghz)
-    if is_tiled:
-        return arch.graph_node_us + num_outputs * _TILED_CYCLES / arch.num_sms / per_us
-    if not is_channels_first:
-        cycles = _LAST_CYCLES + num_outputs * window * _LAST_TAP_CYCLES / arch.num_sms
-    elif window in _BUILT_WINDOWS:
-        cycles = num_outputs * (_FIRST_CYCLES + window * _FIRST_TAP_CYCLES) / arch.num_sms
-    else:
-        cycles = num_outputs * window * _GENERIC_TAP_CYCLES / arch.num_sms
-    return arch.graph_node_us + cycles / per_us
 
 
 _SWITCH_SOURCE = (

@@ -1,0 +1,167 @@
+"""Kernels that cuDNN and torch have for convolutions on GPUs. TORCH.md, "Convolutions"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.units import FLOP_PER_MAC, cycles_per_us
+
+
+class ConvolutionKernel(NamedTuple):
+    """A convolution forward as the implicit GEMM that a kernel goes over.
+
+    `engine` is one of `ENGINES`; it goes over `groups` one by one, with `rows` positions of the output in all images,
+    `columns` filters and `channels` of a group, and `window` positions of a filter. `step_bytes` lie between
+    neighbouring windows of an image, `tile_columns` are the most of a tile on tensor cores. An FFT takes `images`
+    whose larger `side`, with its margin, is so long; 0: there is none.
+    """
+
+    engine: str
+    dtype: DType
+    groups: int
+    rows: int
+    columns: int
+    window: int
+    channels: int
+    step_bytes: int = 0
+    tile_columns: int = 256
+    images: int = 0
+    side: int = 0
+
+
+_TILES = ((256, 128), (256, 64), (256, 32), (128, 128), (128, 64), (128, 32), (64, 192), (64, 128), (64, 64))
+"""Rows and columns of a tile on tensor cores."""
+_CHUNK_BYTES, _STEP_BYTES, _BITS_PER_BYTE = 16, 64, 8  # of one load, and of the channels of a step
+_START_CYCLES = 5500.0
+_A_CYCLES, _B_CYCLES, _C_CYCLES = 0.4, 0.22, 2.7
+"""Of an SM, for 16 bytes: of windows that it gathers, of filters, and of the result that it writes."""
+_RATE_FRAC = 0.97  # of tensor cores
+
+_FEW_TILE_M, _FEW_CTAS = 128, 2
+_FEW_CYCLES = {64: 630.0, 128: 1100.0}
+"""Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
+_FEW_ALONE_CYCLES, _FEW_ALONE_FRAC = 570.0, 2 / 3
+"""Likewise, where tiles are at most this share of the SMs: 0.55 of them were timed so, and 0.82 were not."""
+
+_FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES = 32, 1000.0, 125.0
+"""Of fp16 and windows up to this one, whose kernels gather 16 channels at once; likewise."""
+_FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
+"""A window of its own of fp16; of an SM, for each position of few filters."""
+
+_CORE_TILE = 32
+_CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 1800.0, 460.0, 25.0, 145.0
+"""Before the first tile; of an SM for each tile, and for each place and channel of it; of a CTA alone for these."""
+_SECTOR_BYTES, _SECTOR_FACTOR = 32, 1.8
+"""Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
+
+_FP32_TILE_M, _FP32_TILE_N, _FP32_CHANNELS = 128, 32, 4
+_FP32_K_CYCLES, _FP32_TILE_CYCLES = 69.0, 1000.0
+"""Of a tile of FMA on CUDA cores, for each place and channel, of which it takes four at once, and for its result."""
+_FFT_SIDES = (16, 32, 64)
+_FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
+_FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4
+"""Of an SM: of the products, and of frequencies that are written and read; of the largest side twice."""
+
+_DIRECT_OUTPUTS, _DIRECT_CYCLES = 1024, 0.26
+"""Outputs of a CTA that has an SM for itself, and cycles for each product."""
+
+_BUILT_WINDOWS = (1, 9, 25)
+_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.6, 0.15
+_LAST_TAP_CYCLES, _TILED_CYCLES = 0.046, 0.8
+"""Of an SM, for each output of a depthwise convolution and each place of its window."""
+_LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200.0
+"""Before the first output, and of a thread alone for each place of the window."""
+
+
+def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return waves of tiles, each a sum over places of the window and 64 bytes of channels; the best tile counts."""
+    item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
+    steps, step_elements = of.window * math.ceil(of.channels * item_bytes / _STEP_BYTES), _STEP_BYTES // item_bytes
+    flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
+    times = []
+    for tile_m, tile_n in (tile for tile in _TILES if tile[1] <= of.tile_columns):
+        tiles = of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n)
+        load = (_A_CYCLES * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
+        multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / flop_per_cycle / _RATE_FRAC
+        store = _C_CYCLES * tile_m * tile_n * item_bytes / _CHUNK_BYTES
+        times.append(math.ceil(tiles / arch.num_sms) * (store + steps * max(load, multiply)))
+    return _START_CYCLES + min(times)
+
+
+def _few_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return the cycles of a first layer on tensor cores, whose channels are filled up to 16 bytes."""
+    if of.dtype is DType.FP16 and of.window == _FIRST_WINDOW and of.columns <= _FEW_TILE_N:
+        return of.rows * _FIRST_WINDOW_CYCLES / arch.num_sms
+    if of.dtype is DType.FP16 and of.window <= _FIRST_WINDOW:
+        tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / _FEW_TILE_N)
+        return math.ceil(tiles / arch.num_sms) * (_FEW_STORE_CYCLES + of.window * _FEW_STEP_CYCLES)
+    tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= of.columns else max(_FEW_CYCLES)
+    tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / tile_n)
+    cycles = max(_FEW_ALONE_CYCLES, math.ceil(tiles / arch.num_sms) / _FEW_CTAS * _FEW_CYCLES[tile_n])
+    if tiles > arch.num_sms * _FEW_ALONE_FRAC:
+        cycles = max(cycles, _FEW_CYCLES[tile_n])
+    waves = math.ceil(tiles / arch.num_sms)
+    store = _C_CYCLES * _FEW_TILE_M * tile_n * math.ceil(of.dtype.bits / _BITS_PER_BYTE) / _CHUNK_BYTES
+    return of.window * cycles + waves * store
+
+
+def _cuda_cores(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    tiles = of.groups * math.ceil(of.rows / _CORE_TILE) * math.ceil(of.columns / _CORE_TILE)
+    K = of.window * of.channels
+    k_cycles = _CORE_K_CYCLES * (_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0)
+    busy = tiles / arch.num_sms * (_CORE_TILE_CYCLES + K * k_cycles)
+    return _CORE_START_CYCLES + max(busy, K * _CORE_ALONE_CYCLES)
+
+
+def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return FMA of CUDA cores, channels first: products with windows, or of frequencies where those are faster."""
+    tiles = of.groups * math.ceil(of.rows / _FP32_TILE_M) * math.ceil(of.columns / _FP32_TILE_N)
+    K = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
+    k_cycles = _FP32_K_CYCLES * (_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0)
+    cycles = math.ceil(tiles / arch.num_sms) * (K * k_cycles + _FP32_TILE_CYCLES)
+    side = next((side for side in _FFT_SIDES if 0 < of.side <= side), 0)
+    if side:
+        frequencies, images = side * (side // 2 + 1), of.images
+        macs = _FFT_MACS * frequencies * images * of.channels * of.columns
+        planes = images * (of.channels + of.columns) + of.channels * of.columns
+        num_bytes = planes * frequencies * _FFT_BYTES * (2 if side == _FFT_SIDES[-1] else 1)
+        by_fft = (macs / _FFT_MACS_PER_CYCLE + num_bytes / _FFT_BYTES_PER_CYCLE) / arch.num_sms
+        cycles = min(cycles, by_fft)
+    return _CORE_START_CYCLES + cycles
+
+
+def _direct(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return the cycles of threads that each take some outputs and keep no operand for others."""
+    waves = math.ceil(of.groups * of.rows * of.columns / (_DIRECT_OUTPUTS * arch.num_sms))
+    return waves * _DIRECT_OUTPUTS * of.window * of.channels * _DIRECT_CYCLES
+
+
+def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    is_built = of.window in _BUILT_WINDOWS
+    once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (_GENERIC_CYCLES, _GENERIC_TAP_CYCLES)
+    busy = of.groups * of.rows * of.columns * (once + of.window * tap) / arch.num_sms
+    return busy if is_built else max(busy, of.window * _FIRST_ALONE_CYCLES)
+
+
+def _channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    busy = of.groups * of.rows * of.columns * of.window * _LAST_TAP_CYCLES / arch.num_sms
+    return _LAST_START_CYCLES + max(busy, of.window * _LAST_ALONE_CYCLES)
+
+
+ENGINES: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
+    "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "fp32": _fp32, "direct": _direct,
+    "planes": _planes, "channels": _channels,
+    "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
+}  # fmt: skip
+"""Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
+GEMM (any order; channels first in fp32), or output by output; depthwise ones by planes (torch's; cuDNN's in shared
+memory) or by channels side by side."""
+
+
+def convolution_us(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return the time of a kernel in microseconds, apart from that of its bytes."""
+    return arch.graph_node_us + ENGINES[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)

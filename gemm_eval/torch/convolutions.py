@@ -1,0 +1,224 @@
+"""Kernels that eager mode runs for a convolution. TORCH.md, "Convolutions".
+
+The way to cuDNN is that of torch's Convolution.cpp and ConvUtils.h; engines are those of cuDNN's heuristics, seen on an
+H200 and an H100 with the profiler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu import ConvolutionKernel
+from gemm_eval.torch.eager_mode import bytes_of, copied_work, has_channels_last, near_or_far, vector_work
+from gemm_eval.torch.graph import ConvolutionWork, Work, blocks
+from gemm_eval.transformer import MemoryWork
+
+_LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
+_MIN_LAID_OUT_MACS = 2.5e9
+"""Of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no change of layout."""
+_IMAGE_DIM, _LAYOUT_TILE = 4, 32
+_TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
+_LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
+_MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
+"""Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
+_MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels that take less than a load
+_BUNDLE = 64  # channels of small groups that a tile takes together
+_MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
+"""Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
+
+
+class _Convolution(NamedTuple):
+    """Arguments of torch's `convolution`, its result, and their sizes."""
+
+    x: Any
+    weight: Any
+    bias: Any
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    is_transposed: bool
+    groups: int
+    out: Any
+    images: int
+    channels: int
+    filters: int
+    window: int
+
+    def positions(self, tensor: Any) -> int:
+        """Return the positions of an image of the input or output."""
+        return math.prod(map(int, tensor.shape[2 - self.weight.dim() :]))
+
+    @property
+    def is_few(self) -> bool:
+        """True for a first layer, whose channels are less than a load."""
+        is_plain = self.window == 1 or self.is_transposed or self.groups > 1
+        return not is_plain and self.channels * self.x.element_size() < _LOAD_BYTES
+
+
+def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionKernel | None:
+    """Return the kernel of a convolution in some type; None: it is a plain GEMM."""
+    groups, window = of.groups, of.window
+    channels, filters = of.channels // groups, of.filters // groups
+    if of.is_transposed:  # each output is a sum over as many positions of the window as hit an input
+        window = -(-window // math.prod(of.stride))
+    kernel = ConvolutionKernel(
+        "tensor", dtype, groups, of.images * of.positions(of.out), filters, window, channels,
+        of.stride[-1] * of.x.element_size(),
+    )  # fmt: skip
+    if groups > 1 and channels == 1:
+        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last))
+    is_unaligned = channels * of.x.element_size() % _LOAD_BYTES and dtype is not DType.FP32
+    is_small = kernel.rows <= _MAX_CORE_M and filters <= _MAX_CORE_N and of.positions(of.out) > 1
+    if is_unaligned and is_small and not is_last:
+        return kernel._replace(engine="direct" if of.is_transposed else "cuda_cores", window=of.window)
+    if groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}:
+        return None
+    if dtype is DType.FP32:
+        is_shifted = set(of.stride) | set(of.dilation) <= {1} and window >= _MIN_FFT_WINDOW and groups == 1
+        side = max(of.x.shape[2:]) + max(of.weight.shape[2:]) - 1 if is_shifted else 0
+        engine = "cuda_cores" if of.is_few and is_last else "fp32"
+        return kernel._replace(engine=engine, images=of.images, side=int(side))
+    if of.is_few:
+        return kernel._replace(engine=_first_layer_engine(of, kernel, is_last=is_last))
+    if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_WIDE_FILTERS):
+        kernel = kernel._replace(tile_columns=_NARROW_COLUMNS)
+    if groups > 1 and channels <= _BUNDLE // 2:
+        width = 1 << (max(channels, filters, _LOAD_BYTES // of.x.element_size()) - 1).bit_length()
+        return kernel._replace(groups=-(-groups * width // _BUNDLE), columns=max(_BUNDLE, width), channels=_BUNDLE)
+    return kernel
+
+
+def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
+    """Say which kernel runs; with channels first torch hands fp16 alone to cuDNN (`use_cudnn_depthwise`)."""
+    sides, is_same = set(of.weight.shape[2:]), of.filters == of.groups
+    if is_last:
+        return "channels" if max(sides) < _LARGE_SIDE and is_same else "direct"
+    is_of_cudnn = str(of.x.dtype) == "torch.float16" and of.channels >= _MIN_TILED_CHANNELS
+    if not is_of_cudnn or not is_same or set(of.dilation) | set(of.stride) != {1}:
+        return "planes"
+    is_square = len(sides) == 1 and sides <= set(_TILED_SIDES) and of.x.shape[-1] >= _MIN_TILED_WIDTH
+    return "tiled_planes" if of.weight.dim() < _IMAGE_DIM or (of.weight.dim() == _IMAGE_DIM and is_square) else "planes"
+
+
+def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> str:
+    K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
+    if is_last and kernel.dtype is DType.FP16:
+        return "few"
+    if is_last and (of.filters * item_bytes % _LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST):
+        return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
+    if is_last:
+        return "cuda_cores" if _MAX_CORE_K_LAST < K <= _MAX_CORE_K and kernel.rows > 2 * _MAX_CORE_M else "few"
+    is_half_a_load = of.channels * item_bytes * 2 == _LOAD_BYTES and K > _MAX_CORE_K_LAST
+    return "cuda_cores" if of.weight.dim() > _IMAGE_DIM or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
+
+
+def convolution_kernels(
+    work: ConvolutionWork, x: Any, weight: Any, bias: Any, stride: Sequence[int], dilation: Sequence[int],
+    is_transposed: bool, groups: int, out: Any,
+) -> tuple[ConvolutionWork, tuple[Work, ...]]:  # fmt: skip
+    """Return a convolution with its kernel for channels last, and all kernels of eager mode.
+
+    Those are copies, changes of layout around the convolution, and the bias; arguments are those of torch's
+    `convolution`, and its result.
+    """
+    rank = weight.dim()
+    sizes = int(x.shape[0]) if x.dim() == rank else 1, int(x.shape[1 - rank]), int(out.shape[1 - rank])
+    of = _Convolution(
+        x, weight, bias, stride, dilation, is_transposed, groups, out, *sizes, int(weight.shape[2:].numel())
+    )
+    kernels = [_kernel_of(of, work.problem.input_dtype, is_last=is_last) for is_last in (False, True)]
+    is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
+    kernel, compiled = kernels[is_last], replace(work, kernel=kernels[True])
+    copies = [copy for tensor in (x, weight) for copy in copied_work(tensor, is_last=is_last)]
+    main = _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
+    if bias is None or (kernel is not None and kernel.engine == "planes"):  # torch's kernel of these adds the bias
+        return compiled, (*copies, *main)
+    num_bytes, name = bytes_of(out), near_or_far("torch_bias_last" if is_last else "torch_bias", 2 * bytes_of(out))
+    name = "torch_offsets_wide" if out.element_size() >= 4 else name
+    return compiled, (*copies, *main, blocks(name, num_bytes, num_bytes, out.numel()))
+
+
+def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
+    kernel, parts = work.kernel, 1
+    if kernel is None:
+        return _plain(of, work, is_last=is_last)
+    if kernel.engine == "fp32" and is_last:
+        return _in_other_layout(of, work, is_filled=False)
+    if kernel.engine not in ("tensor", "few"):
+        return (work,)
+    if is_last:
+        return _filled(of, work)
+    if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2:  # one group after the other
+        parts, halves = 2, (work.read_bytes // 2, work.write_bytes // 2)
+        work = replace(work, kernel=kernel._replace(groups=1), read_bytes=halves[0], write_bytes=halves[1])
+    return _in_other_layout(of, work, parts=parts) * parts
+
+
+def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
+    """Return a window of one: a GEMM, with channels first one for each image, unless that is large and unaligned."""
+    positions = of.positions(of.out)
+    if is_last or positions == 1:
+        return (replace(work, padded=None),)
+    problem = work.problem
+    if positions * of.x.element_size() % _LOAD_BYTES and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
+        return _in_other_layout(of, work)
+    problem = replace(problem, G=of.images, M=problem.N, N=positions)  # filters times channels of each, as they lie
+    return (replace(work, problem=problem, padded=None),)
+
+
+def _layout(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
+    in_tiles = (-(-size // _LAYOUT_TILE) * _LAYOUT_TILE for size in (channels, positions))
+    kernel = near_or_far("cudnn_layout", read_bytes + write_bytes)
+    return blocks(kernel, read_bytes, write_bytes, images * math.prod(in_tiles))
+
+
+def _padding(tensor: Any, factor: float) -> MemoryWork:
+    """Return cuDNN's kernel that fills up channels or takes them out."""
+    size = bytes_of(tensor)
+    return blocks(near_or_far("cudnn_pad", 2 * size), size, size, int(tensor.numel() * factor))
+
+
+def _filling(size: int, tensor: Any) -> float:
+    """Return channels filled up to whole loads, over what there are."""
+    unit = _LOAD_BYTES // tensor.element_size()
+    return float(-(-size // unit) * unit / size)
+
+
+def _in_other_layout(
+    of: _Convolution, work: ConvolutionWork, *, is_filled: bool = True, parts: int = 1
+) -> tuple[Work, ...]:  # fmt: skip
+    """Return one of some parts of a convolution between kernels that change the layout of operands and result."""
+    channels, filters = of.channels // parts, of.filters // parts
+    x_bytes, w_bytes, out_bytes = (bytes_of(tensor) // parts for tensor in (of.x, of.weight, of.out))
+    factor = _filling(channels, of.x) if is_filled else 1.0
+    before: list[MemoryWork] = []
+    for rows, columns, positions, size in (
+        (of.images, channels, of.positions(of.x), x_bytes),
+        (int(of.weight.shape[0]) // parts, int(of.weight.shape[1]), of.window, w_bytes),
+    ):
+        if positions > 1:
+            before += [vector_work(0, int(size * factor), "memset")] * (factor > 1)
+            before.append(_layout(rows, columns, positions, size, int(size * factor)))
+    is_bundled = of.groups > parts and (of.channels // of.groups).bit_count() > 1
+    if is_filled and of.window > 1 and (_filling(of.filters // of.groups, of.weight) > 1 or is_bundled):
+        before[-1] = MemoryWork("cudnn_transform", w_bytes, w_bytes, 1, 1)
+    positions = of.positions(of.out)
+    after = [_layout(of.images, filters, positions, out_bytes, out_bytes)] if positions > 1 else []
+    return *before, work, *after
+
+
+def _filled(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
+    """Return a convolution with channels last between kernels that fill up channels, and take filters out again."""
+    more, more_filters = (_filling(size // of.groups, of.x) for size in (of.channels, of.filters))
+    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and of.window <= _MAX_GATHERED_WINDOW
+    if is_gathered or more == more_filters == 1:
+        return (work,)
+    before: list[MemoryWork] = []
+    for tensor, factor in ((of.x, more), (of.weight, more * more_filters)):
+        if factor > 1:
+            before += [vector_work(0, int(bytes_of(tensor) * factor), "memset"), _padding(tensor, factor)]
+    return *before, work, *([_padding(of.out, more_filters)] if more_filters > 1 else [])
