@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gemm_eval.torch.graph import (
-    CTA_ELEMENTS,
     Access,
     Call,
     ConvolutionLayout,
@@ -19,15 +18,27 @@ from gemm_eval.torch.graph import (
     Domain,
     Role,
     Trace,
+    blocks,
 )
 from gemm_eval.transformer import MemoryWork
 
-MAP, COLUMNS, ROWS, LONG_ROWS, LONG_SOFTMAX = (
-    "inductor_map", "inductor_columns", "inductor_rows", "inductor_long_rows", "inductor_long_softmax",
-)  # fmt: skip
-"""Names of Inductor's kernels in the memory-bound model."""
+MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
+"""Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
+
+_MAP_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 17, 19, 3.4
+_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 20, 13, 36
+_INSTRUCTIONS = {
+    "silu sigmoid glu elu exp _softmax _log_softmax _safe_softmax logsumexp hardswish celu": 20,
+    "gelu": 25, "erf": 24, "tanh": 16, "mish": 65, "softplus": 46, "log_sigmoid_forward": 46, "log": 31, "log1p": 31,
+    "binary_cross_entropy_with_logits": 46, "sin": 62, "cos": 62,
+    "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 10,
+    "native_dropout rand bernoulli uniform": 98, "div sqrt rsqrt": 5,
+}  # fmt: skip
+"""Of a thread for each element, by names of operations; fitted on the code of drawn modules on an H100."""
+_INSTRUCTIONS_OF = {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
 _BIAS_LOOP = "torch_offsets"  # the kernel of eager mode that adds a bias
+_MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
 _LEAST_SPLIT, _MOST_SPLIT = 32, 512  # elements of a thread
@@ -167,17 +178,28 @@ def _convolution(
 
 
 def map_work(read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
-    """Return a kernel of Inductor that goes over elements."""
-    return MemoryWork(MAP, read_bytes, write_bytes, -(-num_elements // CTA_ELEMENTS), CTA_ELEMENTS)
+    """Return a kernel of Inductor that copies elements."""
+    instructions = round(_MAP_INSTRUCTIONS + _LOAD_INSTRUCTIONS)
+    return blocks(f"{MAP} {instructions}", read_bytes, write_bytes, num_elements)
 
 
-def compiled_work(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return the kernel that Inductor makes of some calls."""
+def compiled_work(calls: Sequence[Call], num_loads: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return the kernel that Inductor makes of some calls, which reads so many tensors from outside."""
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
+    num_elements = max(call.domain.num_elements for call in calls)
+    rows, width = (max(1, sums.domain.rows or 1), max(1, sums.domain.width)) if sums else (0, 0)
+    instructions = _LOAD_INSTRUCTIONS * num_loads + sum(
+        _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
+        for call in calls
+        if call.domain.num_elements != rows
+    )
     if sums is None:
-        return map_work(read_bytes, write_bytes, max(call.domain.num_elements for call in calls))
-    rows, width = max(1, sums.domain.rows or 1), sums.domain.width
-    what = ROWS if sums.domain.is_inner else COLUMNS
-    if sums.domain.is_inner and width > _MAX_HELD:
-        what = LONG_SOFTMAX if any("softmax" in call.name for call in calls) else LONG_ROWS
-    return MemoryWork(what, read_bytes, write_bytes, rows, max(1, width))
+        return blocks(f"{MAP} {round(_MAP_INSTRUCTIONS + instructions)}", read_bytes, write_bytes, num_elements)
+    is_long = sums.domain.is_inner and width > _MAX_HELD
+    instructions += _ROW_INSTRUCTIONS
+    if is_long:
+        instructions += _PASS_INSTRUCTIONS + _MOMENT_INSTRUCTIONS * ("norm" in sums.name or "softmax" in sums.name)
+    block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
+    filled = -(-width // block) * block if sums.domain.is_inner else width
+    instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width
+    return MemoryWork(f"{LONG_ROWS if is_long else ROWS} {round(instructions)}", read_bytes, write_bytes, rows, width)

@@ -192,8 +192,9 @@ class _Graph:
                 is_read = any(access.buffer == buffer for reads in outside for access in reads)
                 if not is_fused or is_read or buffer in self.trace.kept:
                     written[buffer] = max(written.get(buffer, 0), num_bytes)
-        work = compiled_work if is_gpu else _memory
-        return Kernel(calls, (work(calls, sum(read.values()), sum(written.values())),))
+        num_bytes = sum(read.values()), sum(written.values())
+        work = compiled_work(calls, len(read), *num_bytes) if is_gpu else _memory(calls, *num_bytes)
+        return Kernel(calls, (work,))
 
     def _is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
         """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""
