@@ -20,7 +20,7 @@ from gemm_eval.torch.graph import (
     Trace,
     blocks,
 )
-from gemm_eval.transformer import MemoryWork
+from gemm_eval.transformer import GemmWork, MemoryWork
 
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
@@ -32,7 +32,7 @@ _INSTRUCTIONS = {
     "gelu": 25, "erf": 24, "tanh": 16, "mish": 65, "softplus": 46, "log_sigmoid_forward": 46, "log": 31, "log1p": 31,
     "binary_cross_entropy_with_logits": 46, "sin": 62, "cos": 62,
     "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 10,
-    "native_dropout rand bernoulli uniform": 98, "div sqrt rsqrt": 5,
+    "index_add scatter scatter_add scatter_reduce index_put": 70, "native_dropout rand bernoulli uniform": 98, "div sqrt rsqrt": 5,
 }  # fmt: skip
 """Of a thread for each element, by names of operations; fitted on the code of drawn modules on an H100."""
 _INSTRUCTIONS_OF = {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
@@ -45,11 +45,21 @@ _LEAST_SPLIT, _MOST_SPLIT = 32, 512  # elements of a thread
 _UNSPLIT_ROW = 8192
 _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
+_UNROLLED = 8  # elements of a sum that is a map over its results
+_ADDMM, _NUM_FACTORS = "aten.addmm", 2
+_UNPADDED_ROW, _ALIGNED_BYTES = 1024, 128  # elements of a row; bytes
+_SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
+_INDEX_BYTES = 8
 _STATISTICS_BYTES = 8  # mean and variance of a row
 _NODES_OF_CALL, _MAX_NODES = 3, 300  # of Inductor's graph for a call; and for a convolution, to change layouts
 _SMALL_CHANNELS = 64
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 """Inductor's weights of the operations of convolutions with channels last."""
+
+
+_INTO = ("index_add", "scatter", "scatter_add", "scatter_reduce", "index_put")
+SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
+"""Operations whose results must be in memory before they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +77,15 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
     is_last = _has_channels_last(trace.calls)
     made: set[int] = set()
     numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
-    for call in trace.calls:
-        if call.role is Role.REDUCTION and "backward" not in call.name:
+    of_complex: set[int] = set()
+    padded = _padded(trace)
+    for each in trace.calls:
+        call = _lowered(each, calls, numbers, of_complex)
+        if call.name == _ADDMM and len(call.reads) > _NUM_FACTORS and call.writes[0].buffer in padded:
+            # rows with gaps: cuBLAS adds no bias to these, which is copied to all rows before
+            spread = blocks(_SPREAD, call.reads[0].num_bytes, call.writes[0].num_bytes, call.domain.num_elements)
+            calls.append(replace(call, works=(spread, *call.works)))
+        elif call.role is Role.REDUCTION and "backward" not in call.name:
             stages = list(_stages(call, num_sms, numbers))
             calls += stages
             if stages[-1].role is Role.ELEMENTWISE:
@@ -79,6 +96,52 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
             calls.append(call)
         made |= {access.buffer for access in call.writes}
     return Lowered(replace(trace, calls=calls), sums_of)
+
+
+def _padded(trace: Trace) -> set[int]:
+    """Return buffers whose rows Inductor lets begin on 128 bytes, as they may: long ones, on no way to a convolution.
+
+    What the caller gets stays as it is.
+    """
+    result: set[int] = set()
+    fixed = set(trace.kept)
+    for call in reversed(trace.calls):
+        written = {access.buffer for access in call.writes}
+        if call.layout is not None or (written & fixed - trace.kept and call.role is not Role.REDUCTION):
+            fixed |= {access.buffer for access in call.reads}
+        if call.name == _ADDMM and call.works and isinstance(call.works[0], GemmWork):
+            problem = call.works[0].problem
+            row_bytes = call.writes[0].num_bytes // problem.M
+            if problem.N > _UNPADDED_ROW and row_bytes % _ALIGNED_BYTES:
+                result |= written - fixed
+    return result
+
+
+def _lowered(call: Call, before: list[Call], numbers: Iterator[int], of_complex: set[int]) -> Call:
+    """Return an operation in the role that it has for Inductor; `before` are those that were lowered."""
+    name = call.name.partition(".")[2].removesuffix("_")
+    if call.eager and (name == "polar" or of_complex & {access.buffer for access in call.reads}):
+        of_complex |= {access.buffer for access in call.writes}
+        return replace(call, role=Role.ALONE)
+    if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy
+        num_bytes = call.writes[0].num_bytes
+        return replace(call, eager=(map_work(num_bytes, num_bytes, num_bytes // 2), *call.eager))
+    if name == "nll_loss_forward":
+        scores, target = call.reads[:2]
+        rows = target.num_bytes // _INDEX_BYTES
+        source = next((i for i, each in enumerate(before) if scores in each.writes and "softmax" in each.name), None)
+        reads = (scores._replace(num_bytes=min(scores.num_bytes, rows * _INDEX_BYTES)), *call.reads[1:])
+        if source is not None:  # what is not picked is not written
+            statistics = Access(next(numbers), rows * _STATISTICS_BYTES)
+            before[source] = replace(before[source], writes=(*before[source].writes, statistics))
+            reads = (before[source].reads[0]._replace(num_bytes=reads[0].num_bytes), statistics, *call.reads[1:])
+        return replace(call, domain=Domain(rows, 1), reads=reads)
+    is_plain = call.role is Role.REDUCTION and not any(word in name for word in ("norm", "softmax", "arg", "backward"))
+    if name.startswith("_adaptive_avg_pool") or (is_plain and call.domain.width < _UNROLLED and call.domain.rows != 1):
+        return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
+    if name == "cumsum":
+        return replace(call, role=Role.REDUCTION, domain=Domain(call.domain.num_elements, call.domain.rows), eager=())
+    return call
 
 
 def _stages(call: Call, num_sms: int, numbers: Iterator[int]) -> Iterator[Call]:

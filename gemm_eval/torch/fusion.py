@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gemm_eval.checks import check_word
-from gemm_eval.torch.compiled_mode import Lowered, compiled_work, lower
+from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, lower
 from gemm_eval.torch.graph import DEALT, FUSIONS, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
 from gemm_eval.transformer import MemoryWork
 
@@ -114,7 +114,8 @@ class _Graph:
         """Say whether a call makes constants that kernels compute where they need them."""
         if self.calls[place].role is not Role.CONSTANT or self.is_kept[place]:
             return False
-        return all(self.calls[reader].role in _FUSIBLE for reader in self.readers_of[place] - dead)
+        readers = [self.calls[reader] for reader in self.readers_of[place] - dead]
+        return all(call.role in _FUSIBLE and call.name not in SCATTERS for call in readers)
 
     def _candidates(self, index: int, call: Call, readers_of_input: dict[int, list[int]]) -> Iterator[int]:
         """Yield calls whose kernels it may fuse with: those whose results it reads, then those that read the same."""
@@ -131,6 +132,8 @@ class _Graph:
             return
         if any(self.sums_of.get(call) in first.calls for call in second.calls):
             return  # Inductor goes over the elements of these norms in another order
+        if any(self.calls[call].name in SCATTERS and self.readers_of[call] & {*second.calls} for call in first.calls):
+            return
         domain = self._common_domain(first, second)
         if domain is None or self._has_way_around(earlier, later) or self._has_way_around(later, earlier):
             return

@@ -284,6 +284,9 @@ class Recorder(TorchDispatchMode):
         if any(not _is_plain(kind) for kind in types):
             return NotImplemented  # a tensor that stands for others: what it runs on these is seen
         self.last_path = self.path
+        if func is torch.ops.aten._euclidean_dist.default and not self._num_quiet:
+            with self:
+                return torch._decomp.decompositions._euclidean_dist(*args)
         with self.marked():
             if self._run is None:
                 out = func(*args, **kwargs)
@@ -356,6 +359,8 @@ class Recorder(TorchDispatchMode):
         role, domain = result
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
+        if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
+            role = Role.ALONE  # torch.compile leaves it to eager mode
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
         is_last = has_channels_last(inputs[0]) if inputs else False
