@@ -7,8 +7,8 @@ The rules are those of torch/_inductor: `num_splits` (ir.py), `reduction_split_f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from gemm_eval.torch.graph import (
     Access,
@@ -32,7 +32,8 @@ _INSTRUCTIONS = {
     "gelu": 25, "erf": 24, "tanh": 16, "mish": 65, "softplus": 46, "log_sigmoid_forward": 46, "log": 31, "log1p": 31,
     "binary_cross_entropy_with_logits": 46, "sin": 62, "cos": 62,
     "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 10,
-    "index_add scatter scatter_add scatter_reduce index_put": 70, "native_dropout rand bernoulli uniform": 98, "div sqrt rsqrt": 5,
+    "index_add scatter scatter_add scatter_reduce index_put": 70, "native_dropout rand bernoulli uniform rand_like": 98,
+    "upsample_bilinear2d": 100, "upsample_bicubic2d": 300, "div sqrt rsqrt": 5,
 }  # fmt: skip
 """Of a thread for each element, by names of operations; fitted on the code of drawn modules on an H100."""
 _INSTRUCTIONS_OF = {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
@@ -42,6 +43,8 @@ _MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
 _LEAST_SPLIT, _MOST_SPLIT = 32, 512  # elements of a thread
+_MAX_LOOSE = 64  # likewise, where rows are many and not all that is read are whole rows
+_LEAST_BIAS = 8  # bytes
 _UNSPLIT_ROW = 8192
 _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
@@ -52,6 +55,8 @@ _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with d
 _INDEX_BYTES = 8
 _STATISTICS_BYTES = 8  # mean and variance of a row
 _NODES_OF_CALL, _MAX_NODES = 3, 300  # of Inductor's graph for a call; and for a convolution, to change layouts
+_ELEMENT_BYTES = 2
+_FEW, _FEW_CHANNELS_INSTRUCTIONS = 8, 220  # channels that lie side by side in pieces, stored one by one
 _SMALL_CHANNELS = 64
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 """Inductor's weights of the operations of convolutions with channels last."""
@@ -64,16 +69,23 @@ SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A trace as Inductor sees it; `sums_of` has the call of the sums that a call reads and never fuses with."""
+    """A trace as Inductor sees it.
+
+    `sums_of` has the call of the sums that a call reads and never fuses with, `instructions_of` what constants take
+    that a call computes for itself, for each element.
+    """
 
     trace: Trace
-    sums_of: dict[int, int]
+    num_sms: int
+    sums_of: dict[int, int] = field(default_factory=dict)
+    instructions_of: dict[int, float] = field(default_factory=dict)
 
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
     """Return a trace with norms, long sums and convolutions as the calls that Inductor makes of them."""
     calls: list[Call] = []
-    sums_of: dict[int, int] = {}
+    result = Lowered(trace, num_sms)
+    constants: dict[int, float] = {}  # by buffer, and their instructions
     is_last = _has_channels_last(trace.calls)
     made: set[int] = set()
     numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
@@ -81,6 +93,12 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
     padded = _padded(trace)
     for each in trace.calls:
         call = _lowered(each, calls, numbers, of_complex)
+        instructions = sum(constants.get(access.buffer, 0.0) for access in call.reads)
+        if call.role is Role.CONSTANT or (call.role is Role.ELEMENTWISE and _is_made_of(call, constants, trace.kept)):
+            call = replace(call, role=Role.CONSTANT)
+            constants |= {access.buffer: instructions + _instructions_of(call) for access in call.writes}
+        elif instructions:
+            result.instructions_of[len(calls)] = instructions
         if call.name == _ADDMM and len(call.reads) > _NUM_FACTORS and call.writes[0].buffer in padded:
             # rows with gaps: cuBLAS adds no bias to these, which is copied to all rows before
             spread = blocks(_SPREAD, call.reads[0].num_bytes, call.writes[0].num_bytes, call.domain.num_elements)
@@ -89,13 +107,23 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
             stages = list(_stages(call, num_sms, numbers))
             calls += stages
             if stages[-1].role is Role.ELEMENTWISE:
-                sums_of[len(calls) - 1] = len(calls) - len(stages)
+                result.sums_of[len(calls) - 1] = len(calls) - len(stages)
         elif call.layout is not None:
             calls += _convolution(call, call.layout, is_last, made, numbers)
         else:
             calls.append(call)
         made |= {access.buffer for access in call.writes}
-    return Lowered(replace(trace, calls=calls), sums_of)
+    return replace(result, trace=replace(trace, calls=calls))
+
+
+def _is_made_of(call: Call, constants: Collection[int], kept: Collection[int]) -> bool:
+    """Say whether an operation makes a constant of others, which whoever reads it computes for himself."""
+    is_known = bool(call.reads) and all(access.buffer in constants for access in call.reads)
+    return is_known and not any(access.buffer in kept for access in call.writes)
+
+
+def _instructions_of(call: Call) -> int:
+    return _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
 
 
 def _padded(trace: Trace) -> set[int]:
@@ -125,7 +153,7 @@ def _lowered(call: Call, before: list[Call], numbers: Iterator[int], of_complex:
         return replace(call, role=Role.ALONE)
     if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy
         num_bytes = call.writes[0].num_bytes
-        return replace(call, eager=(map_work(num_bytes, num_bytes, num_bytes // 2), *call.eager))
+        return replace(call, eager=(map_work(num_bytes), *call.eager))
     if name == "nll_loss_forward":
         scores, target = call.reads[:2]
         rows = target.num_bytes // _INDEX_BYTES
@@ -229,7 +257,8 @@ def _convolution(
         copied = [reads[1]] if layout.window > 1 and layout.group_channels > 1 else []
         if reads[0].buffer not in made and not layout.has_last_input:
             copied.append(reads[0])
-        works = [*(map_work(each.num_bytes, each.num_bytes, each.num_bytes // 2) for each in copied), *works]
+        counts = [_FEW_CHANNELS_INSTRUCTIONS if each is reads[0] and layout.group_channels < _FEW else 0 for each in copied]
+        works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
         works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what == _BIAS_LOOP)]
     if not layout.has_bias:
@@ -240,29 +269,45 @@ def _convolution(
     yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
 
 
-def map_work(read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
-    """Return a kernel of Inductor that copies elements."""
-    instructions = round(_MAP_INSTRUCTIONS + _LOAD_INSTRUCTIONS)
-    return blocks(f"{MAP} {instructions}", read_bytes, write_bytes, num_elements)
+def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
+    """Return a kernel of Inductor that copies so many bytes."""
+    instructions = instructions or round(_MAP_INSTRUCTIONS + _LOAD_INSTRUCTIONS)
+    return blocks(f"{MAP} {instructions}", num_bytes, num_bytes, num_bytes // _ELEMENT_BYTES)
 
 
-def compiled_work(calls: Sequence[Call], num_loads: int, read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return the kernel that Inductor makes of some calls, which reads so many tensors from outside."""
+def compiled_work(
+    calls: Sequence[Call], loads: Sequence[int], num_bytes: tuple[int, int], num_sms: int, instructions: float
+) -> MemoryWork:
+    """Return the kernel that Inductor makes of some calls.
+
+    It reads tensors of so many bytes from outside, `num_bytes` are those that it reads and writes; `instructions` are
+    those of constants that it computes.
+    """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
     num_elements = max(call.domain.num_elements for call in calls)
     rows, width = (max(1, sums.domain.rows or 1), max(1, sums.domain.width)) if sums else (0, 0)
-    instructions = _LOAD_INSTRUCTIONS * num_loads + sum(
-        _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
-        for call in calls
-        if call.domain.num_elements != rows
-    )
+    is_looped = False
+    if sums is not None and sums.domain.is_inner:
+        first = calls[: calls.index(sums) + 1]
+        is_loose = rows >= num_sms * _MANY_SUMS and width > _MAX_LOOSE and _reads_less(first)
+        is_looped = width > _MAX_HELD or is_loose
+    instructions += _LOAD_INSTRUCTIONS * len(loads) * (1 + is_looped)
+    instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
-        return blocks(f"{MAP} {round(_MAP_INSTRUCTIONS + instructions)}", read_bytes, write_bytes, num_elements)
-    is_long = sums.domain.is_inner and width > _MAX_HELD
+        return blocks(f"{MAP} {round(_MAP_INSTRUCTIONS + instructions)}", *num_bytes, num_elements)
     instructions += _ROW_INSTRUCTIONS
-    if is_long:
+    if is_looped:
         instructions += _PASS_INSTRUCTIONS + _MOMENT_INSTRUCTIONS * ("norm" in sums.name or "softmax" in sums.name)
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if sums.domain.is_inner else width
     instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width
-    return MemoryWork(f"{LONG_ROWS if is_long else ROWS} {round(instructions)}", read_bytes, write_bytes, rows, width)
+    return MemoryWork(f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}", *num_bytes, rows, width)
+
+
+def _reads_less(calls: Sequence[Call]) -> bool:
+    """Say whether operations up to a sum read anything but whole tensors: a bias, a mask, rows by an index."""
+    most = max((access.num_bytes for call in calls for access in call.reads), default=0)
+    made = {access.buffer for call in calls for access in call.writes}
+    return any(
+        _LEAST_BIAS < access.num_bytes < most // 2 for call in calls for access in call.reads if access.buffer not in made
+    )

@@ -35,13 +35,13 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True, num_sms: int =
     """
     check_word("fusion", fusion, FUSIONS)
     if fusion == "eager":
-        graph = _Graph(trace)
+        graph = _Graph(trace, Lowered(trace, num_sms))
         return [
             Kernel((call,), call.eager) if is_gpu and call.eager else graph.kernel([index], is_fused=False)
             for index, call in enumerate(trace.calls)
         ]
-    lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, {})
-    graph = _Graph(lowered.trace, lowered.sums_of)
+    lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, num_sms)
+    graph = _Graph(lowered.trace, lowered)
     kernels = [graph.kernel(sorted(members), is_fused=True, is_gpu=is_gpu) for members in graph.fuse()]
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
@@ -64,7 +64,7 @@ class _Graph:
     """Readers and writers of each call, by places of calls, and the group that each is in."""
 
     trace: Trace
-    sums_of: dict[int, int] = field(default_factory=dict)
+    lowered: Lowered
     groups: dict[int, _Group] = field(default_factory=dict)
     group_of: dict[int, int] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class _Graph:
         first, second = self.groups[earlier], self.groups[later]
         if len(first.calls) + len(second.calls) > _MAX_FUSED:
             return
-        if any(self.sums_of.get(call) in first.calls for call in second.calls):
+        if any(self.lowered.sums_of.get(call) in first.calls for call in second.calls):
             return  # Inductor goes over the elements of these norms in another order
         if any(self.calls[call].name in SCATTERS and self.readers_of[call] & {*second.calls} for call in first.calls):
             return
@@ -196,8 +196,10 @@ class _Graph:
                 if not is_fused or is_read or buffer in self.trace.kept:
                     written[buffer] = max(written.get(buffer, 0), num_bytes)
         num_bytes = sum(read.values()), sum(written.values())
-        work = compiled_work(calls, len(read), *num_bytes) if is_gpu else _memory(calls, *num_bytes)
-        return Kernel(calls, (work,))
+        if not is_gpu:
+            return Kernel(calls, (_memory(calls, *num_bytes),))
+        instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
+        return Kernel(calls, (compiled_work(calls, [*read], num_bytes, self.lowered.num_sms, instructions),))
 
     def _is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
         """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""
