@@ -50,7 +50,7 @@ _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
 _UNROLLED = 8  # elements of a sum that is a map over its results
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
-_UNPADDED_ROW, _ALIGNED_BYTES = 1024, 128  # elements of a row; bytes
+_UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
 _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
 _INDEX_BYTES = 8
 _STATISTICS_BYTES = 8  # mean and variance of a row
@@ -90,7 +90,8 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
     made: set[int] = set()
     numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
     of_complex: set[int] = set()
-    padded = _padded(trace)
+    fixed = _fixed(trace)
+    writers: dict[int, int] = {}
     for each in trace.calls:
         call = _lowered(each, calls, numbers, of_complex)
         instructions = sum(constants.get(access.buffer, 0.0) for access in call.reads)
@@ -99,10 +100,23 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
             constants |= {access.buffer: instructions + _instructions_of(call) for access in call.writes}
         elif instructions:
             result.instructions_of[len(calls)] = instructions
-        if call.name == _ADDMM and len(call.reads) > _NUM_FACTORS and call.writes[0].buffer in padded:
-            # rows with gaps: cuBLAS adds no bias to these, which is copied to all rows before
-            spread = blocks(_SPREAD, call.reads[0].num_bytes, call.writes[0].num_bytes, call.domain.num_elements)
-            calls.append(replace(call, works=(spread, *call.works)))
+        if call.role is Role.EXTERN and call.works and isinstance(call.works[0], GemmWork):
+            for access in call.reads:
+                place = writers.get(access.buffer)
+                if place is not None and access.buffer not in fixed and _has_gaps(calls[place], "bmm" in call.name):
+                    dense = access._replace(buffer=next(numbers))
+                    domain = Domain(calls[place].domain.num_elements)
+                    result.sums_of[len(calls)] = place
+                    calls.append(Call("aten.clone", call.path, call.phase, Role.ELEMENTWISE, domain, (access,), (dense,)))
+                    call = replace(call, reads=tuple(dense if each is access else each for each in call.reads))
+            written = call.writes[0]
+            if call.name == _ADDMM and len(call.reads) > _NUM_FACTORS and written.buffer not in fixed:
+                N = call.works[0].problem.N
+                if _padded_stride(N, written.num_bytes // call.domain.num_elements) != N:
+                    # rows with gaps: cuBLAS adds no bias to these, which is copied to all rows before
+                    spread = blocks(_SPREAD, call.reads[0].num_bytes, written.num_bytes, call.domain.num_elements)
+                    call = replace(call, works=(spread, *call.works))
+            calls.append(call)
         elif call.role is Role.REDUCTION and "backward" not in call.name:
             stages = list(_stages(call, num_sms, numbers))
             calls += stages
@@ -113,6 +127,7 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
         else:
             calls.append(call)
         made |= {access.buffer for access in call.writes}
+        writers |= {access.buffer: len(calls) - 1 for access in call.writes}
     return replace(result, trace=replace(trace, calls=calls))
 
 
@@ -126,23 +141,38 @@ def _instructions_of(call: Call) -> int:
     return _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
 
 
-def _padded(trace: Trace) -> set[int]:
-    """Return buffers whose rows Inductor lets begin on 128 bytes, as they may: long ones, on no way to a convolution.
-
-    What the caller gets stays as it is.
-    """
-    result: set[int] = set()
+def _fixed(trace: Trace) -> set[int]:
+    """Return buffers without gaps between rows: what the caller gets, and what is on the way to a convolution."""
     fixed = set(trace.kept)
     for call in reversed(trace.calls):
-        written = {access.buffer for access in call.writes}
-        if call.layout is not None or (written & fixed - trace.kept and call.role is not Role.REDUCTION):
+        if call.layout is not None or (
+            not _is_sum(call) and any(access.buffer in fixed - trace.kept for access in call.writes)
+        ):
             fixed |= {access.buffer for access in call.reads}
-        if call.name == _ADDMM and call.works and isinstance(call.works[0], GemmWork):
-            problem = call.works[0].problem
-            row_bytes = call.writes[0].num_bytes // problem.M
-            if problem.N > _UNPADDED_ROW and row_bytes % _ALIGNED_BYTES:
-                result |= written - fixed
-    return result
+    return fixed
+
+
+def _is_sum(call: Call) -> bool:
+    return call.role is Role.REDUCTION and not any(word in call.name for word in ("norm", "softmax", "arg", "backward"))
+
+
+def _padded_stride(stride: int, item_bytes: int) -> int:
+    """Return the step of a dimension as Inductor takes it: long ones are whole lines of 128 bytes."""
+    line = _LINE_BYTES // max(1, item_bytes)
+    return -(-stride // line) * line if stride > _UNPADDED else stride
+
+
+def _has_gaps(call: Call, is_batch: bool) -> bool:
+    """Say whether a result that Inductor pads has to be copied before it is a matrix, or a batch of matrices."""
+    if call.role not in (Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW) or not call.writes:
+        return False
+    item_bytes = call.writes[0].num_bytes // max(1, math.prod(call.sizes))
+    stride, is_whole, inner = 1, True, 2 if is_batch else 1
+    for i, size in enumerate(reversed(call.sizes[1:])):
+        whole = stride * size
+        stride = _padded_stride(whole, item_bytes)
+        is_whole &= stride == whole or i < inner
+    return not is_whole
 
 
 def _lowered(call: Call, before: list[Call], numbers: Iterator[int], of_complex: set[int]) -> Call:
@@ -164,8 +194,7 @@ def _lowered(call: Call, before: list[Call], numbers: Iterator[int], of_complex:
             before[source] = replace(before[source], writes=(*before[source].writes, statistics))
             reads = (before[source].reads[0]._replace(num_bytes=reads[0].num_bytes), statistics, *call.reads[1:])
         return replace(call, domain=Domain(rows, 1), reads=reads)
-    is_plain = call.role is Role.REDUCTION and not any(word in name for word in ("norm", "softmax", "arg", "backward"))
-    if name.startswith("_adaptive_avg_pool") or (is_plain and call.domain.width < _UNROLLED and call.domain.rows != 1):
+    if name.startswith("_adaptive_avg_pool") or (_is_sum(call) and call.domain.width < _UNROLLED and call.domain.rows != 1):
         return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
     if name == "cumsum":
         return replace(call, role=Role.REDUCTION, domain=Domain(call.domain.num_elements, call.domain.rows), eager=())

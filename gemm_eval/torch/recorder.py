@@ -364,7 +364,8 @@ class Recorder(TorchDispatchMode):
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
         is_last = has_channels_last(inputs[0]) if inputs else False
-        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last)
+        sizes = tuple(map(int, outputs[0].shape))
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes)
 
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
