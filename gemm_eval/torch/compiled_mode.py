@@ -26,6 +26,8 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
 _MAP_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 17, 19, 3.4
+_CONVOLUTION = "aten.convolution"
+_COLUMN_INSTRUCTIONS = 60  # of sums over channels of a convolution that has them first
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 20, 13, 36
 _INSTRUCTIONS = {
     "silu sigmoid glu elu exp _softmax _log_softmax _safe_softmax logsumexp hardswish celu": 20,
@@ -118,6 +120,7 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
                     call = replace(call, works=(spread, *call.works))
             calls.append(call)
         elif call.role is Role.REDUCTION and "backward" not in call.name:
+            call = replace(call, is_channels_last=call.is_channels_last and not (is_last and call.domain.is_inner))
             stages = list(_stages(call, num_sms, numbers))
             calls += stages
             if stages[-1].role is Role.ELEMENTWISE:
@@ -327,6 +330,8 @@ def compiled_work(
     instructions += _ROW_INSTRUCTIONS
     if is_looped:
         instructions += _PASS_INSTRUCTIONS + _MOMENT_INSTRUCTIONS * ("norm" in sums.name or "softmax" in sums.name)
+    if sums.is_channels_last and sums.domain.is_inner and any(call.name == _CONVOLUTION for call in calls):
+        is_looped, instructions = True, instructions + _COLUMN_INSTRUCTIONS
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if sums.domain.is_inner else width
     instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width

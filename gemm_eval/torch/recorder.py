@@ -153,7 +153,7 @@ def role_of(
 
 
 def _is_inner(name: str, args: Sequence[Any]) -> bool:
-    """Say whether the last dimension is summed up, where an argument says which are."""
+    """Say whether the last dimension or neighbours in memory are summed up, where an argument says which are."""
     if "batch_norm" in name:
         return False
     if name in _NORMS and "softmax" not in name:
@@ -162,7 +162,7 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
     dims = [dims] if isinstance(dims, int) else dims
     if not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
         return True  # all of them
-    return any(dim in (-1, args[0].dim() - 1) for dim in dims)
+    return any(dim in (-1, args[0].dim() - 1) or args[0].stride(dim) == 1 for dim in dims)
 
 
 _DIMS_THIRD = ("_softmax_backward_data", "_log_softmax_backward_data", "norm", "linalg_vector_norm")
@@ -363,7 +363,9 @@ class Recorder(TorchDispatchMode):
             role = Role.ALONE  # torch.compile leaves it to eager mode
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
-        is_last = has_channels_last(inputs[0]) if inputs else False
+        is_last = bool(inputs) and has_channels_last(inputs[0])
+        if role is Role.REDUCTION and domain.is_inner and inputs[0].dim():
+            is_last |= inputs[0].stride(-1) > 1 and inputs[0].shape[-1] > 1
         sizes = tuple(map(int, outputs[0].shape))
         return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes)
 
