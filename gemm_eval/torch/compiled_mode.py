@@ -308,12 +308,12 @@ def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
 
 
 def compiled_work(
-    calls: Sequence[Call], loads: Sequence[int], num_bytes: tuple[int, int], num_sms: int, instructions: float
+    calls: Sequence[Call], num_loads: int, num_bytes: tuple[int, int], num_sms: int, instructions: float
 ) -> MemoryWork:
     """Return the kernel that Inductor makes of some calls.
 
-    It reads tensors of so many bytes from outside, `num_bytes` are those that it reads and writes; `instructions` are
-    those of constants that it computes.
+    It reads `num_loads` tensors from outside; `num_bytes` are those that it reads and writes, `instructions` those of
+    constants that it computes.
     """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
     num_elements = max(call.domain.num_elements for call in calls)
@@ -323,7 +323,7 @@ def compiled_work(
         first = calls[: calls.index(sums) + 1]
         is_loose = rows >= num_sms * _MANY_SUMS and width > _MAX_LOOSE and _reads_less(first)
         is_looped = width > _MAX_HELD or is_loose
-    instructions += _LOAD_INSTRUCTIONS * len(loads) * (1 + is_looped)
+    instructions += _LOAD_INSTRUCTIONS * num_loads * (1 + is_looped)
     instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
         return blocks(f"{MAP} {round(_MAP_INSTRUCTIONS + instructions)}", *num_bytes, num_elements)

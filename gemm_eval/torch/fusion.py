@@ -73,15 +73,15 @@ class _Graph:
         self.writers_of: list[set[int]] = [set() for _ in self.calls]
         self.readers_of: list[set[int]] = [set() for _ in self.calls]
         last: dict[int, list[int]] = {}
-        sizes: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
         for index, call in enumerate(self.calls):
             for access in call.reads:
                 for writer in last.get(access.buffer, ()):
                     self.writers_of[index].add(writer)
                     self.readers_of[writer].add(index)
             for access in call.writes:
-                sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
-                is_whole = access.num_bytes >= sizes[access.buffer]
+                self.sizes[access.buffer] = max(self.sizes.get(access.buffer, 0), access.num_bytes)
+                is_whole = access.num_bytes >= self.sizes[access.buffer]
                 last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
@@ -184,22 +184,29 @@ class _Graph:
         if is_gpu and calls[0].role is Role.ALONE and calls[0].eager:
             return Kernel(calls, calls[0].eager)
         inside = set(members)
-        read: dict[int, int] = {}
+        read: dict[tuple[int, int], int] = {}  # by buffer and offset
         written: dict[int, int] = {}
         for index, call in zip(members, calls, strict=True):
-            for buffer, num_bytes in call.reads:
+            for buffer, num_bytes, offset in call.reads:
                 if not (is_fused and self._is_made_inside(index, buffer, inside)):
-                    read[buffer] = max(read.get(buffer, 0), num_bytes)
+                    read[buffer, offset] = max(read.get((buffer, offset), 0), num_bytes)
             outside = [self.calls[reader].reads for reader in self.readers_of[index] - inside]
-            for buffer, num_bytes in call.writes:
+            for buffer, num_bytes, _ in call.writes:
                 is_read = any(access.buffer == buffer for reads in outside for access in reads)
                 if not is_fused or is_read or buffer in self.trace.kept:
                     written[buffer] = max(written.get(buffer, 0), num_bytes)
-        num_bytes = sum(read.values()), sum(written.values())
+        num_bytes = self._bytes(read), sum(written.values())
         if not is_gpu:
             return Kernel(calls, (_memory(calls, *num_bytes),))
         instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
-        return Kernel(calls, (compiled_work(calls, [*read], num_bytes, self.lowered.num_sms, instructions),))
+        return Kernel(calls, (compiled_work(calls, len(read), num_bytes, self.lowered.num_sms, instructions),))
+
+    def _bytes(self, read: dict[tuple[int, int], int]) -> int:
+        """Return the bytes of what is read of buffers from several offsets on, no more than a buffer has."""
+        parts: dict[int, list[int]] = {}
+        for (buffer, _), num_bytes in read.items():
+            parts.setdefault(buffer, []).append(num_bytes)
+        return sum(min(sum(each), max(self.sizes.get(buffer, 0), *each, 0)) for buffer, each in parts.items())
 
     def _is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
         """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""

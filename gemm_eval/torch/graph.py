@@ -126,11 +126,12 @@ class Role(enum.Enum):
 class Access(NamedTuple):
     """Memory that an operation reads or writes: a storage by number, and the bytes of the elements it sees, each once.
 
-    Dimensions that are expanded count as one.
+    Dimensions that are expanded count as one. Elements from another `offset` on are others.
     """
 
     buffer: int
     num_bytes: int
+    offset: int = 0
 
 
 class ConvolutionLayout(NamedTuple):

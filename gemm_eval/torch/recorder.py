@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):
         buffer = self.buffer_of(tensor)
         if buffer not in self._written:
             self.trace.kept.add(buffer)
-        return Access(buffer, _seen_bytes(tensor))
+        return Access(buffer, _seen_bytes(tensor), int(tensor.storage_offset()))
 
     def _write(self, tensor: Any, num_bytes: int | None = None) -> Access:
         buffer = self.buffer_of(tensor)
