@@ -26,7 +26,6 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
 _MAP_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 17, 19, 3.4
-_CONVOLUTION = "aten.convolution"
 _COLUMN_INSTRUCTIONS = 60  # of sums over channels of a convolution that has them first
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 20, 13, 36
 _INSTRUCTIONS = {
@@ -65,6 +64,7 @@ _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 
 
 _INTO = ("index_add", "scatter", "scatter_add", "scatter_reduce", "index_put")
+_FUSIBLE = {Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW}
 SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
 """Operations whose results must be in memory before they are read."""
 
@@ -74,13 +74,14 @@ class Lowered:
     """A trace as Inductor sees it.
 
     `sums_of` has the call of the sums that a call reads and never fuses with, `instructions_of` what constants take
-    that a call computes for itself, for each element.
+    that a call computes for itself, for each element. `first_channels` are results of convolutions with channels first.
     """
 
     trace: Trace
     num_sms: int
     sums_of: dict[int, int] = field(default_factory=dict)
     instructions_of: dict[int, float] = field(default_factory=dict)
+    first_channels: set[int] = field(default_factory=set)
 
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
@@ -94,7 +95,20 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
     of_complex: set[int] = set()
     fixed = _fixed(trace)
     writers: dict[int, int] = {}
-    for each in trace.calls:
+    sums: dict[int, tuple[Access, ...]] = {}  # with a bias, which readers add up for themselves
+    read_by: dict[int, set[Role]] = {}
+    for call in trace.calls:
+        for access in call.reads:
+            read_by.setdefault(access.buffer, set()).add(call.role)
+    for call in trace.calls:
+        reads = [
+            part._replace(num_bytes=min(part.num_bytes, access.num_bytes))
+            for access in call.reads
+            for part in sums.get(access.buffer, (access,))
+        ]
+        each = replace(call, reads=tuple(dict.fromkeys(reads)))
+        for access in call.writes:
+            sums.pop(access.buffer, None)
         call = _lowered(each, calls, numbers, of_complex)
         instructions = sum(constants.get(access.buffer, 0.0) for access in call.reads)
         if call.role is Role.CONSTANT or (call.role is Role.ELEMENTWISE and _is_made_of(call, constants, trace.kept)):
@@ -127,6 +141,12 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
                 result.sums_of[len(calls) - 1] = len(calls) - len(stages)
         elif call.layout is not None:
             calls += _convolution(call, call.layout, is_last, made, numbers)
+            buffer = call.writes[0].buffer
+            if not (is_last or call.layout.has_last_input):
+                result.first_channels.update(access.buffer for each in calls[-2:] for access in each.writes)
+            if len(calls[-1].reads) == _NUM_FACTORS and calls[-1].role is Role.ELEMENTWISE and buffer not in trace.kept:
+                if read_by.get(buffer, set()) <= _FUSIBLE:
+                    sums[buffer] = calls.pop().reads
         else:
             calls.append(call)
         made |= {access.buffer for access in call.writes}
@@ -308,12 +328,13 @@ def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
 
 
 def compiled_work(
-    calls: Sequence[Call], num_loads: int, num_bytes: tuple[int, int], num_sms: int, instructions: float
-) -> MemoryWork:
+    calls: Sequence[Call], num_loads: int, num_bytes: tuple[int, int], num_sms: int, instructions: float, *,
+    is_across: bool,
+) -> MemoryWork:  # fmt: skip
     """Return the kernel that Inductor makes of some calls.
 
     It reads `num_loads` tensors from outside; `num_bytes` are those that it reads and writes, `instructions` those of
-    constants that it computes.
+    constants that it computes. `is_across`: it reads channels that lie apart, and sums over rows of them go across.
     """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
     num_elements = max(call.domain.num_elements for call in calls)
@@ -330,7 +351,7 @@ def compiled_work(
     instructions += _ROW_INSTRUCTIONS
     if is_looped:
         instructions += _PASS_INSTRUCTIONS + _MOMENT_INSTRUCTIONS * ("norm" in sums.name or "softmax" in sums.name)
-    if sums.is_channels_last and sums.domain.is_inner and any(call.name == _CONVOLUTION for call in calls):
+    if is_across and sums.is_channels_last and sums.domain.is_inner:
         is_looped, instructions = True, instructions + _COLUMN_INSTRUCTIONS
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if sums.domain.is_inner else width

@@ -157,8 +157,16 @@ class _Graph:
             return b  # what is done with the sums of rows
         # a broadcast, computed where it is needed, unless others need it too
         inside = {*small.calls, *large.calls}
-        is_of_large = all(self.readers_of[index] <= inside and not self.is_kept[index] for index in small.calls)
-        return b if is_of_large else None
+        if all(self.readers_of[index] <= inside and not self.is_kept[index] for index in small.calls):
+            return b
+        # likewise what only parts are read of, one time
+        is_of_small = large is first and not large.has_reduction and all(
+            self.readers_of[index] <= inside and not self.is_kept[index] for index in large.calls
+        )
+        is_of_small &= not any(
+            self.calls[index].role is Role.WINDOW and self.writers_of[index] & inside for index in small.calls
+        )
+        return a if is_of_small else None
 
     def _has_way_around(self, earlier: int, later: int) -> bool:
         """Say whether `later` reads results of `earlier` by way of others: one kernel would wait for itself."""
@@ -199,7 +207,9 @@ class _Graph:
         if not is_gpu:
             return Kernel(calls, (_memory(calls, *num_bytes),))
         instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
-        return Kernel(calls, (compiled_work(calls, len(read), num_bytes, self.lowered.num_sms, instructions),))
+        is_across = any(buffer in self.lowered.first_channels for buffer, _ in read)
+        work = compiled_work(calls, len(read), num_bytes, self.lowered.num_sms, instructions, is_across=is_across)
+        return Kernel(calls, (work,))
 
     def _bytes(self, read: dict[tuple[int, int], int]) -> int:
         """Return the bytes of what is read of buffers from several offsets on, no more than a buffer has."""

@@ -162,7 +162,8 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
     dims = [dims] if isinstance(dims, int) else dims
     if not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
         return True  # all of them
-    return any(dim in (-1, args[0].dim() - 1) or args[0].stride(dim) == 1 for dim in dims)
+    x = args[0]
+    return any(dim in (-1, x.dim() - 1) or (abs(dim) < x.dim() and x.stride(dim) == 1) for dim in dims)
 
 
 _DIMS_THIRD = ("_softmax_backward_data", "_log_softmax_backward_data", "norm", "linalg_vector_norm")
