@@ -81,7 +81,7 @@ class _Graph:
                     self.readers_of[writer].add(index)
             for access in call.writes:
                 self.sizes[access.buffer] = max(self.sizes.get(access.buffer, 0), access.num_bytes)
-                is_whole = access.num_bytes >= self.sizes[access.buffer]
+                is_whole = access.num_bytes >= self.sizes[access.buffer] and call.name not in SCATTERS
                 last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
