@@ -25,7 +25,7 @@ from gemm_eval.transformer import GemmWork, MemoryWork
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
-_MAP_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 24, 20, 3.4
+_BASE_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 24, 3.4
 _COLUMN_INSTRUCTIONS = 60  # of sums over channels of a convolution that has them first
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 20, 13, 36
 _INSTRUCTIONS = {
@@ -323,7 +323,7 @@ def _convolution(
 
 def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
     """Return a kernel of Inductor that copies so many bytes."""
-    instructions = instructions or round(_MAP_INSTRUCTIONS + _LOAD_INSTRUCTIONS)
+    instructions = instructions or round(_BASE_INSTRUCTIONS + _LOAD_INSTRUCTIONS)
     return blocks(f"{MAP} {instructions}", num_bytes, num_bytes, num_bytes // _ELEMENT_BYTES)
 
 
@@ -344,11 +344,16 @@ def compiled_work(
         first = calls[: calls.index(sums) + 1]
         is_loose = rows >= num_sms * _MANY_SUMS and width > _MAX_LOOSE and _reads_less(first)
         is_looped = width > _MAX_HELD or is_loose
-    instructions += _LOAD_INSTRUCTIONS * num_loads * (1 + is_looped)
+    after = calls[calls.index(sums) + 1 :] if sums else ()
+    is_twice = is_looped and (
+        sum(access.num_bytes for access in sums.writes) > num_elements
+        or any(call.domain.num_elements == num_elements for call in after)
+    )
+    instructions += _LOAD_INSTRUCTIONS * num_loads * (1 + is_twice)
     instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
-        return blocks(f"{MAP} {round(_MAP_INSTRUCTIONS + instructions)}", *num_bytes, num_elements)
-    instructions += _ROW_INSTRUCTIONS
+        return blocks(f"{MAP} {round(_BASE_INSTRUCTIONS + instructions)}", *num_bytes, num_elements)
+    instructions += _BASE_INSTRUCTIONS
     if is_looped:
         instructions += _PASS_INSTRUCTIONS + _MOMENT_INSTRUCTIONS * ("norm" in sums.name or "softmax" in sums.name)
     if is_across and sums.is_channels_last and sums.domain.is_inner:
