@@ -25,16 +25,16 @@ from gemm_eval.transformer import GemmWork, MemoryWork
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
-_BASE_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 24, 3.4
+_BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 16, 20, 3.4, 8
 _COLUMN_INSTRUCTIONS = 60  # of sums over channels of a convolution that has them first
-_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 20, 13, 36
+_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 5, 28, 36
 _INSTRUCTIONS = {
     "silu sigmoid glu elu exp _softmax _log_softmax _safe_softmax logsumexp hardswish celu": 20,
     "gelu": 25, "erf": 24, "tanh": 16, "mish": 65, "softplus": 46, "log_sigmoid_forward": 46, "log": 31, "log1p": 31,
     "binary_cross_entropy_with_logits": 46, "sin": 62, "cos": 62,
-    "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 14,
+    "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 17,
     "index_add scatter scatter_add scatter_reduce index_put": 70, "native_dropout rand bernoulli uniform rand_like": 98,
-    "upsample_bilinear2d": 100, "upsample_bicubic2d": 300, "div sqrt rsqrt": 5,
+    "upsample_bilinear2d": 100, "upsample_bicubic2d": 300, "div sqrt rsqrt": 5, "clone cat stack constant_pad_nd": 10,
 }  # fmt: skip
 """Of a thread for each element, by names of operations; fitted on the code of drawn modules on an H100."""
 _INSTRUCTIONS_OF = {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
@@ -341,7 +341,7 @@ def compiled_work(
     rows, width = (max(1, sums.domain.rows or 1), max(1, sums.domain.width)) if sums else (0, 0)
     is_looped = False
     if sums is not None and sums.domain.is_inner:
-        first = calls[: calls.index(sums) + 1]
+        first = (*calls[: calls.index(sums)], replace(sums, reads=sums.reads[:1]))  # its weights come after
         is_loose = rows >= num_sms * _MANY_SUMS and width > _MAX_LOOSE and _reads_less(first)
         is_looped = width > _MAX_HELD or is_loose
     after = calls[calls.index(sums) + 1 :] if sums else ()
@@ -352,10 +352,11 @@ def compiled_work(
     instructions += _LOAD_INSTRUCTIONS * num_loads * (1 + is_twice)
     instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
-        return blocks(f"{MAP} {round(_BASE_INSTRUCTIONS + instructions)}", *num_bytes, num_elements)
-    instructions += _BASE_INSTRUCTIONS
-    if is_looped:
-        instructions += _PASS_INSTRUCTIONS + _MOMENT_INSTRUCTIONS * ("norm" in sums.name or "softmax" in sums.name)
+        instructions += _BASE_INSTRUCTIONS + _INDEX_INSTRUCTIONS * _reads_less(calls)
+        return blocks(f"{MAP} {round(instructions)}", *num_bytes, num_elements)
+    instructions += _ROW_INSTRUCTIONS + _PASS_INSTRUCTIONS * is_twice
+    if is_looped and any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax")):
+        instructions += _MOMENT_INSTRUCTIONS
     if is_across and sums.is_channels_last and sums.domain.is_inner:
         is_looped, instructions = True, instructions + _COLUMN_INSTRUCTIONS
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)

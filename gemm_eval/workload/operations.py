@@ -367,7 +367,7 @@ _KERNELS = {
     # kernels of torch.compile (torch/compiled_mode.py)
     "inductor_map": _of_torch(0, 0, 32),
     "inductor_rows": _of_torch(0.6, 0, 32),  # sums that a CTA holds, or of columns
-    "inductor_long_rows": _of_torch(2, 0, 32),  # rows that it reads in pieces
+    "inductor_long_rows": _of_torch(1, 0, 32),  # rows that it reads in pieces
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
