@@ -25,7 +25,7 @@ from gemm_eval.transformer import GemmWork, MemoryWork
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
-_BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 16, 20, 3.4, 8
+_BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 21, 4.0, 8
 _COLUMN_INSTRUCTIONS = 60  # of sums over channels of a convolution that has them first
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 5, 28, 36
 _INSTRUCTIONS = {
@@ -328,12 +328,12 @@ def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
 
 
 def compiled_work(
-    calls: Sequence[Call], num_loads: int, num_bytes: tuple[int, int], num_sms: int, instructions: float, *,
+    calls: Sequence[Call], loads: Sequence[int], num_bytes: tuple[int, int], num_sms: int, instructions: float, *,
     is_across: bool,
 ) -> MemoryWork:  # fmt: skip
     """Return the kernel that Inductor makes of some calls.
 
-    It reads `num_loads` tensors from outside; `num_bytes` are those that it reads and writes, `instructions` those of
+    It reads `loads` of so many bytes from outside; `num_bytes` are those that it reads and writes, `instructions` those of
     constants that it computes. `is_across`: it reads channels that lie apart, and sums over rows of them go across.
     """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
@@ -349,7 +349,8 @@ def compiled_work(
         sum(access.num_bytes for access in sums.writes) > num_elements
         or any(call.domain.num_elements == num_elements for call in after)
     )
-    instructions += _LOAD_INSTRUCTIONS * num_loads * (1 + is_twice)
+    most = max(loads, default=0)  # what is much smaller is read again and again
+    instructions += _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads) * (1 + is_twice)
     instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
         instructions += _BASE_INSTRUCTIONS + _INDEX_INSTRUCTIONS * _reads_less(calls)

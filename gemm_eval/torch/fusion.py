@@ -208,7 +208,7 @@ class _Graph:
             return Kernel(calls, (_memory(calls, *num_bytes),))
         instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
         is_across = any(buffer in self.lowered.first_channels for buffer, _ in read)
-        work = compiled_work(calls, len(read), num_bytes, self.lowered.num_sms, instructions, is_across=is_across)
+        work = compiled_work(calls, [*read.values()], num_bytes, self.lowered.num_sms, instructions, is_across=is_across)
         return Kernel(calls, (work,))
 
     def _bytes(self, read: dict[tuple[int, int], int]) -> int:
