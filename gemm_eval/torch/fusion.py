@@ -75,14 +75,15 @@ class _Graph:
         last: dict[int, list[int]] = {}
         self.sizes: dict[int, int] = {}
         for index, call in enumerate(self.calls):
-            for access in call.reads:
+            for access in (*call.reads, *(call.writes if call.name in SCATTERS else ())):
                 for writer in last.get(access.buffer, ()):
                     self.writers_of[index].add(writer)
                     self.readers_of[writer].add(index)
             for access in call.writes:
                 self.sizes[access.buffer] = max(self.sizes.get(access.buffer, 0), access.num_bytes)
-                is_whole = access.num_bytes >= self.sizes[access.buffer] and call.name not in SCATTERS
+                is_whole = access.num_bytes >= self.sizes[access.buffer] or call.name in SCATTERS
                 last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
+        self.scattered = {access.buffer for call in self.calls if call.name in SCATTERS for access in call.writes}
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
     def fuse(self) -> list[list[int]]:
@@ -112,10 +113,12 @@ class _Graph:
 
     def _is_computed_by_readers(self, place: int, dead: set[int]) -> bool:
         """Say whether a call makes constants that kernels compute where they need them."""
-        if self.calls[place].role is not Role.CONSTANT or self.is_kept[place]:
+        call = self.calls[place]
+        if call.role is not Role.CONSTANT or self.is_kept[place]:
             return False
-        readers = [self.calls[reader] for reader in self.readers_of[place] - dead]
-        return all(call.role in _FUSIBLE and call.name not in SCATTERS for call in readers)
+        if any(access.buffer in self.scattered for access in call.writes):
+            return False
+        return all(self.calls[reader].role in _FUSIBLE for reader in self.readers_of[place] - dead)
 
     def _candidates(self, index: int, call: Call, readers_of_input: dict[int, list[int]]) -> Iterator[int]:
         """Yield calls whose kernels it may fuse with: those whose results it reads, then those that read the same."""
@@ -132,7 +135,8 @@ class _Graph:
             return
         if any(self.lowered.sums_of.get(call) in first.calls for call in second.calls):
             return  # Inductor goes over the elements of these norms in another order
-        if any(self.calls[call].name in SCATTERS and self.readers_of[call] & {*second.calls} for call in first.calls):
+        written, touched = self._buffers(first.calls, "writes"), self._buffers(second.calls, "reads", "writes")
+        if written & touched & self.scattered:  # it must be in memory
             return
         domain = self._common_domain(first, second)
         if domain is None or self._has_way_around(earlier, later) or self._has_way_around(later, earlier):
@@ -143,6 +147,9 @@ class _Graph:
         )  # fmt: skip
         self.group_of.update(dict.fromkeys(first.calls, later))
         del self.groups[earlier]
+
+    def _buffers(self, places: Sequence[int], *kinds: str) -> set[int]:
+        return {access.buffer for place in places for kind in kinds for access in getattr(self.calls[place], kind)}
 
     def _common_domain(self, first: _Group, second: _Group) -> Domain | None:
         small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
