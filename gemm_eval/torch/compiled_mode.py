@@ -112,10 +112,13 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
         call = _lowered(each, calls, numbers, of_complex)
         instructions = sum(constants.get(access.buffer, 0.0) for access in call.reads)
         if call.role is Role.CONSTANT or (call.role is Role.ELEMENTWISE and _is_made_of(call, constants, trace.kept)):
-            call = replace(call, role=Role.CONSTANT)
+            call = replace(call, role=Role.CONSTANT, reads=())
             constants |= {access.buffer: instructions + _instructions_of(call) for access in call.writes}
-        elif instructions:
-            result.instructions_of[len(calls)] = instructions
+        else:
+            for access in call.writes:
+                constants.pop(access.buffer, None)
+            if instructions:
+                result.instructions_of[len(calls)] = instructions
         if call.role is Role.EXTERN and call.works and isinstance(call.works[0], GemmWork):
             for access in call.reads:
                 place = writers.get(access.buffer)
