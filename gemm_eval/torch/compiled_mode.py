@@ -7,7 +7,7 @@ The rules are those of torch/_inductor: `num_splits` (ir.py), `reduction_split_f
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gemm_eval.torch.graph import (
@@ -86,81 +86,141 @@ class Lowered:
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
     """Return a trace with norms, long sums and convolutions as the calls that Inductor makes of them."""
-    calls: list[Call] = []
-    result = Lowered(trace, num_sms)
-    constants: dict[int, float] = {}  # by buffer, and their instructions
-    is_last = _has_channels_last(trace.calls)
-    made: set[int] = set()
-    numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
-    of_complex: set[int] = set()
-    fixed = _fixed(trace)
-    writers: dict[int, int] = {}
-    sums: dict[int, tuple[Access, ...]] = {}  # with a bias, which readers add up for themselves
-    read_by: dict[int, set[Role]] = {}
+    lowering = _Lowering(trace, num_sms)
     for call in trace.calls:
-        for access in call.reads:
-            read_by.setdefault(access.buffer, set()).add(call.role)
-    for call in trace.calls:
-        reads = [
+        lowering.add(call)
+    return replace(lowering.result, trace=replace(trace, calls=lowering.calls))
+
+
+class _Lowering:
+    """The calls that were lowered, and what is known of buffers up to here.
+
+    `constants` have the instructions that make them, `sums` are results of convolutions and the bias, which readers add
+    up for themselves; `complex` are complex numbers.
+    """
+
+    def __init__(self, trace: Trace, num_sms: int) -> None:
+        self.result = Lowered(trace, num_sms)
+        self.calls: list[Call] = []
+        self.kept, self.fixed = trace.kept, _fixed(trace)
+        self.is_last = _has_channels_last(trace.calls)
+        self.numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
+        self.constants: dict[int, float] = {}
+        self.sums: dict[int, tuple[Access, ...]] = {}
+        self.complex: set[int] = set()
+        self.writers: dict[int, int] = {}
+        self.readers: dict[int, set[Role]] = {}
+        for call in trace.calls:
+            for access in call.reads:
+                self.readers.setdefault(access.buffer, set()).add(call.role)
+
+    def add(self, call: Call) -> None:
+        """Lower an operation of the trace, the next one."""
+        reads = (
             part._replace(num_bytes=min(part.num_bytes, access.num_bytes))
             for access in call.reads
-            for part in sums.get(access.buffer, (access,))
-        ]
-        each = replace(call, reads=tuple(dict.fromkeys(reads)))
-        for access in call.writes:
-            sums.pop(access.buffer, None)
-        call = _lowered(each, calls, numbers, of_complex)
-        instructions = sum(constants.get(access.buffer, 0.0) for access in call.reads)
-        if call.role is Role.CONSTANT or (call.role is Role.ELEMENTWISE and _is_made_of(call, constants, trace.kept)):
-            call = replace(call, role=Role.CONSTANT, reads=())
-            constants |= {access.buffer: instructions + _instructions_of(call) for access in call.writes}
+            for part in self.sums.get(access.buffer, (access,))
+        )
+        written = [access.buffer for access in call.writes]
+        for buffer in written:
+            self.sums.pop(buffer, None)
+        lowered = self._in_role(replace(call, reads=tuple(dict.fromkeys(reads))))
+        instructions = sum(self.constants.get(access.buffer, 0.0) for access in lowered.reads)
+        if lowered.role is Role.CONSTANT or self._is_constant(lowered):
+            lowered = replace(lowered, role=Role.CONSTANT, reads=())
+            self.constants |= dict.fromkeys(written, instructions + _instructions_of(lowered))
         else:
-            for access in call.writes:
-                constants.pop(access.buffer, None)
-            if instructions:
-                result.instructions_of[len(calls)] = instructions
-        if call.role is Role.EXTERN and call.works and isinstance(call.works[0], GemmWork):
-            for access in call.reads:
-                place = writers.get(access.buffer)
-                if place is not None and access.buffer not in fixed and _has_gaps(calls[place], "bmm" in call.name):
-                    dense = access._replace(buffer=next(numbers))
-                    domain = Domain(calls[place].domain.num_elements)
-                    result.sums_of[len(calls)] = place
-                    calls.append(Call("aten.clone", call.path, call.phase, Role.ELEMENTWISE, domain, (access,), (dense,)))
-                    call = replace(call, reads=tuple(dense if each is access else each for each in call.reads))
-            written = call.writes[0]
-            if call.name == _ADDMM and len(call.reads) > _NUM_FACTORS and written.buffer not in fixed:
-                N = call.works[0].problem.N
-                if _padded_stride(N, written.num_bytes // call.domain.num_elements) != N:
-                    # rows with gaps: cuBLAS adds no bias to these, which is copied to all rows before
-                    spread = blocks(_SPREAD, call.reads[0].num_bytes, written.num_bytes, call.domain.num_elements)
-                    call = replace(call, works=(spread, *call.works))
-            calls.append(call)
-        elif call.role is Role.REDUCTION and "backward" not in call.name:
-            call = replace(call, is_channels_last=call.is_channels_last and not (is_last and call.domain.is_inner))
-            stages = list(_stages(call, num_sms, numbers))
-            calls += stages
-            if stages[-1].role is Role.ELEMENTWISE:
-                result.sums_of[len(calls) - 1] = len(calls) - len(stages)
-        elif call.layout is not None:
-            calls += _convolution(call, call.layout, is_last, made, numbers)
-            buffer = call.writes[0].buffer
-            if not (is_last or call.layout.has_last_input):
-                result.first_channels.update(access.buffer for each in calls[-2:] for access in each.writes)
-            if len(calls[-1].reads) == _NUM_FACTORS and calls[-1].role is Role.ELEMENTWISE and buffer not in trace.kept:
-                if read_by.get(buffer, set()) <= _FUSIBLE:
-                    sums[buffer] = calls.pop().reads
+            for buffer in written:
+                self.constants.pop(buffer, None)
+            self.result.instructions_of[len(self.calls)] = instructions
+        if lowered.works and isinstance(lowered.works[0], GemmWork):
+            self._gemm(lowered)
+        elif lowered.role is Role.REDUCTION and "backward" not in lowered.name:
+            self._reduction(lowered)
+        elif lowered.layout is not None:
+            self._convolution(lowered, lowered.layout)
         else:
-            calls.append(call)
-        made |= {access.buffer for access in call.writes}
-        writers |= {access.buffer: len(calls) - 1 for access in call.writes}
-    return replace(result, trace=replace(trace, calls=calls))
+            self.calls.append(lowered)
+        self.writers |= dict.fromkeys(written, len(self.calls) - 1)
 
+    def _is_constant(self, call: Call) -> bool:
+        """Say whether an operation makes a constant of others, which whoever reads it computes for himself."""
+        is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
+        return (
+            is_known and call.role is Role.ELEMENTWISE and not any(access.buffer in self.kept for access in call.writes)
+        )
 
-def _is_made_of(call: Call, constants: Collection[int], kept: Collection[int]) -> bool:
-    """Say whether an operation makes a constant of others, which whoever reads it computes for himself."""
-    is_known = bool(call.reads) and all(access.buffer in constants for access in call.reads)
-    return is_known and not any(access.buffer in kept for access in call.writes)
+    def _gemm(self, call: Call) -> None:
+        """Add a GEMM after copies of results that are padded; a bias goes to all rows before, if they have gaps."""
+        works, reads = call.works, list(call.reads)
+        for i, access in enumerate(reads):
+            place = self.writers.get(access.buffer)
+            if place is None or access.buffer in self.fixed or not _has_gaps(self.calls[place], "bmm" in call.name):
+                continue
+            reads[i] = access._replace(buffer=next(self.numbers))
+            self.result.sums_of[len(self.calls)] = place
+            domain = Domain(self.calls[place].domain.num_elements)
+            self.calls.append(
+                Call("aten.clone", call.path, call.phase, Role.ELEMENTWISE, domain, (access,), (reads[i],))
+            )
+        (written, *_), (gemm, *_) = call.writes, works
+        if call.name == _ADDMM and len(reads) > _NUM_FACTORS and written.buffer not in self.fixed:
+            num_elements = call.domain.num_elements
+            N = gemm.problem.N if isinstance(gemm, GemmWork) else 0
+            if _padded_stride(N, written.num_bytes // num_elements) != N:
+                works = (blocks(_SPREAD, reads[0].num_bytes, written.num_bytes, num_elements), *works)
+        self.calls.append(replace(call, works=works, reads=tuple(reads)))
+
+    def _reduction(self, call: Call) -> None:
+        is_across = call.is_channels_last and not (self.is_last and call.domain.is_inner)
+        stages = list(_stages(replace(call, is_channels_last=is_across), self.result.num_sms, self.numbers))
+        self.calls += stages
+        if stages[-1].role is Role.ELEMENTWISE:
+            self.result.sums_of[len(self.calls) - 1] = len(self.calls) - len(stages)
+
+    def _convolution(self, call: Call, layout: ConvolutionLayout) -> None:
+        is_made = call.reads[0].buffer in self.writers
+        (convolution, *biases) = _convolution(call, layout, self.is_last, is_made, self.numbers)
+        self.calls += [convolution, *biases]
+        if not (self.is_last or layout.has_last_input):
+            self.result.first_channels.update(access.buffer for access in (*convolution.writes, *call.writes))
+        buffer = call.writes[0].buffer
+        if biases and buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE:
+            self.sums[buffer] = self.calls.pop().reads
+
+    def _in_role(self, call: Call) -> Call:
+        """Return an operation in the role that it has for Inductor."""
+        name = call.name.partition(".")[2].removesuffix("_")
+        if call.eager and (name == "polar" or any(access.buffer in self.complex for access in call.reads)):
+            self.complex |= {access.buffer for access in call.writes}
+            return replace(call, role=Role.ALONE)
+        if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy
+            num_bytes = call.writes[0].num_bytes
+            return replace(call, eager=(map_work(num_bytes), *call.eager))
+        if name == "nll_loss_forward":
+            return self._picked(call)
+        if name.startswith("_adaptive_avg_pool") or (
+            _is_sum(call) and call.domain.width < _UNROLLED and call.domain.rows != 1
+        ):
+            return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
+        if name == "cumsum":
+            return replace(
+                call, role=Role.REDUCTION, domain=Domain(call.domain.num_elements, call.domain.rows), eager=()
+            )
+        return call
+
+    def _picked(self, call: Call) -> Call:
+        """Return a loss of classes, which reads one score of a row: logarithms of the others are not written."""
+        scores, target = call.reads[:2]
+        rows = target.num_bytes // _INDEX_BYTES
+        few_bytes = min(scores.num_bytes, rows * _INDEX_BYTES)
+        place = self.writers.get(scores.buffer)
+        reads: tuple[Access, ...] = (scores._replace(num_bytes=few_bytes),)
+        if place is not None and "softmax" in self.calls[place].name:
+            source, statistics = self.calls[place], Access(next(self.numbers), rows * _STATISTICS_BYTES)
+            self.calls[place] = replace(source, writes=(*source.writes, statistics))
+            reads = source.reads[0]._replace(num_bytes=few_bytes), statistics
+        return replace(call, domain=Domain(rows, 1), reads=(*reads, *call.reads[1:]))
 
 
 def _instructions_of(call: Call) -> int:
@@ -199,32 +259,6 @@ def _has_gaps(call: Call, is_batch: bool) -> bool:
         stride = _padded_stride(whole, item_bytes)
         is_whole &= stride == whole or i < inner
     return not is_whole
-
-
-def _lowered(call: Call, before: list[Call], numbers: Iterator[int], of_complex: set[int]) -> Call:
-    """Return an operation in the role that it has for Inductor; `before` are those that were lowered."""
-    name = call.name.partition(".")[2].removesuffix("_")
-    if call.eager and (name == "polar" or of_complex & {access.buffer for access in call.reads}):
-        of_complex |= {access.buffer for access in call.writes}
-        return replace(call, role=Role.ALONE)
-    if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy
-        num_bytes = call.writes[0].num_bytes
-        return replace(call, eager=(map_work(num_bytes), *call.eager))
-    if name == "nll_loss_forward":
-        scores, target = call.reads[:2]
-        rows = target.num_bytes // _INDEX_BYTES
-        source = next((i for i, each in enumerate(before) if scores in each.writes and "softmax" in each.name), None)
-        reads = (scores._replace(num_bytes=min(scores.num_bytes, rows * _INDEX_BYTES)), *call.reads[1:])
-        if source is not None:  # what is not picked is not written
-            statistics = Access(next(numbers), rows * _STATISTICS_BYTES)
-            before[source] = replace(before[source], writes=(*before[source].writes, statistics))
-            reads = (before[source].reads[0]._replace(num_bytes=reads[0].num_bytes), statistics, *call.reads[1:])
-        return replace(call, domain=Domain(rows, 1), reads=reads)
-    if name.startswith("_adaptive_avg_pool") or (_is_sum(call) and call.domain.width < _UNROLLED and call.domain.rows != 1):
-        return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
-    if name == "cumsum":
-        return replace(call, role=Role.REDUCTION, domain=Domain(call.domain.num_elements, call.domain.rows), eager=())
-    return call
 
 
 def _stages(call: Call, num_sms: int, numbers: Iterator[int]) -> Iterator[Call]:
@@ -304,15 +338,17 @@ def _is_narrowing(layout: ConvolutionLayout) -> bool:
 
 
 def _convolution(
-    call: Call, layout: ConvolutionLayout, is_last: bool, made: set[int], numbers: Iterator[int]
+    call: Call, layout: ConvolutionLayout, is_last: bool, is_made: bool, numbers: Iterator[int]
 ) -> Iterator[Call]:
     """Yield a convolution and the sum of its bias, which fuses with what follows; weights change layout each time."""
     works, reads = list(call.works), call.reads
     if layout.is_image and is_last and not layout.has_last_weight:
         copied = [reads[1]] if layout.window > 1 and layout.group_channels > 1 else []
-        if reads[0].buffer not in made and not layout.has_last_input:
+        if not is_made and not layout.has_last_input:
             copied.append(reads[0])
-        counts = [_FEW_CHANNELS_INSTRUCTIONS if each is reads[0] and layout.group_channels < _FEW else 0 for each in copied]
+        counts = [
+            _FEW_CHANNELS_INSTRUCTIONS if each is reads[0] and layout.group_channels < _FEW else 0 for each in copied
+        ]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
         works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what == _BIAS_LOOP)]
@@ -336,8 +372,8 @@ def compiled_work(
 ) -> MemoryWork:  # fmt: skip
     """Return the kernel that Inductor makes of some calls.
 
-    It reads `loads` of so many bytes from outside; `num_bytes` are those that it reads and writes, `instructions` those of
-    constants that it computes. `is_across`: it reads channels that lie apart, and sums over rows of them go across.
+    It reads `loads` of so many bytes from outside; `num_bytes` are those that it reads and writes, `instructions` those
+    of constants that it computes. `is_across`: it reads channels that lie apart, and sums over rows of them go across.
     """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
     num_elements = max(call.domain.num_elements for call in calls)
@@ -374,5 +410,8 @@ def _reads_less(calls: Sequence[Call]) -> bool:
     most = max((access.num_bytes for call in calls for access in call.reads), default=0)
     made = {access.buffer for call in calls for access in call.writes}
     return any(
-        _LEAST_BIAS < access.num_bytes < most // 2 for call in calls for access in call.reads if access.buffer not in made
+        _LEAST_BIAS < access.num_bytes < most // 2
+        for call in calls
+        for access in call.reads
+        if access.buffer not in made
     )

@@ -167,8 +167,10 @@ class _Graph:
         if all(self.readers_of[index] <= inside and not self.is_kept[index] for index in small.calls):
             return b
         # likewise what only parts are read of, one time
-        is_of_small = large is first and not large.has_reduction and all(
-            self.readers_of[index] <= inside and not self.is_kept[index] for index in large.calls
+        is_of_small = (
+            large is first
+            and not large.has_reduction
+            and all(self.readers_of[index] <= inside and not self.is_kept[index] for index in large.calls)
         )
         is_of_small &= not any(
             self.calls[index].role is Role.WINDOW and self.writers_of[index] & inside for index in small.calls
@@ -215,7 +217,9 @@ class _Graph:
             return Kernel(calls, (_memory(calls, *num_bytes),))
         instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
         is_across = any(buffer in self.lowered.first_channels for buffer, _ in read)
-        work = compiled_work(calls, [*read.values()], num_bytes, self.lowered.num_sms, instructions, is_across=is_across)
+        work = compiled_work(
+            calls, [*read.values()], num_bytes, self.lowered.num_sms, instructions, is_across=is_across
+        )
         return Kernel(calls, (work,))
 
     def _bytes(self, read: dict[tuple[int, int], int]) -> int:
