@@ -378,16 +378,16 @@ def compiled_work(
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
     num_elements = max(call.domain.num_elements for call in calls)
     rows, width = (max(1, sums.domain.rows or 1), max(1, sums.domain.width)) if sums else (0, 0)
-    is_looped = False
+    is_looped = is_twice = False
     if sums is not None and sums.domain.is_inner:
         first = (*calls[: calls.index(sums)], replace(sums, reads=sums.reads[:1]))  # its weights come after
         is_loose = rows >= num_sms * _MANY_SUMS and width > _MAX_LOOSE and _reads_less(first)
         is_looped = width > _MAX_HELD or is_loose
-    after = calls[calls.index(sums) + 1 :] if sums else ()
-    is_twice = is_looped and (
-        sum(access.num_bytes for access in sums.writes) > num_elements
-        or any(call.domain.num_elements == num_elements for call in after)
-    )
+        after = calls[calls.index(sums) + 1 :]
+        is_twice = is_looped and (
+            sum(access.num_bytes for access in sums.writes) > num_elements
+            or any(call.domain.num_elements == num_elements for call in after)
+        )
     most = max(loads, default=0)  # what is much smaller is read again and again
     instructions += _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads) * (1 + is_twice)
     instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))

@@ -212,14 +212,12 @@ class _Graph:
                 is_read = any(access.buffer == buffer for reads in outside for access in reads)
                 if not is_fused or is_read or buffer in self.trace.kept:
                     written[buffer] = max(written.get(buffer, 0), num_bytes)
-        num_bytes = self._bytes(read), sum(written.values())
+        moved = self._bytes(read), sum(written.values())
         if not is_gpu:
-            return Kernel(calls, (_memory(calls, *num_bytes),))
+            return Kernel(calls, (_memory(calls, *moved),))
         instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
         is_across = any(buffer in self.lowered.first_channels for buffer, _ in read)
-        work = compiled_work(
-            calls, [*read.values()], num_bytes, self.lowered.num_sms, instructions, is_across=is_across
-        )
+        work = compiled_work(calls, [*read.values()], moved, self.lowered.num_sms, instructions, is_across=is_across)
         return Kernel(calls, (work,))
 
     def _bytes(self, read: dict[tuple[int, int], int]) -> int:
