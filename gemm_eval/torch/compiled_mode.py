@@ -10,23 +10,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gemm_eval.torch.graph import (
-    Access,
-    Call,
-    ConvolutionLayout,
-    ConvolutionWork,
-    Domain,
-    Role,
-    Trace,
-    blocks,
-)
+from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, ConvolutionWork, Domain, Role, Trace, blocks
 from gemm_eval.transformer import GemmWork, MemoryWork
 
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 21, 4.0, 8
-_COLUMN_INSTRUCTIONS = 60  # of sums over channels of a convolution that has them first
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 5, 28, 36
 _INSTRUCTIONS = {
     "silu sigmoid glu elu exp _softmax _log_softmax _safe_softmax logsumexp hardswish celu": 20,
@@ -53,15 +43,13 @@ _UNROLLED = 8  # elements of a sum that is a map over its results
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
 _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
-_INDEX_BYTES = 8
-_STATISTICS_BYTES = 8  # mean and variance of a row
+_INDEX_BYTES, _STATISTICS_BYTES = 8, 8  # mean and variance of a row
 _NODES_OF_CALL, _MAX_NODES = 3, 300  # of Inductor's graph for a call; and for a convolution, to change layouts
 _ELEMENT_BYTES = 2
 _FEW, _FEW_CHANNELS_INSTRUCTIONS = 8, 220  # channels that lie side by side in pieces, stored one by one
 _SMALL_CHANNELS = 64
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 """Inductor's weights of the operations of convolutions with channels last."""
-
 
 _INTO = ("index_add", "scatter", "scatter_add", "scatter_reduce", "index_put")
 _FUSIBLE = {Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW}
@@ -74,14 +62,13 @@ class Lowered:
     """A trace as Inductor sees it.
 
     `sums_of` has the call of the sums that a call reads and never fuses with, `instructions_of` what constants take
-    that a call computes for itself, for each element. `first_channels` are results of convolutions with channels first.
+    that a call computes for itself, for each element.
     """
 
     trace: Trace
     num_sms: int
     sums_of: dict[int, int] = field(default_factory=dict)
     instructions_of: dict[int, float] = field(default_factory=dict)
-    first_channels: set[int] = field(default_factory=set)
 
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
@@ -172,8 +159,7 @@ class _Lowering:
         self.calls.append(replace(call, works=works, reads=tuple(reads)))
 
     def _reduction(self, call: Call) -> None:
-        is_across = call.is_channels_last and not (self.is_last and call.domain.is_inner)
-        stages = list(_stages(replace(call, is_channels_last=is_across), self.result.num_sms, self.numbers))
+        stages = list(_stages(call, self.result.num_sms, self.numbers))
         self.calls += stages
         if stages[-1].role is Role.ELEMENTWISE:
             self.result.sums_of[len(self.calls) - 1] = len(self.calls) - len(stages)
@@ -182,8 +168,6 @@ class _Lowering:
         is_made = call.reads[0].buffer in self.writers
         (convolution, *biases) = _convolution(call, layout, self.is_last, is_made, self.numbers)
         self.calls += [convolution, *biases]
-        if not (self.is_last or layout.has_last_input):
-            self.result.first_channels.update(access.buffer for access in (*convolution.writes, *call.writes))
         buffer = call.writes[0].buffer
         if biases and buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE:
             self.sums[buffer] = self.calls.pop().reads
@@ -367,13 +351,12 @@ def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
 
 
 def compiled_work(
-    calls: Sequence[Call], loads: Sequence[int], num_bytes: tuple[int, int], num_sms: int, instructions: float, *,
-    is_across: bool,
-) -> MemoryWork:  # fmt: skip
+    calls: Sequence[Call], loads: Sequence[int], num_bytes: tuple[int, int], num_sms: int, instructions: float
+) -> MemoryWork:
     """Return the kernel that Inductor makes of some calls.
 
     It reads `loads` of so many bytes from outside; `num_bytes` are those that it reads and writes, `instructions` those
-    of constants that it computes. `is_across`: it reads channels that lie apart, and sums over rows of them go across.
+    of constants that it computes.
     """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
     num_elements = max(call.domain.num_elements for call in calls)
@@ -397,8 +380,6 @@ def compiled_work(
     instructions += _ROW_INSTRUCTIONS + _PASS_INSTRUCTIONS * is_twice
     if is_looped and any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax")):
         instructions += _MOMENT_INSTRUCTIONS
-    if is_across and sums.is_channels_last and sums.domain.is_inner:
-        is_looped, instructions = True, instructions + _COLUMN_INSTRUCTIONS
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if sums.domain.is_inner else width
     instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width

@@ -363,8 +363,6 @@ class Recorder(TorchDispatchMode):
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
         is_last = bool(inputs) and has_channels_last(inputs[0])
-        if role is Role.REDUCTION and domain.is_inner and inputs[0].dim():
-            is_last |= inputs[0].stride(-1) > 1 and inputs[0].shape[-1] > 1
         if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
             role = Role.ALONE  # torch.compile leaves it to eager mode
         sizes = tuple(map(int, outputs[0].shape))
