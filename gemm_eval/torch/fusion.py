@@ -132,8 +132,8 @@ class _Graph:
             return
         if any(self.lowered.sums_of.get(call) in first.calls for call in second.calls):
             return  # Inductor goes over the elements of these norms in another order
-        written, touched = self._buffers(first.calls, "writes"), self._buffers(second.calls, "reads", "writes")
-        if written & touched & self.scattered:  # it must be in memory
+        in_memory = self.scattered and self._buffers(first.calls, "writes") & self.scattered
+        if in_memory and in_memory & self._buffers(second.calls, "reads", "writes"):
             return
         domain = self._common_domain(first, second)
         if domain is None or self._has_way_around(earlier, later) or self._has_way_around(later, earlier):
