@@ -390,9 +390,5 @@ def _reads_less(calls: Sequence[Call]) -> bool:
     """Say whether operations up to a sum read anything but whole tensors: a bias, a mask, rows by an index."""
     most = max((access.num_bytes for call in calls for access in call.reads), default=0)
     made = {access.buffer for call in calls for access in call.writes}
-    return any(
-        _LEAST_BIAS < access.num_bytes < most // 2
-        for call in calls
-        for access in call.reads
-        if access.buffer not in made
-    )
+    parts = (access for call in calls for access in call.reads if access.buffer not in made)
+    return any(_LEAST_BIAS < access.num_bytes < most // 2 for access in parts)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, lower
-from gemm_eval.torch.graph import DEALT, FUSIONS, ROWS, Call, Domain, Role, Trace, Work, dealt
+from gemm_eval.torch.graph import DEALT, FUSIONS, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
 from gemm_eval.transformer import MemoryWork
 
 NUM_SMS = 132
@@ -42,7 +42,8 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True, num_sms: int =
         ]
     lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, num_sms)
     graph = _Graph(lowered.trace, lowered)
-    return [graph.kernel(sorted(members), is_fused=True, is_gpu=is_gpu) for members in graph.fuse()]
+    kernels = [graph.kernel(sorted(members), is_fused=True, is_gpu=is_gpu) for members in graph.fuse()]
+    return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
 
 @dataclass(slots=True)
@@ -227,6 +228,17 @@ class _Graph:
         """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""
         writers = [w for w in self.writers_of[place] if any(a.buffer == buffer for a in self.calls[w].writes)]
         return bool(writers) and all(w in inside or self.calls[w].role is Role.CONSTANT for w in writers)
+
+
+def _vector_kernel(kernel: Kernel) -> Kernel:
+    """Return a kernel of one elementwise operation as that of eager mode, where that loads 16 bytes a thread."""
+    call = kernel.calls[0]
+    if len(kernel.calls) > 1 or call.role is not Role.ELEMENTWISE or len(call.eager) != 1:
+        return kernel
+    eager, compiled = call.eager[0], kernel.works[0]
+    if not isinstance(eager, MemoryWork) or eager.what not in VECTORS or not isinstance(compiled, MemoryWork):
+        return kernel
+    return Kernel(kernel.calls, (replace(eager, read_bytes=compiled.read_bytes, write_bytes=compiled.write_bytes),))
 
 
 def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryWork:
