@@ -141,12 +141,12 @@ class _Lowering:
         """Add a GEMM after copies of results that are padded; a bias goes to all rows before, if they have gaps."""
         works, reads = call.works, list(call.reads)
         for i, access in enumerate(reads):
-            place = self.writers.get(access.buffer)
-            if place is None or access.buffer in self.fixed or not _has_gaps(self.calls[place], "bmm" in call.name):
+            writer = self.writers.get(access.buffer)
+            if writer is None or access.buffer in self.fixed or not _has_gaps(self.calls[writer], "bmm" in call.name):
                 continue
             reads[i] = access._replace(buffer=next(self.numbers))
-            self.result.sums_of[len(self.calls)] = place
-            domain = Domain(self.calls[place].domain.num_elements)
+            self.result.sums_of[len(self.calls)] = writer
+            domain = Domain(self.calls[writer].domain.num_elements)
             self.calls.append(
                 Call("aten.clone", call.path, call.phase, Role.ELEMENTWISE, domain, (access,), (reads[i],))
             )
@@ -198,11 +198,11 @@ class _Lowering:
         scores, target = call.reads[:2]
         rows = target.num_bytes // _INDEX_BYTES
         few_bytes = min(scores.num_bytes, rows * _INDEX_BYTES)
-        place = self.writers.get(scores.buffer)
+        writer = self.writers.get(scores.buffer)
         reads: tuple[Access, ...] = (scores._replace(num_bytes=few_bytes),)
-        if place is not None and "softmax" in self.calls[place].name:
-            source, statistics = self.calls[place], Access(next(self.numbers), rows * _STATISTICS_BYTES)
-            self.calls[place] = replace(source, writes=(*source.writes, statistics))
+        if writer is not None and "softmax" in self.calls[writer].name:
+            source, statistics = self.calls[writer], Access(next(self.numbers), rows * _STATISTICS_BYTES)
+            self.calls[writer] = replace(source, writes=(*source.writes, statistics))
             reads = source.reads[0]._replace(num_bytes=few_bytes), statistics
         return replace(call, domain=Domain(rows, 1), reads=(*reads, *call.reads[1:]))
 

@@ -147,7 +147,7 @@ class _Graph:
         del self.groups[earlier]
 
     def _buffers(self, places: Sequence[int], *kinds: str) -> set[int]:
-        return {access.buffer for place in places for kind in kinds for access in getattr(self.calls[place], kind)}
+        return {access.buffer for index in places for kind in kinds for access in getattr(self.calls[index], kind)}
 
     def _common_domain(self, first: _Group, second: _Group) -> Domain | None:
         small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
