@@ -8,66 +8,241 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gemm_eval.torch.graph import (
-    CTA_ELEMENTS,
-    Access,
-    Call,
-    ConvolutionLayout,
-    ConvolutionWork,
-    Domain,
-    Role,
-    Trace,
-)
-from gemm_eval.transformer import MemoryWork
+from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, ConvolutionWork, Domain, Role, Trace, blocks
+from gemm_eval.transformer import GemmWork, MemoryWork
 
-MAP, COLUMNS, ROWS, LONG_ROWS, LONG_SOFTMAX = (
-    "inductor_map", "inductor_columns", "inductor_rows", "inductor_long_rows", "inductor_long_softmax",
-)  # fmt: skip
-"""Names of Inductor's kernels in the memory-bound model."""
+MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
+"""Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
+
+_BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 21, 4.0, 8
+_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 5, 28, 36
+_INSTRUCTIONS = {
+    "silu sigmoid glu elu exp _softmax _log_softmax _safe_softmax logsumexp hardswish celu": 20,
+    "gelu": 25, "erf": 24, "tanh": 16, "mish": 65, "softplus": 46, "log_sigmoid_forward": 46, "log": 31, "log1p": 31,
+    "binary_cross_entropy_with_logits": 46, "sin": 62, "cos": 62,
+    "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 17,
+    "index_add scatter scatter_add scatter_reduce index_put": 70, "native_dropout rand bernoulli uniform rand_like": 98,
+    "upsample_bilinear2d": 100, "upsample_bicubic2d": 300, "div sqrt rsqrt": 5, "clone cat stack constant_pad_nd": 10,
+}  # fmt: skip
+"""Of a thread for each element, by names of operations; fitted on the code of drawn modules on an H100."""
+_INSTRUCTIONS_OF = {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
 _BIAS_LOOP = "torch_offsets"  # the kernel of eager mode that adds a bias
+_MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
 _LEAST_SPLIT, _MOST_SPLIT = 32, 512  # elements of a thread
+_MAX_LOOSE = 64  # likewise, where rows are many and not all that is read are whole rows
+_LEAST_BIAS = 8  # bytes
 _UNSPLIT_ROW = 8192
 _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
-_STATISTICS_BYTES = 8  # mean and variance of a row
+_UNROLLED = 8  # elements of a sum that is a map over its results
+_ADDMM, _NUM_FACTORS = "aten.addmm", 2
+_UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
+_SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
+_INDEX_BYTES, _STATISTICS_BYTES = 8, 8  # mean and variance of a row
 _NODES_OF_CALL, _MAX_NODES = 3, 300  # of Inductor's graph for a call; and for a convolution, to change layouts
+_ELEMENT_BYTES = 2
+_FEW, _FEW_CHANNELS_INSTRUCTIONS = 8, 220  # channels that lie side by side in pieces, stored one by one
 _SMALL_CHANNELS = 64
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 """Inductor's weights of the operations of convolutions with channels last."""
 
+_INTO = ("index_add", "scatter", "scatter_add", "scatter_reduce", "index_put")
+_FUSIBLE = {Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW}
+SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
+"""Operations whose results must be in memory before they are read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A trace as Inductor sees it; `sums_of` has the call of the sums that a call reads and never fuses with."""
+    """A trace as Inductor sees it.
+
+    `sums_of` has the call of the sums that a call reads and never fuses with, `instructions_of` what constants take
+    that a call computes for itself, for each element.
+    """
 
     trace: Trace
-    sums_of: dict[int, int]
+    num_sms: int
+    sums_of: dict[int, int] = field(default_factory=dict)
+    instructions_of: dict[int, float] = field(default_factory=dict)
 
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
     """Return a trace with norms, long sums and convolutions as the calls that Inductor makes of them."""
-    calls: list[Call] = []
-    sums_of: dict[int, int] = {}
-    is_last = _has_channels_last(trace.calls)
-    made: set[int] = set()
-    numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
+    lowering = _Lowering(trace, num_sms)
     for call in trace.calls:
-        if call.role is Role.REDUCTION and "backward" not in call.name:
-            stages = list(_stages(call, num_sms, numbers))
-            calls += stages
-            if stages[-1].role is Role.ELEMENTWISE:
-                sums_of[len(calls) - 1] = len(calls) - len(stages)
-        elif call.layout is not None:
-            calls += _convolution(call, call.layout, is_last, made, numbers)
+        lowering.add(call)
+    return replace(lowering.result, trace=replace(trace, calls=lowering.calls))
+
+
+class _Lowering:
+    """The calls that were lowered, and what is known of buffers up to here.
+
+    `constants` have the instructions that make them, `sums` are results of convolutions and the bias, which readers add
+    up for themselves; `complex` are complex numbers.
+    """
+
+    def __init__(self, trace: Trace, num_sms: int) -> None:
+        self.result = Lowered(trace, num_sms)
+        self.calls: list[Call] = []
+        self.kept, self.fixed = trace.kept, _fixed(trace)
+        self.is_last = _has_channels_last(trace.calls)
+        self.numbers = iter(range(-1, -(1 << 60), -1))  # buffers that the trace does not have
+        self.constants: dict[int, float] = {}
+        self.sums: dict[int, tuple[Access, ...]] = {}
+        self.complex: set[int] = set()
+        self.writers: dict[int, int] = {}
+        self.readers: dict[int, set[Role]] = {}
+        for call in trace.calls:
+            for access in call.reads:
+                self.readers.setdefault(access.buffer, set()).add(call.role)
+
+    def add(self, call: Call) -> None:
+        """Lower an operation of the trace, the next one."""
+        reads = (
+            part._replace(num_bytes=min(part.num_bytes, access.num_bytes))
+            for access in call.reads
+            for part in self.sums.get(access.buffer, (access,))
+        )
+        written = [access.buffer for access in call.writes]
+        for buffer in written:
+            self.sums.pop(buffer, None)
+        lowered = self._in_role(replace(call, reads=tuple(dict.fromkeys(reads))))
+        instructions = sum(self.constants.get(access.buffer, 0.0) for access in lowered.reads)
+        if lowered.role is Role.CONSTANT or self._is_constant(lowered):
+            lowered = replace(lowered, role=Role.CONSTANT, reads=())
+            self.constants |= dict.fromkeys(written, instructions + _instructions_of(lowered))
         else:
-            calls.append(call)
-        made |= {access.buffer for access in call.writes}
-    return Lowered(replace(trace, calls=calls), sums_of)
+            for buffer in written:
+                self.constants.pop(buffer, None)
+            self.result.instructions_of[len(self.calls)] = instructions
+        if lowered.works and isinstance(lowered.works[0], GemmWork):
+            self._gemm(lowered)
+        elif lowered.role is Role.REDUCTION and "backward" not in lowered.name:
+            self._reduction(lowered)
+        elif lowered.layout is not None:
+            self._convolution(lowered, lowered.layout)
+        else:
+            self.calls.append(lowered)
+        self.writers |= dict.fromkeys(written, len(self.calls) - 1)
+
+    def _is_constant(self, call: Call) -> bool:
+        """Say whether an operation makes a constant of others, which whoever reads it computes for himself."""
+        is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
+        return (
+            is_known and call.role is Role.ELEMENTWISE and not any(access.buffer in self.kept for access in call.writes)
+        )
+
+    def _gemm(self, call: Call) -> None:
+        """Add a GEMM after copies of results that are padded; a bias goes to all rows before, if they have gaps."""
+        works, reads = call.works, list(call.reads)
+        for i, access in enumerate(reads):
+            writer = self.writers.get(access.buffer)
+            if writer is None or access.buffer in self.fixed or not _has_gaps(self.calls[writer], "bmm" in call.name):
+                continue
+            reads[i] = access._replace(buffer=next(self.numbers))
+            self.result.sums_of[len(self.calls)] = writer
+            domain = Domain(self.calls[writer].domain.num_elements)
+            self.calls.append(
+                Call("aten.clone", call.path, call.phase, Role.ELEMENTWISE, domain, (access,), (reads[i],))
+            )
+        (written, *_), (gemm, *_) = call.writes, works
+        if call.name == _ADDMM and len(reads) > _NUM_FACTORS and written.buffer not in self.fixed:
+            num_elements = call.domain.num_elements
+            N = gemm.problem.N if isinstance(gemm, GemmWork) else 0
+            if _padded_stride(N, written.num_bytes // num_elements) != N:
+                works = (blocks(_SPREAD, reads[0].num_bytes, written.num_bytes, num_elements), *works)
+        self.calls.append(replace(call, works=works, reads=tuple(reads)))
+
+    def _reduction(self, call: Call) -> None:
+        stages = list(_stages(call, self.result.num_sms, self.numbers))
+        self.calls += stages
+        if stages[-1].role is Role.ELEMENTWISE:
+            self.result.sums_of[len(self.calls) - 1] = len(self.calls) - len(stages)
+
+    def _convolution(self, call: Call, layout: ConvolutionLayout) -> None:
+        is_made = call.reads[0].buffer in self.writers
+        (convolution, *biases) = _convolution(call, layout, self.is_last, is_made, self.numbers)
+        self.calls += [convolution, *biases]
+        buffer = call.writes[0].buffer
+        if biases and buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE:
+            self.sums[buffer] = self.calls.pop().reads
+
+    def _in_role(self, call: Call) -> Call:
+        """Return an operation in the role that it has for Inductor."""
+        name = call.name.partition(".")[2].removesuffix("_")
+        if call.eager and (name == "polar" or any(access.buffer in self.complex for access in call.reads)):
+            self.complex |= {access.buffer for access in call.writes}
+            return replace(call, role=Role.ALONE)
+        if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy
+            num_bytes = call.writes[0].num_bytes
+            return replace(call, eager=(map_work(num_bytes), *call.eager))
+        if name == "nll_loss_forward":
+            return self._picked(call)
+        if name.startswith("_adaptive_avg_pool") or (
+            _is_sum(call) and call.domain.width < _UNROLLED and call.domain.rows != 1
+        ):
+            return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
+        if name == "cumsum":
+            return replace(
+                call, role=Role.REDUCTION, domain=Domain(call.domain.num_elements, call.domain.rows), eager=()
+            )
+        return call
+
+    def _picked(self, call: Call) -> Call:
+        """Return a loss of classes, which reads one score of a row: logarithms of the others are not written."""
+        scores, target = call.reads[:2]
+        rows = target.num_bytes // _INDEX_BYTES
+        few_bytes = min(scores.num_bytes, rows * _INDEX_BYTES)
+        writer = self.writers.get(scores.buffer)
+        reads: tuple[Access, ...] = (scores._replace(num_bytes=few_bytes),)
+        if writer is not None and "softmax" in self.calls[writer].name:
+            source, statistics = self.calls[writer], Access(next(self.numbers), rows * _STATISTICS_BYTES)
+            self.calls[writer] = replace(source, writes=(*source.writes, statistics))
+            reads = source.reads[0]._replace(num_bytes=few_bytes), statistics
+        return replace(call, domain=Domain(rows, 1), reads=(*reads, *call.reads[1:]))
+
+
+def _instructions_of(call: Call) -> int:
+    return _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
+
+
+def _fixed(trace: Trace) -> set[int]:
+    """Return buffers without gaps between rows: what the caller gets, and what is on the way to a convolution."""
+    fixed = set(trace.kept)
+    for call in reversed(trace.calls):
+        if call.layout is not None or (
+            not _is_sum(call) and any(access.buffer in fixed - trace.kept for access in call.writes)
+        ):
+            fixed |= {access.buffer for access in call.reads}
+    return fixed
+
+
+def _is_sum(call: Call) -> bool:
+    return call.role is Role.REDUCTION and not any(word in call.name for word in ("norm", "softmax", "arg", "backward"))
+
+
+def _padded_stride(stride: int, item_bytes: int) -> int:
+    """Return the step of a dimension as Inductor takes it: long ones are whole lines of 128 bytes."""
+    line = _LINE_BYTES // max(1, item_bytes)
+    return -(-stride // line) * line if stride > _UNPADDED else stride
+
+
+def _has_gaps(call: Call, is_batch: bool) -> bool:
+    """Say whether a result that Inductor pads has to be copied before it is a matrix, or a batch of matrices."""
+    if call.role not in (Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW) or not call.writes:
+        return False
+    item_bytes = call.writes[0].num_bytes // max(1, math.prod(call.sizes))
+    stride, is_whole, inner = 1, True, 2 if is_batch else 1
+    for i, size in enumerate(reversed(call.sizes[1:])):
+        whole = stride * size
+        stride = _padded_stride(whole, item_bytes)
+        is_whole &= stride == whole or i < inner
+    return not is_whole
 
 
 def _stages(call: Call, num_sms: int, numbers: Iterator[int]) -> Iterator[Call]:
@@ -147,15 +322,18 @@ def _is_narrowing(layout: ConvolutionLayout) -> bool:
 
 
 def _convolution(
-    call: Call, layout: ConvolutionLayout, is_last: bool, made: set[int], numbers: Iterator[int]
+    call: Call, layout: ConvolutionLayout, is_last: bool, is_made: bool, numbers: Iterator[int]
 ) -> Iterator[Call]:
     """Yield a convolution and the sum of its bias, which fuses with what follows; weights change layout each time."""
     works, reads = list(call.works), call.reads
     if layout.is_image and is_last and not layout.has_last_weight:
         copied = [reads[1]] if layout.window > 1 and layout.group_channels > 1 else []
-        if reads[0].buffer not in made and not layout.has_last_input:
+        if not is_made and not layout.has_last_input:
             copied.append(reads[0])
-        works = [*(map_work(each.num_bytes, each.num_bytes, each.num_bytes // 2) for each in copied), *works]
+        counts = [
+            _FEW_CHANNELS_INSTRUCTIONS if each is reads[0] and layout.group_channels < _FEW else 0 for each in copied
+        ]
+        works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
         works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what == _BIAS_LOOP)]
     if not layout.has_bias:
@@ -166,18 +344,51 @@ def _convolution(
     yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
 
 
-def map_work(read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
-    """Return a kernel of Inductor that goes over elements."""
-    return MemoryWork(MAP, read_bytes, write_bytes, -(-num_elements // CTA_ELEMENTS), CTA_ELEMENTS)
+def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
+    """Return a kernel of Inductor that copies so many bytes."""
+    instructions = instructions or round(_BASE_INSTRUCTIONS + _LOAD_INSTRUCTIONS)
+    return blocks(f"{MAP} {instructions}", num_bytes, num_bytes, num_bytes // _ELEMENT_BYTES)
 
 
-def compiled_work(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return the kernel that Inductor makes of some calls."""
+def compiled_work(
+    calls: Sequence[Call], loads: Sequence[int], num_bytes: tuple[int, int], num_sms: int, instructions: float
+) -> MemoryWork:
+    """Return the kernel that Inductor makes of some calls.
+
+    It reads `loads` of so many bytes from outside; `num_bytes` are those that it reads and writes, `instructions` those
+    of constants that it computes.
+    """
     sums = next((call for call in calls if call.role is Role.REDUCTION), None)
+    num_elements = max(call.domain.num_elements for call in calls)
+    rows, width = (max(1, sums.domain.rows or 1), max(1, sums.domain.width)) if sums else (0, 0)
+    is_looped = is_twice = False
+    if sums is not None and sums.domain.is_inner:
+        first = (*calls[: calls.index(sums)], replace(sums, reads=sums.reads[:1]))  # its weights come after
+        is_loose = rows >= num_sms * _MANY_SUMS and width > _MAX_LOOSE and _reads_less(first)
+        is_looped = width > _MAX_HELD or is_loose
+        after = calls[calls.index(sums) + 1 :]
+        is_twice = is_looped and (
+            sum(access.num_bytes for access in sums.writes) > num_elements
+            or any(call.domain.num_elements == num_elements for call in after)
+        )
+    most = max(loads, default=0)  # what is much smaller is read again and again
+    instructions += _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads) * (1 + is_twice)
+    instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
-        return map_work(read_bytes, write_bytes, max(call.domain.num_elements for call in calls))
-    rows, width = max(1, sums.domain.rows or 1), sums.domain.width
-    what = ROWS if sums.domain.is_inner else COLUMNS
-    if sums.domain.is_inner and width > _MAX_HELD:
-        what = LONG_SOFTMAX if any("softmax" in call.name for call in calls) else LONG_ROWS
-    return MemoryWork(what, read_bytes, write_bytes, rows, max(1, width))
+        instructions += _BASE_INSTRUCTIONS + _INDEX_INSTRUCTIONS * _reads_less(calls)
+        return blocks(f"{MAP} {round(instructions)}", *num_bytes, num_elements)
+    instructions += _ROW_INSTRUCTIONS + _PASS_INSTRUCTIONS * is_twice
+    if is_looped and any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax")):
+        instructions += _MOMENT_INSTRUCTIONS
+    block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
+    filled = -(-width // block) * block if sums.domain.is_inner else width
+    instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width
+    return MemoryWork(f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}", *num_bytes, rows, width)
+
+
+def _reads_less(calls: Sequence[Call]) -> bool:
+    """Say whether operations up to a sum read anything but whole tensors: a bias, a mask, rows by an index."""
+    most = max((access.num_bytes for call in calls for access in call.reads), default=0)
+    made = {access.buffer for call in calls for access in call.writes}
+    parts = (access for call in calls for access in call.reads if access.buffer not in made)
+    return any(_LEAST_BIAS < access.num_bytes < most // 2 for access in parts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gemm_eval.checks import check_word
-from gemm_eval.torch.compiled_mode import Lowered, compiled_work, lower
+from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, lower
 from gemm_eval.torch.graph import DEALT, FUSIONS, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
 from gemm_eval.transformer import MemoryWork
 
@@ -35,13 +35,13 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True, num_sms: int =
     """
     check_word("fusion", fusion, FUSIONS)
     if fusion == "eager":
-        graph = _Graph(trace)
+        graph = _Graph(trace, Lowered(trace, num_sms))
         return [
             Kernel((call,), call.eager) if is_gpu and call.eager else graph.kernel([index], is_fused=False)
             for index, call in enumerate(trace.calls)
         ]
-    lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, {})
-    graph = _Graph(lowered.trace, lowered.sums_of)
+    lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, num_sms)
+    graph = _Graph(lowered.trace, lowered)
     kernels = [graph.kernel(sorted(members), is_fused=True, is_gpu=is_gpu) for members in graph.fuse()]
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
@@ -64,7 +64,7 @@ class _Graph:
     """Readers and writers of each call, by places of calls, and the group that each is in."""
 
     trace: Trace
-    sums_of: dict[int, int] = field(default_factory=dict)
+    lowered: Lowered
     groups: dict[int, _Group] = field(default_factory=dict)
     group_of: dict[int, int] = field(default_factory=dict)
 
@@ -73,16 +73,17 @@ class _Graph:
         self.writers_of: list[set[int]] = [set() for _ in self.calls]
         self.readers_of: list[set[int]] = [set() for _ in self.calls]
         last: dict[int, list[int]] = {}
-        sizes: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
         for index, call in enumerate(self.calls):
-            for access in call.reads:
+            for access in (*call.reads, *(call.writes if call.name in SCATTERS else ())):
                 for writer in last.get(access.buffer, ()):
                     self.writers_of[index].add(writer)
                     self.readers_of[writer].add(index)
             for access in call.writes:
-                sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
-                is_whole = access.num_bytes >= sizes[access.buffer]
+                self.sizes[access.buffer] = max(self.sizes.get(access.buffer, 0), access.num_bytes)
+                is_whole = access.num_bytes >= self.sizes[access.buffer] or call.name in SCATTERS
                 last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
+        self.scattered = {access.buffer for call in self.calls if call.name in SCATTERS for access in call.writes}
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
     def fuse(self) -> list[list[int]]:
@@ -112,7 +113,8 @@ class _Graph:
 
     def _is_computed_by_readers(self, place: int, dead: set[int]) -> bool:
         """Say whether a call makes constants that kernels compute where they need them."""
-        if self.calls[place].role is not Role.CONSTANT or self.is_kept[place]:
+        call = self.calls[place]
+        if call.role is not Role.CONSTANT or self.is_kept[place] or self._buffers([place], "writes") & self.scattered:
             return False
         return all(self.calls[reader].role in _FUSIBLE for reader in self.readers_of[place] - dead)
 
@@ -129,8 +131,11 @@ class _Graph:
         first, second = self.groups[earlier], self.groups[later]
         if len(first.calls) + len(second.calls) > _MAX_FUSED:
             return
-        if any(self.sums_of.get(call) in first.calls for call in second.calls):
+        if any(self.lowered.sums_of.get(call) in first.calls for call in second.calls):
             return  # Inductor goes over the elements of these norms in another order
+        in_memory = self.scattered and self._buffers(first.calls, "writes") & self.scattered
+        if in_memory and in_memory & self._buffers(second.calls, "reads", "writes"):
+            return
         domain = self._common_domain(first, second)
         if domain is None or self._has_way_around(earlier, later) or self._has_way_around(later, earlier):
             return
@@ -140,6 +145,9 @@ class _Graph:
         )  # fmt: skip
         self.group_of.update(dict.fromkeys(first.calls, later))
         del self.groups[earlier]
+
+    def _buffers(self, places: Sequence[int], *kinds: str) -> set[int]:
+        return {access.buffer for index in places for kind in kinds for access in getattr(self.calls[index], kind)}
 
     def _common_domain(self, first: _Group, second: _Group) -> Domain | None:
         small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
@@ -154,8 +162,18 @@ class _Graph:
             return b  # what is done with the sums of rows
         # a broadcast, computed where it is needed, unless others need it too
         inside = {*small.calls, *large.calls}
-        is_of_large = all(self.readers_of[index] <= inside and not self.is_kept[index] for index in small.calls)
-        return b if is_of_large else None
+        if all(self.readers_of[index] <= inside and not self.is_kept[index] for index in small.calls):
+            return b
+        # likewise what only parts are read of, one time
+        is_of_small = (
+            large is first
+            and not large.has_reduction
+            and all(self.readers_of[index] <= inside and not self.is_kept[index] for index in large.calls)
+        )
+        is_of_small &= not any(
+            self.calls[index].role is Role.WINDOW and self.writers_of[index] & inside for index in small.calls
+        )
+        return a if is_of_small else None
 
     def _has_way_around(self, earlier: int, later: int) -> bool:
         """Say whether `later` reads results of `earlier` by way of others: one kernel would wait for itself."""
@@ -181,19 +199,30 @@ class _Graph:
         if is_gpu and calls[0].role is Role.ALONE and calls[0].eager:
             return Kernel(calls, calls[0].eager)
         inside = set(members)
-        read: dict[int, int] = {}
+        read: dict[tuple[int, int], int] = {}  # by buffer and offset
         written: dict[int, int] = {}
         for index, call in zip(members, calls, strict=True):
-            for buffer, num_bytes in call.reads:
+            for buffer, num_bytes, offset in call.reads:
                 if not (is_fused and self._is_made_inside(index, buffer, inside)):
-                    read[buffer] = max(read.get(buffer, 0), num_bytes)
+                    read[buffer, offset] = max(read.get((buffer, offset), 0), num_bytes)
             outside = [self.calls[reader].reads for reader in self.readers_of[index] - inside]
-            for buffer, num_bytes in call.writes:
+            for buffer, num_bytes, _ in call.writes:
                 is_read = any(access.buffer == buffer for reads in outside for access in reads)
                 if not is_fused or is_read or buffer in self.trace.kept:
                     written[buffer] = max(written.get(buffer, 0), num_bytes)
-        work = compiled_work if is_gpu else _memory
-        return Kernel(calls, (work(calls, sum(read.values()), sum(written.values())),))
+        moved = self._bytes(read), sum(written.values())
+        if not is_gpu:
+            return Kernel(calls, (_memory(calls, *moved),))
+        instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
+        work = compiled_work(calls, [*read.values()], moved, self.lowered.num_sms, instructions)
+        return Kernel(calls, (work,))
+
+    def _bytes(self, read: dict[tuple[int, int], int]) -> int:
+        """Return the bytes of what is read of buffers from several offsets on, no more than a buffer has."""
+        parts: dict[int, list[int]] = {}
+        for (buffer, _), num_bytes in read.items():
+            parts.setdefault(buffer, []).append(num_bytes)
+        return sum(min(sum(each), max(self.sizes.get(buffer, 0), *each, 0)) for buffer, each in parts.items())
 
     def _is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
         """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""

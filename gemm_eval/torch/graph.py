@@ -126,11 +126,12 @@ class Role(enum.Enum):
 class Access(NamedTuple):
     """Memory that an operation reads or writes: a storage by number, and the bytes of the elements it sees, each once.
 
-    Dimensions that are expanded count as one.
+    Dimensions that are expanded count as one. Elements from another `offset` on are others.
     """
 
     buffer: int
     num_bytes: int
+    offset: int = 0
 
 
 class ConvolutionLayout(NamedTuple):
@@ -171,7 +172,8 @@ class Call:
 
     `path` is of the module that called it; empty: the outermost. `works` of an `EXTERN` operation are what it is to the
     models. `eager` are the kernels that eager mode runs for it; empty: as `works`, or one of its bytes. `layout` is of
-    convolutions forward. `is_channels_last`: so lies the first tensor that it reads.
+    convolutions forward. `is_channels_last`: so lies the first tensor that it reads. `sizes` are those of its first
+    result, if that is no GEMM's.
     """
 
     name: str
@@ -185,6 +187,7 @@ class Call:
     eager: tuple[Work, ...] = ()
     layout: ConvolutionLayout | None = None
     is_channels_last: bool = False
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

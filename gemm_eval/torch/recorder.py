@@ -153,7 +153,7 @@ def role_of(
 
 
 def _is_inner(name: str, args: Sequence[Any]) -> bool:
-    """Say whether the last dimension is summed up, where an argument says which are."""
+    """Say whether the last dimension or neighbours in memory are summed up, where an argument says which are."""
     if "batch_norm" in name:
         return False
     if name in _NORMS and "softmax" not in name:
@@ -162,7 +162,8 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
     dims = [dims] if isinstance(dims, int) else dims
     if not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
         return True  # all of them
-    return any(dim in (-1, args[0].dim() - 1) for dim in dims)
+    x = args[0]
+    return any(dim in (-1, x.dim() - 1) or (abs(dim) < x.dim() and x.stride(dim) == 1) for dim in dims)
 
 
 _DIMS_THIRD = ("_softmax_backward_data", "_log_softmax_backward_data", "norm", "linalg_vector_norm")
@@ -247,7 +248,7 @@ class Recorder(TorchDispatchMode):
         buffer = self.buffer_of(tensor)
         if buffer not in self._written:
             self.trace.kept.add(buffer)
-        return Access(buffer, _seen_bytes(tensor))
+        return Access(buffer, _seen_bytes(tensor), int(tensor.storage_offset()))
 
     def _write(self, tensor: Any, num_bytes: int | None = None) -> Access:
         buffer = self.buffer_of(tensor)
@@ -361,8 +362,11 @@ class Recorder(TorchDispatchMode):
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
-        is_last = has_channels_last(inputs[0]) if inputs else False
-        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last)
+        is_last = bool(inputs) and has_channels_last(inputs[0])
+        if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
+            role = Role.ALONE  # torch.compile leaves it to eager mode
+        sizes = tuple(map(int, outputs[0].shape))
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes)
 
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]

@@ -366,11 +366,9 @@ _KERNELS = {
     "torch_sort_pass": _of_torch(6, 2, 256),
     "torch_bilinear": _of_torch(1, 0, 32, (0.3, 0.05)),  # a thread for a position in all images and channels
     # kernels of torch.compile (torch/compiled_mode.py)
-    "inductor_map": _of_torch(0, 0, 32, (0, 0.11)),
-    "inductor_columns": _of_torch(0.6, 0, 32, (0, 0.14)),
-    "inductor_rows": _of_torch(0.6, 0, 32, (0, 0.17)),  # a norm, a softmax, sums of rows that a CTA holds
-    "inductor_long_rows": _of_torch(2, 0, 32, (0, 0.28)),  # rows that it reads in pieces, twice if it writes them
-    "inductor_long_softmax": _of_torch(2, 0, 32, (0, 0.42)),
+    "inductor_map": _of_torch(0, 0, 32),
+    "inductor_rows": _of_torch(0.6, 0, 32),  # sums that a CTA holds, or of columns
+    "inductor_long_rows": _of_torch(1, 0, 32),  # rows that it reads in pieces
     "memset": _of_torch(0, 0.4, 128),
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
     "cudnn_layout_far": _of_torch(0.42, 0.78, 256),  # likewise, of more than L2 holds
@@ -385,9 +383,17 @@ _KERNELS = {
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 
 
+_LOADS_OF_INSTRUCTION = 0.0032  # 128 lanes of an SM a cycle, beside a wave of 2,048 threads
+
+
 def memory_kernel(what: str) -> MemoryKernel:
-    """Return how a kernel of this name goes over its rows; of another name, that its elements are dealt."""
-    return _KERNELS.get(what, _OTHER)
+    """Return how a kernel of this name goes over its rows; of another name, that its elements are dealt.
+
+    A number behind the name, as in ``"inductor_map 34"``, are instructions of a thread for each element.
+    """
+    name, _, instructions = what.partition(" ")
+    kernel = _KERNELS.get(name, _OTHER)
+    return kernel._replace(element_loads=int(instructions) * _LOADS_OF_INSTRUCTION) if instructions else kernel
 
 
 Sizes = int | npt.NDArray[np.int64]

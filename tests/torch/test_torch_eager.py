@@ -175,7 +175,8 @@ def test_torch_compile_lays_out_channels_last_itself() -> None:
     """Copies of its own go before, and the bias is an elementwise kernel after: cuDNN lays out nothing."""
     layer = torch.nn.Conv2d(96, 64, 3).to(BF16)
     eager, compiled = (predict_module(layer, IMAGE, "h200-sxm", fusion=fusion) for fusion in ("eager", "inductor"))
-    assert [one._work.what for one in compiled.operations if one.kind == "memory"] == ["inductor_map"] * 3
+    memory = [one._work.what.partition(" ")[0] for one in compiled.operations if one.kind == "memory"]
+    assert memory == ["inductor_map"] * 3
     assert [one._work.what for one in eager.operations if one.kind == "memory"][:2] == ["cudnn_layout"] * 2
     convolutions = [next(one for one in each.operations if one.kind == "convolution") for each in (eager, compiled)]
     assert convolutions[0].latency_us == convolutions[1].latency_us

@@ -54,6 +54,11 @@ class MemoryBoundTable(MeasuredTable):
         return octaves
 
     @cached_property
+    def kinds(self) -> Any:
+        """Names of the kernels' kinds, [rows], without numbers behind them."""
+        return np.array([name.partition(" ")[0] for name in self.words("what")])
+
+    @cached_property
     def rows(self) -> model.MemoryBoundRows:
         """The kernels, as the model takes them."""
         columns = ["what", "read_bytes", "write_bytes", "rows", "width"]
@@ -80,7 +85,7 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
     if len(np.unique(table.fold)) < 2:
         raise InvalidInputError(f"{table.name} has one width of rows only: none can be held out")
     least_us = (table.rows.read_bytes + table.rows.write_bytes) / bytes_per_us(arch.dram_gb_per_s)
-    sizes, kernels = np.stack([table.column("rows"), table.column("width")], axis=1), np.array(table.words("what"))
+    sizes, kernels = np.stack([table.column("rows"), table.column("width")], axis=1), table.kinds
 
     def times(constants: Floats, rows: Mask | Ints) -> Floats:
         overhead_us, frac = constants
@@ -141,7 +146,7 @@ def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.Memor
 
 
 def _groups(table: MemoryBoundTable) -> Groups:
-    kernels = np.array(table.words("what"))
+    kernels = table.kinds
     regimes = rows_between(table.column("rows"), _REGIMES) | {ALL: np.ones(len(table), np.bool_)}
     for kernel in (*dict.fromkeys(kernels.tolist()), ALL):
         for group, mask in regimes.items():

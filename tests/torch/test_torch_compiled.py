@@ -1,0 +1,126 @@
+"""Kernels that torch.compile makes, by rules of Inductor: seen in the code that it made of drawn modules on an H100."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional  # noqa: E402
+
+from gemm_eval.torch.fusion import Kernel, kernels_of  # noqa: E402
+from gemm_eval.torch.recorder import Recorder, current_precision  # noqa: E402
+from gemm_eval.transformer import GemmWork, MemoryWork  # noqa: E402
+
+BF16 = torch.bfloat16
+
+
+def tensor(*shape: int, dtype: Any = BF16) -> Any:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def kernels(run: Callable[[], Any]) -> list[Kernel]:
+    recorder = Recorder(current_precision())
+    with torch.no_grad(), recorder:
+        out = run()
+    trace = recorder.finish()
+    del out
+    return kernels_of(trace, "inductor")
+
+
+def names(run: Callable[[], Any]) -> list[str]:
+    return [" ".join(call.name.removeprefix("aten.") for call in kernel.calls) for kernel in kernels(run)]
+
+
+def instructions(kernel: Kernel) -> int:
+    (work,) = kernel.works
+    assert isinstance(work, MemoryWork)
+    return int(work.what.partition(" ")[2])
+
+
+@pytest.mark.parametrize(("width", "is_spread"), [(2352, True), (2304, False), (1000, False)])
+def test_a_bias_is_copied_to_rows_that_are_padded(width: int, is_spread: bool) -> None:
+    """Long rows begin on 128 bytes, and cuBLAS adds no vector to rows with gaps."""
+    x, first, bias, second = tensor(704, 960), tensor(width, 960), tensor(width), tensor(960, width)
+    gemm, *_ = kernels(lambda: functional.linear(functional.linear(x, first, bias), second))
+    assert [type(work) for work in gemm.works] == [MemoryWork] * is_spread + [GemmWork]
+    alone, *_ = kernels(lambda: functional.linear(x, first, bias))
+    assert len(alone.works) == 1  # what the caller gets is not padded
+
+
+@pytest.mark.parametrize(("rows", "width", "is_copied"), [(18, 520, True), (64, 520, False), (18, 2888, False)])
+def test_what_is_padded_is_copied_before_it_is_a_matrix(rows: int, width: int, is_copied: bool) -> None:
+    x, weight = tensor(10, rows, width), tensor(256, width)
+    assert names(lambda: functional.linear(x.relu(), weight)) == ["relu", *["clone"] * is_copied, "mm"]
+
+
+def test_constants_are_computed_by_each_kernel_that_reads_them() -> None:
+    q, k = tensor(4, 256, 8, 64), tensor(4, 256, 8, 64)
+
+    def rotate() -> tuple[Any, ...]:
+        angles = torch.outer(torch.arange(256, device="meta"), 10000 ** (torch.arange(64, device="meta") / -64))
+        return tuple(x * angles.cos()[:, None].to(BF16) for x in (q, k))
+
+    found = kernels(rotate)
+    assert names(rotate) == ["mul", "mul"]
+    plain, *_ = kernels(lambda: q * k * k)
+    assert all(instructions(kernel) > instructions(plain) + 50 for kernel in found)
+
+
+def test_short_sums_are_maps_that_read_what_is_in_memory() -> None:
+    parts = [tensor(60, 48, 2312) for _ in range(6)]
+    (stacked, summed) = kernels(lambda: torch.stack([x.relu() for x in parts], -1).sum(-1).relu())
+    assert [call.name for call in summed.calls] == ["aten.sum", "aten.relu"]
+    assert all(work.what.startswith("inductor_map") for kernel in (stacked, summed) for work in kernel.works)
+
+
+def test_what_is_added_at_places_is_in_memory_before_it_is_read() -> None:
+    x, places = tensor(33, 400, 96, dtype=torch.float32), torch.zeros(33, 400, 96, dtype=torch.long, device="meta")
+
+    def into() -> Any:
+        return tensor(33, 784, 96, dtype=torch.float32).zero_().scatter_add_(1, places, x * 2).sum(-1)
+
+    assert names(into) == ["zero_", "mul scatter_add_", "sum"]
+
+
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_many_rows_are_read_in_pieces_where_not_all_that_is_read_are_rows(has_mask: bool) -> None:
+    scores, mask = tensor(20, 10, 576, 576), torch.zeros(20, 1, 1, 576, dtype=torch.bool, device="meta")
+    (kernel,) = kernels(lambda: (scores.masked_fill(mask, -1e4) if has_mask else scores * 2).softmax(-1))
+    (work,) = kernel.works
+    assert isinstance(work, MemoryWork)
+    assert work.what.startswith("inductor_long_rows" if has_mask else "inductor_rows")
+
+
+def test_the_bias_of_a_convolution_is_added_by_all_who_read_its_result() -> None:
+    x, weight, bias, scale = tensor(8, 64, 32, 32), tensor(128, 64, 3, 3), tensor(128), tensor(128)
+    found = kernels(lambda: functional.group_norm(functional.conv2d(x, weight, bias), 8, scale, scale))
+    sums, norm = (kernel.works[0] for kernel in (found[1], found[-1]))
+    result_bytes = 8 * 128 * 30 * 30 * 2
+    assert isinstance(sums, MemoryWork)
+    assert isinstance(norm, MemoryWork)
+    assert sums.write_bytes < result_bytes // 10
+    assert result_bytes + bias.nbytes <= sums.read_bytes <= result_bytes + 2 * bias.nbytes
+    assert norm.write_bytes == result_bytes
+
+
+def test_a_loss_of_classes_writes_no_logarithms() -> None:
+    scores, classes = tensor(1536, 30522), torch.zeros(1536, dtype=torch.long, device="meta")
+    total = sum(work.num_bytes for kernel in kernels(lambda: functional.cross_entropy(scores, classes))
+                for work in kernel.works)  # fmt: skip
+    assert scores.nbytes < total < 1.01 * scores.nbytes
+
+
+def test_both_halves_of_a_tensor_are_read() -> None:
+    x, weight = tensor(64, 256), tensor(1024, 256)
+
+    def gated() -> Any:
+        gate, value = functional.linear(x, weight).chunk(2, -1)
+        return functional.silu(gate) * value
+
+    work = kernels(gated)[-1].works[0]
+    assert isinstance(work, MemoryWork)
+    assert (work.read_bytes, work.write_bytes) == (64 * 1024 * 2, 64 * 512 * 2)
