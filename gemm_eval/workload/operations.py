@@ -372,7 +372,7 @@ _KERNELS = {
     "torch_sort_warp": _of_torch(4, 5, 32),
     "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
     "torch_sort_pass": _of_torch(6, 2, 256),
-    "torch_bilinear": _of_torch(1, 0, 32, (0.22, 0.02)),  # a thread for a position in all images and channels
+    "torch_bilinear": _of_torch(1, 0, 32, (0.24, 0.02)),  # a thread for a position in all images and channels
     # kernels of torch.compile (torch/compiled_mode.py)
     "inductor_map": _of_torch(0, 0, 32, (0, 0.11)),
     "inductor_columns": _of_torch(0.6, 0, 32, (0, 0.14)),
