@@ -92,7 +92,9 @@ def fit_intervals(folder: Path, arch: str) -> None:
     for name, fusion in _TABLES:
         needed = sorted(row.needed for row in answers(folder / f"{name}.csv", fusion, "interval", arch))
         place = min(len(needed), math.ceil(COVERAGE_FRAC * (len(needed) + 1))) - 1
-        lines.append(f"{fusion}: {float(before.get(fusion, 1.0)) * needed[place]:.3g}  # {len(needed)} modules on {arch}")
+        lines.append(
+            f"{fusion}: {float(before.get(fusion, 1.0)) * needed[place]:.3g}  # {len(needed)} modules on {arch}"
+        )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -62,7 +62,7 @@ _MAX_EXP = 20
 _LOOP, _DIMENSION, _OPERAND = 74, 2.8, 1.4
 """Likewise, of a loop with divisions: an element, a dimension of it, and an operand in each dimension."""
 _MIXED, _BYTES, _LINE, _MISS = 48, 20, 29, 130
-"""Likewise: of types that differ; of truth values beside numbers; of a line of L1 for each element; of one that L1 has lost again."""
+"""Likewise: of types that differ; of truth values beside numbers; of a line of L1 for each element; of a lost one."""
 _LINE_BYTES, _L1_STEPS = 128, 256  # of a line, and elements after which its other elements are read too late
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
 _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
@@ -270,7 +270,8 @@ def _iterated(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[tu
     """
     dims = [(int(size), steps) for size, *steps in zip(shape, *strides, strict=True) if size != 1]
     result: list[tuple[int, tuple[int, ...]]] = []
-    for size, steps in sorted(reversed(dims), key=lambda dim: dim[1][0]):
+    dims.reverse()
+    for size, steps in sorted(dims, key=lambda dim: dim[1][0]):
         before = result[-1] if result else None
         if before and all(before[0] * first == step for first, step in zip(before[1], steps, strict=True)):
             result[-1] = before[0] * size, before[1]

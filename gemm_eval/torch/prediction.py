@@ -149,7 +149,10 @@ class ModulePrediction:
         for each in self.operations:
             total = totals.setdefault((each.name, each.detail), [0.0, 0.0, 0.0])
             us, off_us = each.latency_us, each.latency_us * _UNKNOWN_FRAC
-            ends = us - off_us if each.low_us is None else each.low_us, us + off_us if each.high_us is None else each.high_us
+            ends = (
+                us - off_us if each.low_us is None else each.low_us,
+                us + off_us if each.high_us is None else each.high_us,
+            )
             for place, end_us in enumerate((us, *ends)):
                 total[place] += end_us
         low_us, high_us = sum_interval((us, low_us, high_us) for us, low_us, high_us in totals.values())
