@@ -351,7 +351,7 @@ _KERNELS = {
     "torch_gather_elements": _of_torch(4.7, 1.4, 256),
     "torch_scatter_add": _of_torch(3, 2, 256),
     "torch_scatter_add_16": _of_torch(1, 3.4, 256),  # adds of 16 bits begin anew where others came between
-    "torch_columns": _of_torch(2.2, 1.05, 32, (0.08, 0.1)),
+    "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
     "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
     "torch_adaptive_pool": _of_torch(2.2, 0.54, 256, (0, 0.58)),

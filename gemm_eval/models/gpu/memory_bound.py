@@ -160,7 +160,7 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
     warps_us = threads / num_rows / _WARP_THREADS * (c["warp_cycles"] / per_us)
     trips = np.asarray(rows.trips, np.float64)
     missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes)
-    trip_us = c["trip_us"] * (1.0 + c["far_frac"] * missed)
+    trip_us = c["trip_us"] * (1.0 + c.get("far_frac", 0.0) * missed)
     row_us = np.maximum(trips, 0.0) * trip_us + warps_us + num_bytes / num_rows / sm_rate
     waves = threads / (arch.max_threads_per_sm * arch.num_sms)
     main_us = side_by_side(side_by_side(row_us, bytes_us), waves * rows.loads * c["wave_us"])
