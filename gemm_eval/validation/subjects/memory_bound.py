@@ -56,7 +56,7 @@ class MemoryBoundTable(MeasuredTable):
     @cached_property
     def kinds(self) -> npt.NDArray[np.str_]:
         """Name of each kernel, without its instructions, [rows]."""
-        return np.array([what.partition(" ")[0] for what in self.words("what")])
+        return np.array([name.partition(" ")[0] for name in self.words("what")])
 
     @cached_property
     def rows(self) -> model.MemoryBoundRows:
