@@ -3,6 +3,7 @@
     python -m tools.examine_modules --arch h100-sxm                 # drawn modules, report split: eager and compiled
     python -m tools.examine_modules --arch h100-sxm --split fit     # those that rules were made from
     python -m tools.examine_modules --arch h100-sxm --real          # models of torchvision, timm and transformers
+    python -m tools.examine_modules --arch h100-sxm --fit-intervals # factors of intervals, by the interval split
 
 Times are those of arch/measured/GPU/modules, replays of CUDA graphs; predictions are what `predict_module` says of the
 module and its inputs, with nothing else given.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,23 +22,33 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval.arch import data_root
+from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.models.gpu import COVERAGE_FRAC
 from gemm_eval.torch import predict_module
+from gemm_eval.torch.prediction import interval_path
 from tools.draw_modules import drawn
 
 _TABLES = (("eager", "eager"), ("compiled", "inductor"))
 
 
 class Answer(NamedTuple):
-    """A module, its measured time, and what was predicted; nan: it was refused."""
+    """A module, its measured time, and what was predicted; nan: it was refused.
+
+    `needed` is the factor by which the interval would have to be wider to hold the measured time just so.
+    """
 
     name: str
     group: str
     measured_us: float
     predicted_us: float
-    is_inside: bool
+    needed: float
     num_unpriced: int
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval holds the measured time."""
+        return self.needed <= 1.0
 
 
 def answers(path: Path, fusion: str, split: str, arch: str) -> list[Answer]:
@@ -53,10 +65,11 @@ def _answer(row: dict[str, str], fusion: str, arch: str) -> Answer:
         with draw.settings(), torch.no_grad():
             result = predict_module(draw.module, draw.tensors(), arch, fusion=fusion)
     except GemmEvalError:
-        return Answer(row["text"], row["family"], measured_us, float("nan"), False, 0)
-    is_inside = bool(result.low_us <= measured_us <= result.high_us)
+        return Answer(row["text"], row["family"], measured_us, float("nan"), math.inf, 0)
+    off_us = measured_us - result.latency_us
+    needed = off_us / ((result.high_us if off_us > 0.0 else result.low_us) - result.latency_us)
     unpriced = sum(each.bound == "unpriced" for each in result.operations)
-    return Answer(row["text"], row["family"], measured_us, result.latency_us, is_inside, unpriced)
+    return Answer(row["text"], row["family"], measured_us, result.latency_us, needed, unpriced)
 
 
 def add_row(table: Table, label: str, some: list[Answer]) -> None:
@@ -71,6 +84,20 @@ def add_row(table: Table, label: str, some: list[Answer]) -> None:
     table.add_row(label, str(len(some)), *words, f"{inside:.0%}", str(len(errors) - len(known)), str(unpriced))
 
 
+def fit_intervals(folder: Path, arch: str) -> None:
+    """Write the factors of intervals with which 80% of modules that no rule was made from lie inside, by fusion."""
+    path = interval_path()
+    before = read_yaml(path) if path.is_file() else {}
+    lines = ["# Written by `python -m tools.examine_modules --fit-intervals`; not to be edited by hand."]
+    for name, fusion in _TABLES:
+        needed = sorted(row.needed for row in answers(folder / f"{name}.csv", fusion, "interval", arch))
+        place = min(len(needed), math.ceil(COVERAGE_FRAC * (len(needed) + 1))) - 1
+        lines.append(
+            f"{fusion}: {float(before.get(fusion, 1.0)) * needed[place]:.3g}  # {len(needed)} modules on {arch}"
+        )
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Print a table for each set of timings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -78,8 +105,12 @@ def main() -> None:
     parser.add_argument("--split", default="report", choices=("fit", "interval", "report"))
     parser.add_argument("--real", action="store_true", help="models of other libraries instead")
     parser.add_argument("--worst", type=int, default=0, help="also name so many of the worst")
+    parser.add_argument("--fit-intervals", action="store_true", help="only fit the factors of intervals")
     options = parser.parse_args()
     folder = data_root() / "measured" / options.arch / "modules"
+    if options.fit_intervals:
+        fit_intervals(folder, options.arch)
+        return
     for name, fusion in (("real", "eager"),) if options.real else _TABLES:
         path = folder / f"{name}.csv"
         if not path.is_file():

@@ -163,7 +163,7 @@ class Prices:
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]
-        results = memory_bounds(self.evaluator.arch, kernels)
+        results = memory_bounds(self.evaluator.arch, kernels, is_under_load=True)
         is_decisive = (r.breakdown["bytes_us"] > _DECISIVE_FRAC * r.latency_us for r in results)
         return [
             Price(r.latency_us, "dram" if is_long else "launch", r.source, "", r.low_us, r.high_us)

@@ -24,7 +24,7 @@ from gemm_eval.models.gpu.memory_bound import (
 )
 from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM, memory_kernel
+from gemm_eval.workload import ENGINES, MAX_DIM, memory_kernel
 
 _MAX_BYTES = 1 << 60
 
@@ -75,23 +75,32 @@ def memory_bound(
 
 
 def memory_bounds(
-    arch: ArchSpec, kernels: Sequence[tuple[float, float, int, int, str]]
+    arch: ArchSpec, kernels: Sequence[tuple[float, float, int, int, str]], *, is_under_load: bool = False
 ) -> tuple[MemoryBoundResult, ...]:
-    """Return what many such kernels take, each given by checked arguments of `memory_bound`, in one batch."""
+    """Return what many such kernels take, each given by checked arguments of `memory_bound`, in one batch.
+
+    `is_under_load`: kernels run in between that keep a GPU busy, so that its SMs have their boost clock, not their
+    highest one. Engines' kernels were timed so.
+    """
     results: dict[int, MemoryBoundResult] = {}
     places: dict[str, list[int]] = {}
     for place, kernel in enumerate(kernels):
         places.setdefault(memory_kernel(kernel[4]).library, []).append(place)
     for library, chosen in places.items():
-        on = _on_gpu if isinstance(arch, GpuSpec) else _on_chip
-        results |= zip(chosen, on(arch, library, [kernels[i] for i in chosen]), strict=True)
+        some = [kernels[i] for i in chosen]
+        if isinstance(arch, GpuSpec):
+            is_slower = is_under_load and library != ENGINES
+            priced = _on_gpu(arch, library, some, arch.max_clock_ghz / arch.boost_clock_ghz if is_slower else 1.0)
+        else:
+            priced = _on_chip(arch, some)
+        results |= zip(chosen, priced, strict=True)
     return tuple(results[place] for place in range(len(kernels)))
 
 
 _Kernel = tuple[float, float, int, int, str]
 
 
-def _on_chip(arch: Any, _: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResult]:
+def _on_chip(arch: Any, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResult]:
     rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
     for read_bytes, write_bytes, *_more in kernels:
         values = (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate)
@@ -100,8 +109,10 @@ def _on_chip(arch: Any, _: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBo
         yield MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(values), *ends, terms, "analytic")
 
 
-def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResult]:
+def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel], slower: float) -> Iterator[MemoryBoundResult]:
+    """Yield the results of kernels whose ways to memory and waves take `slower` times as long as those timed."""
     coefficients, origin, learned = memory_bound_model(arch, library)
+    coefficients = coefficients | {name: coefficients[name] * slower for name in ("trip_us", "wave_us")}
     rows = [memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]
     columns = MemoryBoundRows(*np.array(rows, np.float64).T.copy())
     terms = memory_bound_terms(arch, coefficients, columns)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import ConvolutionKernel
-from gemm_eval.torch.eager_mode import bytes_of, copied_work, has_channels_last, near_or_far, vector_work
+from gemm_eval.torch.eager_mode import bytes_of, copied_work, has_channels_last, vector_work
 from gemm_eval.torch.graph import ConvolutionWork, Work, blocks
 from gemm_eval.transformer import MemoryWork
 
@@ -136,7 +136,7 @@ def convolution_kernels(
     main = _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
     if bias is None or (kernel is not None and kernel.engine == "planes"):  # torch's kernel of these adds the bias
         return compiled, (*copies, *main)
-    num_bytes, name = bytes_of(out), near_or_far("torch_bias_last" if is_last else "torch_bias", 2 * bytes_of(out))
+    num_bytes, name = bytes_of(out), "torch_bias_last" if is_last else "torch_bias"
     name = "torch_offsets_wide" if out.element_size() >= 4 else name
     return compiled, (*copies, *main, blocks(name, num_bytes, num_bytes, out.numel()))
 
@@ -172,14 +172,13 @@ def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[W
 def _layout(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
     """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
     in_tiles = (-(-size // _LAYOUT_TILE) * _LAYOUT_TILE for size in (channels, positions))
-    kernel = near_or_far("cudnn_layout", read_bytes + write_bytes)
-    return blocks(kernel, read_bytes, write_bytes, images * math.prod(in_tiles))
+    return blocks("cudnn_layout", read_bytes, write_bytes, images * math.prod(in_tiles))
 
 
 def _padding(tensor: Any, factor: float) -> MemoryWork:
     """Return cuDNN's kernel that fills up channels or takes them out."""
     size = bytes_of(tensor)
-    return blocks(near_or_far("cudnn_pad", 2 * size), size, size, int(tensor.numel() * factor))
+    return blocks("cudnn_pad", size, size, int(tensor.numel() * factor))
 
 
 def _filling(size: int, tensor: Any) -> float:

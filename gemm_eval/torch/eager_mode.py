@@ -7,6 +7,7 @@ Reduce.cuh, Shape.cu, Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,17 +21,16 @@ from gemm_eval.words import shown
 _CHUNK_BYTES = 2048  # that a CTA of vector loads takes: 128 threads, 16 bytes each
 _VECTOR_BYTES = 16
 _WARP = 32
-_FAR = 64  # elements read before the neighbour in memory of the first: lines do not stay in L1 so long
 _LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
 _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
 _COPY_PIECE = 512  # bytes
+_CAST_ELEMENTS = 512  # of a CTA that casts them one by one; of fewer no thread waits for four
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
 _GPU_THREADS = 132 * 2048  # of a GPU of Hopper that is full
 _MAX_COLUMN_CTAS = 128
 _MIN_LAST_CHANNELS = 16
-_NEAR_BYTES, _FAR_STEP = 48 << 20, 1.6  # that L2 of Hopper holds; a step from DRAM over one from L2
 _MULTI_BLOCK = (
     (0, 20, 20000),
     (20, 40, 10000),
@@ -51,7 +51,18 @@ _INTO = ("index_add", "index_copy", "index_put", "scatter", "scatter_add", "scat
 _SUMS_INTO = ("index_add", "scatter_add", "scatter_reduce")
 _LOSSES = {"mse_loss": 1, "smooth_l1_loss": 1, "huber_loss": 1, "binary_cross_entropy": 1}
 _EXTREMES = ("max", "min", "amax", "amin", "argmax", "argmin", "aminmax")
-_ERROR_FUNCTIONS = ("gelu", "erf", "erfc", "erfinv")
+_INSTRUCTIONS = {
+    "silu glu sigmoid tanh elu exp expm1 celu selu sin cos rsqrt sqrt _weight_norm": 20,
+    "gelu erf erfc erfinv log log1p": 25, "softplus logaddexp log_sigmoid_forward": 46, "mish": 65,
+}  # fmt: skip
+"""Of a thread for each element, by names of operations, beside one that adds or compares."""
+_FUNCTIONS = {name: count for names, count in _INSTRUCTIONS.items() for name in names.split()}
+_MAX_EXP = 20
+_LOOP, _DIMENSION, _OPERAND = 74, 2.8, 1.4
+"""Likewise, of a loop with divisions: an element, a dimension of it, and an operand in each dimension."""
+_MIXED, _BYTES, _LINE, _MISS = 48, 20, 29, 130
+"""Likewise: of types that differ; of truth values beside numbers; of a line of L1 for each element; of a lost one."""
+_LINE_BYTES, _L1_STEPS = 128, 256  # of a line, and elements after which its other elements are read too late
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
 _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
 
@@ -91,13 +102,8 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
 
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
-    constant = vector_work(0, item_bytes)
+    constant = _constant(item_bytes)
     return constant, constant, blocks("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
-
-
-def near_or_far(name: str, num_bytes: int) -> str:
-    """Return the name of a kernel that has another one, with `_far`, for more bytes than L2 of Hopper holds."""
-    return f"{name}_far" if num_bytes > _NEAR_BYTES else name
 
 
 def has_channels_last(tensor: Any) -> bool:
@@ -133,9 +139,9 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name == "constant_pad_nd":
         if max(of.args[1], default=0) <= 0:
             return (_copy(of.outputs[0]),)
-        is_scattered = has_channels_last(of.inputs[0]) and not has_channels_last(of.outputs[0])
-        kernel = "torch_scattered" if is_scattered else "torch_offsets"
-        return vector_work(0, written), blocks(kernel, read, read, read // _item_bytes(of.outputs))
+        x, out = of.inputs[0], of.outputs[0]
+        kernel = _loop_kernel(x.shape, (out.stride(), x.stride()), out.element_size())
+        return _constant(written), blocks(kernel, read, read, read // _item_bytes(of.outputs))
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED:
@@ -143,10 +149,14 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _INTO:
         return _into(of)
     if of.role is Role.CONSTANT:
-        return (vector_work(read, written),)
+        return (_constant(written),)
     if of.name == "masked_fill" and not _is_in_place(of):
         return _copy(of.outputs[0]), _loop(of)
     return (_loop(of),)
+
+
+def _constant(num_bytes: int) -> MemoryWork:
+    return vector_work(0, num_bytes, "torch_constant")
 
 
 def _is_in_place(of: Operation) -> bool:
@@ -211,20 +221,84 @@ def _loop(of: Operation) -> MemoryWork:
     """Return a loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
     tensors = [tensor for tensor in (*of.inputs, *of.outputs) if tensor.dim()]
     types = [str(tensor.dtype) for tensor in tensors]
+    function = _FUNCTIONS.get(of.name, 0)
+    is_mixed = len(set(types)) > 1 and of.name not in _COMPARISONS
     if all(_lies_as(tensors[0], tensor) for tensor in tensors):
         if of.name in _COPIES and len(set(types)) == 1 and len(of.inputs) == 1:
             return _copy(tensors[0])
         is_narrowed = types in (["torch.float32", "torch.bfloat16"], ["torch.float32", "torch.float16"])
-        if len(set(types)) <= 1 or is_narrowed or of.name in _COMPARISONS:
-            kernel = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
+        if is_narrowed or not is_mixed:
+            kernel = "torch_gelu" if function > _MAX_EXP else "torch_exp" if function else "torch_vector"
             return vector_work(of.read_bytes, of.write_bytes, kernel)
-        return of.blocks("torch_cast")
-    is_shuffled = of.name in _SHUFFLES
-    if of.outputs and (is_shuffled or any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs)):
-        return of.blocks("torch_scattered")
-    is_mixed = len(set(types)) > 1 and of.name not in _COMPARISONS
-    is_wide = _item_bytes(of.outputs or tensors) >= 4
-    return of.blocks("torch_offsets_cast" if is_mixed else "torch_offsets_wide" if is_wide else "torch_offsets")
+        is_short = of.domain.num_elements <= _CAST_ELEMENTS
+        return vector_work(of.read_bytes, of.write_bytes, "torch_exp") if is_short else of.blocks("torch_cast")
+    if not of.outputs or of.name in _SHUFFLES:
+        return of.blocks(_shuffle_kernel(of) if of.outputs else "torch_offsets")
+    out = of.outputs[0]
+    strides = [_strides_over(tensor, out.dim()) for tensor in (out, *of.inputs)]
+    more = function + (_MIXED if is_mixed else _BYTES * (len(set(types)) > 1))
+    return of.blocks(_loop_kernel(out.shape, strides, out.element_size(), more, is_cast=is_mixed))
+
+
+def _loop_kernel(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], item_bytes: int, more: int = 0, *, is_cast: bool = False
+) -> str:
+    """Return the kernel of a loop that finds each element by divisions, with its instructions for each element.
+
+    Neighbours of the result that lie in lines of their own take a line each, which L1 may lose before it is read again.
+
+    Args:
+        strides: of the result, then of each input, over `shape`.
+        more: instructions beyond those of a copy.
+    """
+    dims = _iterated(shape, strides)
+    instructions = _LOOP + len(dims) * (_DIMENSION + _OPERAND * len(strides)) + more
+    for index in range(1, len(strides) if dims else 0):
+        steps = math.prod(size for size, _ in itertools.takewhile(lambda dim: dim[1][index] > 1, dims))  # noqa: B023
+        if steps > 1:
+            share = min(1.0, dims[0][1][index] * item_bytes / _LINE_BYTES)
+            instructions += share * (_LINE * min(1.0, steps / _WARP) + _MISS * min(1.0, steps / _L1_STEPS))
+    kernel = "torch_offsets_cast" if is_cast else "torch_offsets_wide" if item_bytes >= 4 else "torch_offsets"
+    return f"{kernel} {round(instructions)}"
+
+
+def _iterated(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return size and strides of the dimensions that a loop goes over, the fastest of the result first.
+
+    Follows TensorIterator: dimensions that lie behind each other in all tensors are one.
+    """
+    dims = [(int(size), steps) for size, *steps in zip(shape, *strides, strict=True) if size != 1]
+    result: list[tuple[int, tuple[int, ...]]] = []
+    dims.reverse()
+    for size, steps in sorted(dims, key=lambda dim: dim[1][0]):
+        before = result[-1] if result else None
+        if before and all(before[0] * first == step for first, step in zip(before[1], steps, strict=True)):
+            result[-1] = before[0] * size, before[1]
+        else:
+            result.append((size, tuple(steps)))
+    return result
+
+
+def _shuffle_kernel(of: Operation) -> str:
+    """Return the copy that changes the order of channels, or of channels and positions, as a loop."""
+    x, factor = of.inputs[0], int(of.args[1])
+    if x.dim() != min(_IMAGE_DIMS) or of.name == "channel_shuffle":
+        return "torch_scattered"
+    (images, channels, height, width), (image, channel, row, column) = x.shape, x.stride()
+    if of.name == "pixel_shuffle":
+        shape = (images, channels // factor**2, height, factor, width, factor)
+        strides = (image, channel * factor**2, row, channel * factor, column, channel)
+    else:
+        shape = (images, channels, factor, factor, height // factor, width // factor)
+        strides = (image, channel, row, column, row * factor, column * factor)
+    dense = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    return _loop_kernel(shape, (dense, strides), x.element_size())
+
+
+def _strides_over(tensor: Any, num_dims: int) -> list[int]:
+    """Return the strides of a tensor over a shape that it is expanded to."""
+    own = (0 if size == 1 else int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return [*[0] * (num_dims - tensor.dim()), *own]
 
 
 def _lies_as(one: Any, other: Any) -> bool:
@@ -236,32 +310,17 @@ def _lies_as(one: Any, other: Any) -> bool:
     return bool(is_alike and (other.numel() == 0 or sum(steps) + 1 == other.numel()))
 
 
-def _is_scattered(out: Any, tensor: Any) -> bool:
-    """Say whether neighbours in the result lie far apart in an input, and are not met again soon."""
-    if tensor.dim() != out.dim() or tensor.shape != out.shape:
-        return False
-    return _steps_to_neighbour(tensor, sorted(range(out.dim()), key=out.stride)) > _FAR
-
-
-def _steps_to_neighbour(tensor: Any, order: Iterable[int]) -> int:
-    """Return the elements read before the neighbour in memory of the first; `order` has the fastest dimension first."""
-    between = 1
-    for at in order:
-        if tensor.shape[at] != 1 and tensor.stride(at) <= 1:
-            return between
-        between *= int(tensor.shape[at])
-    return 1
-
-
 def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
-    sums, width = of.domain.rows or 0, of.domain.width
+    sums, width, x = of.domain.rows or 0, of.domain.width, of.inputs[0]
     rows, read, written = max(1, sums), of.read_bytes, of.write_bytes
     if of.name in _NORMS:
-        return (*copied_work(of.inputs[0]), MemoryWork(_NORMS[of.name], read, written, rows, width))
+        wide = "_wide" if x.element_size() >= 4 else ""
+        return (*copied_work(x), MemoryWork(_NORMS[of.name] + wide, read, written, rows, width))
     if of.name == "native_group_norm":
         few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
-        return moments, vector_work(few, few), of.blocks("torch_offsets")
+        scales = blocks("torch_scales", few, few, x.shape[0] * x.shape[1])
+        return moments, scales, of.blocks(_loop_kernel((2, 2), [(2, 1), (2, 1), (0, 1), (0, 1)], x.element_size()))
     if of.name in _SOFTMAXES and of.domain.is_inner:
         softmax = (*copied_work(of.inputs[0]), _softmax(rows, width, read, written))
         return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
@@ -271,13 +330,11 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         threads = 1 << max(5, round(math.log2(max(1, len(of.args[0])) / 16)))
         return (MemoryWork("torch_nll_loss", 0, 0, threads // _WARP, _WARP * -(-len(of.args[0]) // threads)),)
     if of.name.startswith("_adaptive_avg_pool"):
-        x = of.inputs[0]
         planes = math.prod(x.shape[:2])
         return (MemoryWork("torch_adaptive_pool", read, written, planes, x.numel() // planes),)
     if of.name == "binary_cross_entropy_with_logits":
         return _cross_entropy(of)
     before = []
-    x = of.inputs[0]
     num_bytes = x.numel() * x.element_size()
     if of.name in _LOSSES:
         before = [vector_work(2 * num_bytes, num_bytes)]
@@ -305,7 +362,7 @@ def _cross_entropy(of: Operation) -> tuple[MemoryWork, ...]:
     """Return the five kernels that PyTorch composes it of, and the sum: a logarithm, a product, sums."""
     x, out = of.inputs[0], of.outputs[0]
     num_bytes = x.numel() * x.element_size()
-    works = [vector_work(num_bytes, num_bytes), vector_work(0, num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
+    works = [vector_work(num_bytes, num_bytes), _constant(num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
     if not out.dim() and x.dim():
         works += _reduction(x, list(range(x.dim())), num_bytes, out.element_size())
     return tuple(works)
@@ -335,35 +392,31 @@ def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: 
     width = min(wide, _WARP)
     height = min(high, most // width)
     width = min(wide, most // height)
-    values = -(-inputs // width) if is_inner else inputs
+    values, parts = -(-inputs // width) if is_inner else inputs, 1
     at_once = vector if is_inner else width * vector
     if values >= min(height * 16, _MOST_VALUES):
         values = -(-values // height)
         ctas = -(-outputs // at_once)
         room = _GPU_THREADS // (width * height)
         if values >= _MOST_VALUES and ctas <= room:
-            more = max(min(-(-room // ctas), -(-values // 16)), -(-values // _MOST_VALUES))
-            values, ctas = -(-values // more), ctas * more
+            parts = max(min(-(-room // ctas), -(-values // 16)), -(-values // _MOST_VALUES))
+            values, ctas = -(-values // parts), ctas * parts
     else:
         ctas = -(-outputs // (at_once * height))
-    kernel = "torch_sum" if is_inner else "torch_columns_max" if is_max else "torch_columns"
+    kernel = "torch_sum" if is_inner else "torch_columns"
+    kernel += "_shared" if parts > 1 else "_max" if is_max else ""
     warps = ctas * -(-width * height // _WARP)
     return (MemoryWork(kernel, read, written, warps, _WARP * values),)
 
 
 def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]:
     """Return the copy that a kernel of contiguous rows, or of channels last, needs of another tensor."""
-    num_bytes, dims = bytes_of(tensor), range(tensor.dim())
-    order, step = [1, *reversed(dims[2:]), 0] if is_last else list(reversed(dims)), 1
-    for dim in order:
-        if tensor.shape[dim] > 1 and tensor.stride(dim) != step:
-            break
-        step *= int(tensor.shape[dim])
-    else:
+    num_bytes, dims, dense, step = bytes_of(tensor), range(tensor.dim()), [0] * tensor.dim(), 1
+    for dim in [1, *reversed(dims[2:]), 0] if is_last else reversed(dims):
+        dense[dim], step = step, step * int(tensor.shape[dim])
+    if all(tensor.shape[dim] == 1 or tensor.stride(dim) == dense[dim] for dim in dims):
         return ()
-    steps = _steps_to_neighbour(tensor, order)
-    kernel = "torch_offsets_wide" if tensor.element_size() >= 4 else "torch_offsets"
-    kernel = "torch_scattered" if steps > 2 * _FAR else "torch_apart" if steps > _FAR // 4 else kernel
+    kernel = _loop_kernel(tensor.shape, (dense, tensor.stride()), tensor.element_size())
     return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
 
 
@@ -377,7 +430,7 @@ def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryW
     return (
         vector_work(of.read_bytes, num_elements),
         MemoryWork("torch_sum", num_elements, rows, rows, width),
-        vector_work(0, _item_bytes(of.outputs)),
+        _constant(_item_bytes(of.outputs)),
         blocks("torch_offsets_wide", of.write_bytes + rows, of.write_bytes, num_elements),
     )
 
@@ -412,7 +465,9 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
             return (of.blocks("cudnn_batch_norm_last"),)
         return (MemoryWork("cudnn_batch_norm_training", of.read_bytes, of.write_bytes, channels, positions),)
     few = channels * 4
-    small = vector_work(few, few)
+    root = vector_work(few, few, "torch_exp")
+    is_cast = mean is not None and mean.element_size() < 4
+    small = blocks("torch_cast", few, few, channels) if is_cast and channels > _CAST_ELEMENTS else root
     if is_last:
         threads_x = min(1 << (channels.bit_length() - 1), _WARP)
         threads_y = _BATCH_NORM_THREADS[-1] // threads_x
@@ -421,13 +476,13 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
         width = -(-positions * threads_x * columns // ctas)
         statistics = MemoryWork("torch_statistics_last", of.read_bytes, 0, ctas, width)
         last = MemoryWork("torch_transform_last", of.read_bytes, of.write_bytes, ctas, width)
-        return (small, statistics, small, last) if is_training else (small, small, last)
+        return (small, statistics, root, last) if is_training else (small, root, last)
     if not is_training:
-        return small, small, by_planes
+        return small, root, by_planes
     threads = threads_of(plane)  # of a CTA's 512, as many as a plane has, times the planes
     in_use = min(_BATCH_NORM_THREADS[-1], threads * min(int(x.shape[0]), _BATCH_NORM_THREADS[-1] // threads))
     width = -(-positions // in_use) * _BATCH_NORM_THREADS[-1]
-    return MemoryWork("torch_statistics", of.read_bytes, few, channels, width), small, by_planes
+    return MemoryWork("torch_statistics", of.read_bytes, few, channels, width), root, by_planes
 
 
 def _is_of_cudnn(x: Any, weight: Any, bias: Any, *, has_mean: bool) -> bool:
@@ -448,15 +503,14 @@ def _window(of: Operation) -> MemoryWork:
         kernel = "torch_bilinear" if "bilinear" in of.name else "torch_bicubic"
         return _chain(kernel, read, written, -(-math.prod(sides) // _WARP), images * channels)
     if "nearest" in of.name:
-        return of.blocks("torch_offsets")
+        return of.blocks("torch_scattered" if is_last else "torch_offsets")
     last = "_last" * is_last
     return of.blocks(f"torch_max_pool{last}" if "max" in of.name else f"torch_avg_pool{last}")
 
 
 def _chain(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:
     """Return a kernel whose threads take so many steps, each after the last one's memory."""
-    far = _FAR_STEP if read_bytes + write_bytes > _NEAR_BYTES else 1.0
-    return MemoryWork(kernel, read_bytes, write_bytes, warps, int(_WARP * steps * far))
+    return MemoryWork(kernel, read_bytes, write_bytes, warps, _WARP * steps)
 
 
 def _scan(of: Operation) -> tuple[MemoryWork, ...]:
@@ -464,7 +518,7 @@ def _scan(of: Operation) -> tuple[MemoryWork, ...]:
     x, dim = of.args[0], of.args[1] % max(1, of.args[0].dim()) if len(of.args) > 1 else 0
     before = copied_work(x)
     if x.dim() <= 1:
-        return vector_work(0, 4), of.blocks("act")
+        return _constant(4), of.blocks("act")
     inner = math.prod(x.shape[dim + 1 :])
     rows = max(1, x.numel() // max(1, x.shape[dim]))
     if inner > 1:
@@ -484,8 +538,8 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
         ctas = rows * -(-width // (_GPU_THREADS // 256 * 16 if rows == 1 else 4096))
         digit = MemoryWork("torch_digits", num_bytes, 0, ctas, 256)
         sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
-        works += [vector_work(0, 4)] * 3 + [digit, sums, sums] * x.element_size()
-        works += [vector_work(0, 4)] * 5 + [digit]
+        works += [_constant(4)] * 3 + [digit, sums, sums] * x.element_size()
+        works += [_constant(4)] * 5 + [digit]
     else:
         works.append(
             MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), _WARP * -(-width // 1024))
@@ -507,10 +561,10 @@ def _sort(of: Operation) -> tuple[MemoryWork, ...]:
     dim = next((arg for arg in of.args[1:] if type(arg) is int), -1)
     width = int(x.shape[dim]) if x.dim() else 1
     rows = x.numel() // max(1, width)
-    copy, index = vector_work(of.read_bytes, of.read_bytes), vector_work(0, x.numel() * 8)
+    copy, index = vector_work(of.read_bytes, of.read_bytes), _constant(x.numel() * 8)
     if width <= _MAX_SORTED_IN_CTA:
         return copy, index, index, copy, *_sorted_rows(rows, width)
-    few = vector_work(0, 4)
+    few = _constant(4)
     passes = [
         few,
         MemoryWork("torch_sort_pass", of.read_bytes, of.write_bytes, -(-x.numel() // CTA_ELEMENTS), CTA_ELEMENTS),

@@ -67,7 +67,7 @@ UNPRICED = "unpriced"
 DEALT = "act"
 """The memory-bound model's name of a kernel whose threads load 16 bytes of each tensor."""
 
-VECTORS = ("torch_vector", "torch_gelu")
+VECTORS = ("torch_vector", "torch_exp", "torch_gelu")
 """Its names of kernels of eager mode whose threads load 16 bytes of each tensor."""
 
 ROWS = "inductor_rows"

@@ -6,14 +6,30 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.evaluate import GEMMEvaluator, Lever, sum_interval
 from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:
     import os
+
+_UNKNOWN_FRAC = 0.2
+"""Width of the interval of an operation whose errors are not known, such as a convolution, of its time: assumed."""
+
+
+def interval_path() -> Path:
+    """Return where the factors of intervals of modules lie, as `tools.examine_modules --fit-intervals` writes them."""
+    return data_root() / "calibration" / "modules.yaml"
+
+
+@cache
+def _factors(path: Path) -> dict[str, float]:
+    return {name: float(factor) for name, factor in read_yaml(path).items()} if path.is_file() else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +140,25 @@ class ModulePrediction:
 
     @property
     def _interval_us(self) -> tuple[float, float]:
-        """The interval of the sum; operations with the same sizes err the same way."""
+        """The interval of the sum; operations with the same sizes err the same way.
+
+        On GPUs it is wider than the parts tell, by the factor that 80% of drawn modules need: kernels that run may be
+        others than those that are priced.
+        """
         totals: dict[tuple[str, str], list[float]] = {}
         for each in self.operations:
             total = totals.setdefault((each.name, each.detail), [0.0, 0.0, 0.0])
-            ends = (each.latency_us if us is None else us for us in (each.low_us, each.high_us))
-            for place, us in enumerate((each.latency_us, *ends)):
-                total[place] += us
-        return sum_interval((us, low_us, high_us) for us, low_us, high_us in totals.values())
+            us, off_us = each.latency_us, each.latency_us * _UNKNOWN_FRAC
+            ends = (
+                us - off_us if each.low_us is None else each.low_us,
+                us + off_us if each.high_us is None else each.high_us,
+            )
+            for place, end_us in enumerate((us, *ends)):
+                total[place] += end_us
+        low_us, high_us = sum_interval((us, low_us, high_us) for us, low_us, high_us in totals.values())
+        is_gpu = isinstance(self._evaluator.arch, GpuSpec)
+        factor, us = _factors(interval_path()).get(self.fusion, 1.0) if is_gpu else 1.0, self.latency_us
+        return max(0.0, us - (us - low_us) * factor), us + (high_us - us) * factor
 
     @property
     def share_frac(self) -> float:

@@ -271,7 +271,8 @@ class MemoryKernel(NamedTuple):
     """The way in which a memory-bound kernel goes over its rows.
 
     Attributes:
-        trips: to memory and back that a row takes one after the other, where it is alone: loads, and sums of a CTA.
+        trips: to memory and back that a row takes one after the other, where it is alone: loads, and sums of a CTA;
+            below 0: it reads nothing, and the node of a graph has a trip that it does not take.
         loads: the same, of a thread that handles 16 bytes of each tensor, where all SMs are full.
         row_threads: of a row; 0: one for every 16 bytes of it.
         is_dealt: elements are dealt to all SMs; else each row is one CTA's.
@@ -314,71 +315,74 @@ _KERNELS = {
     "cast": MemoryKernel(trips=4, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
     "sort": MemoryKernel(trips=6, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
     # PyTorch's, by what runs (torch/eager_mode.py); rows of 1,024 elements where they do not matter
-    "torch_vector": _of_torch(0, 0.5, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
-    "torch_gelu": _of_torch(0.2, 1, 128),  # likewise, and an error function
+    "torch_vector": _of_torch(0.1, 0.52, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
+    "torch_constant": _of_torch(-0.4, 0.43, 128),  # likewise, and nothing is read
+    "torch_exp": _of_torch(0.44, 0.67, 128),  # likewise, and an exponential, a root or a sine
+    "torch_gelu": _of_torch(0.4, 0.92, 128),  # likewise, and an error function
     "torch_cast": _of_torch(2, 1.2, 256),  # four elements a thread, one by one, as types differ
-    "torch_offsets": _of_torch(1.4, 1, 256),  # likewise, with divisions to find each: broadcasts and strides
-    "torch_offsets_wide": _of_torch(0.6, 0.6, 512),  # of 4 bytes: two elements a thread
-    "torch_apart": _of_torch(1.8, 1.8, 256),  # likewise, neighbours some lines apart in memory
+    "torch_offsets": _of_torch(1.4, 1.1, 256),  # likewise, with divisions to find each: broadcasts and strides
+    "torch_offsets_wide": _of_torch(0.61, 0.61, 512),  # of 4 bytes: two elements a thread
     "torch_scattered": _of_torch(1.8, 2.7, 256),  # likewise, neighbours far apart in memory
     "torch_roll": _of_torch(0.8, 0.43, 1024),
-    "torch_cat": _of_torch(2.8, 1.8, 256),  # of tensors with gaps
-    "torch_layer_norm": _of_torch(1.6, 0.86, 128, (0.17, 0.16), is_dealt=False),
-    "torch_rms_norm": _of_torch(1.2, 0.44, 128, (0.1, 0.08), is_dealt=False),
-    "torch_softmax": _of_torch(0.5, 0.25, 32, (0.07, 0.15)),  # a warp, its row in registers
+    "torch_cat": _of_torch(2.6, 1.8, 256),  # of tensors with gaps
+    "torch_layer_norm": _of_torch(1.9, 0.87, 128, (0.16, 0.16), is_dealt=False),
+    "torch_rms_norm": _of_torch(1.2, 0.45, 128, (0.11, 0.083), is_dealt=False),
+    "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.42, 0.22), is_dealt=False),  # of 4 bytes
+    "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
+    "torch_softmax": _of_torch(0.33, 0.15, 32, (0.073, 0.18)),  # a warp, its row in registers
     "torch_softmax_cta": _of_torch(0.5, 0, 1024, (1.5, 0.37), is_dealt=False),
-    "torch_sum": _of_torch(1.4, 0.66, 32, (0.06, 0.065)),  # a warp for each row
+    "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
-    "torch_moments": _of_torch(2.2, 1.3, 512, (0.28, 0.19), is_dealt=False),
-    "torch_batch_norm": _of_torch(0.6, 0.7, 32, (0.3, 0.1)),
+    "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
+    "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
+    "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
+    "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
+    "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
+    "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
-    "torch_max_pool": _of_torch(3, 1.75, 1024),
-    "torch_avg_pool": _of_torch(3, 1.25, 1024),
-    "memcpy": _of_torch(0, 0.5, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
+    "torch_max_pool": _of_torch(2.5, 1.8, 1024),
+    "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
+    "memcpy": _of_torch(0, 0.55, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
     "memcpy_odd": _of_torch(7, 0.6, 128),
     "torch_cat_contiguous": _of_torch(0, 1.1, 256),
     "torch_offsets_cast": _of_torch(2.4, 1.7, 256),  # as offsets, of several types
-    "torch_gather": _of_torch(0, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
-    "torch_index": _of_torch(4.5, 1.9, 256),  # an index for each element
-    "torch_gather_elements": _of_torch(5, 1.4, 256),
+    "torch_gather": _of_torch(0.7, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
+    "torch_index": _of_torch(4.3, 2.1, 256),  # an index for each element
+    "torch_gather_elements": _of_torch(4.7, 1.4, 256),
     "torch_scatter_add": _of_torch(3, 2, 256),
     "torch_scatter_add_16": _of_torch(1, 3.4, 256),  # adds of 16 bits begin anew where others came between
-    "torch_columns": _of_torch(2, 1, 32, (0.06, 0.05)),
+    "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
     "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
-    "torch_adaptive_pool": _of_torch(2, 0.65, 256, (0, 0.5)),
-    "torch_statistics": _of_torch(2, 0.95, 512, (0.46, 0.14), is_dealt=False),
-    "torch_transform_last": _of_torch(0.4, 0, 512, (0.15, 0.13)),
-    "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.48, 0.24)),
+    "torch_adaptive_pool": _of_torch(2.2, 0.54, 256, (0, 0.58)),
+    "torch_statistics": _of_torch(2.4, 0.96, 512, (0.3, 0.15), is_dealt=False),
+    "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
+    "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.4, 0.24)),
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.4, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
     "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
     "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
     "torch_max_pool_last": _of_torch(5.7, 1.8, 1024),
-    "torch_scan": _of_torch(1, 0, 32, (0.27, 0)),
+    "torch_scan": _of_torch(1, 0, 32, (0.23, 0)),
     "torch_scan_rows": _of_torch(2, 2, 256),
-    "torch_topk": _of_torch(2.3, 5, 32, (4.7, 0)),
+    "torch_topk": _of_torch(2.5, 5.1, 32, (5.3, 0)),
     "torch_digits": _of_torch(1, 1, 256),
     "torch_digit_sums": _of_torch(1, 0.6, 256),
     "torch_sort_warp": _of_torch(4, 5, 32),
     "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
     "torch_sort_pass": _of_torch(6, 2, 256),
-    "torch_bilinear": _of_torch(1, 0, 32, (0.3, 0.05)),  # a thread for a position in all images and channels
+    "torch_bilinear": _of_torch(1, 0, 32, (0.22, 0.02)),  # a thread for a position in all images and channels
     # kernels of torch.compile (torch/compiled_mode.py)
     "inductor_map": _of_torch(0, 0, 32),
     "inductor_rows": _of_torch(0.6, 0, 32),  # sums that a CTA holds, or of columns
     "inductor_long_rows": _of_torch(1, 0, 32),  # rows that it reads in pieces
     "memset": _of_torch(0, 0.4, 128),
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
-    "cudnn_layout_far": _of_torch(0.42, 0.78, 256),  # likewise, of more than L2 holds
     "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out
-    "cudnn_pad_far": _of_torch(0.8, 1, 256),
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
     "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
-    "torch_bias_far": _of_torch(1, 1.33, 256),
     "torch_bias_last": _of_torch(1, 0.88, 256),
-    "torch_bias_last_far": _of_torch(1, 1.22, 256),
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 
@@ -389,11 +393,13 @@ _LOADS_OF_INSTRUCTION = 0.0032  # 128 lanes of an SM a cycle, beside a wave of 2
 def memory_kernel(what: str) -> MemoryKernel:
     """Return how a kernel of this name goes over its rows; of another name, that its elements are dealt.
 
-    A number behind the name, as in ``"inductor_map 34"``, are instructions of a thread for each element.
+    A number behind the name, as in ``"torch_offsets 86"``, are instructions of a thread for each element.
     """
     name, _, instructions = what.partition(" ")
     kernel = _KERNELS.get(name, _OTHER)
-    return kernel._replace(element_loads=int(instructions) * _LOADS_OF_INSTRUCTION) if instructions else kernel
+    if not instructions:
+        return kernel
+    return kernel._replace(loads=0.0, element_loads=int(instructions) * _LOADS_OF_INSTRUCTION)
 
 
 Sizes = int | npt.NDArray[np.int64]

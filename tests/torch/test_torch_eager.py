@@ -44,7 +44,9 @@ def works(run: Callable[[], Any]) -> list[Work]:
 
 
 def words(run: Callable[[], Any]) -> list[str]:
-    return [work.what if isinstance(work, MemoryWork) else type(work).__name__ for work in works(run)]
+    """Return the names of kernels, without their instructions."""
+    whats = [work.what if isinstance(work, MemoryWork) else type(work).__name__ for work in works(run)]
+    return [what.partition(" ")[0] for what in whats]
 
 
 X, Y, WIDE = tensor(64, 512), tensor(64, 512), tensor(64, 512, dtype=FP32)
@@ -67,14 +69,14 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a column for all, of 4 bytes": (lambda: WIDE * tensor(64, 1, dtype=FP32), ["torch_offsets_wide"]),
     "heads side by side": (lambda: HEADS.transpose(1, 2).contiguous(), ["torch_offsets"]),
     "a part of each row": (lambda: -HEADS[..., 32:], ["torch_offsets"]),
-    "a transposed matrix": (lambda: tensor(3000, 512).t().contiguous(), ["torch_scattered"]),
-    "channels moved": (lambda: IMAGE.permute(0, 2, 3, 1).contiguous(), ["torch_scattered"]),
+    "a transposed matrix": (lambda: tensor(3000, 512).t().contiguous(), ["torch_offsets"]),
+    "channels moved": (lambda: IMAGE.permute(0, 2, 3, 1).contiguous(), ["torch_offsets"]),
     "joined": (lambda: torch.cat((X, Y), -1), ["torch_vector"]),
     "joined halves": (lambda: torch.cat((HEADS[..., 32:], HEADS[..., :32]), -1), ["torch_cat"]),
     "joined off 16 bytes": (lambda: torch.cat((tensor(64, 3), tensor(64, 5)), -1), ["torch_cat_contiguous"]),
     "rolled twice": (lambda: torch.roll(HEADS, (2, 2), (1, 2)), ["torch_roll", "torch_roll"]),
-    "padded": (lambda: functional.pad(X, (0, 8)), ["torch_vector", "torch_offsets"]),
-    "filled": (lambda: torch.zeros_like(X), ["torch_vector"]),
+    "padded": (lambda: functional.pad(X, (0, 8)), ["torch_constant", "torch_offsets"]),
+    "filled": (lambda: torch.zeros_like(X), ["torch_constant"]),
     "looked up": (lambda: functional.embedding(PLACES, X), ["torch_gather"]),
     "layer norm": (lambda: functional.layer_norm(X, (512,)), ["torch_layer_norm"]),
     "layer norm of what has gaps": (lambda: functional.layer_norm(HEADS.transpose(1, 2), (64,)),
@@ -84,12 +86,12 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "sums of rows": (lambda: X.sum(-1), ["torch_sum"]),
     "sums of long rows": (lambda: tensor(64, 10_000).sum(-1), ["torch_sum"]),
     "sums of columns": (lambda: X.sum(0), ["torch_columns"]),
-    "batch norm": (lambda: functional.batch_norm(IMAGE, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm"]),
+    "batch norm": (lambda: functional.batch_norm(IMAGE, *STATS), ["torch_exp", "torch_exp", "torch_batch_norm"]),
     "batch norm of channels side by side": (lambda: functional.batch_norm(LAST, *STATS),
-        ["torch_vector", "torch_vector", "torch_transform_last"]),
-    "group norm": (lambda: functional.group_norm(IMAGE, 16), ["torch_moments", "torch_vector", "torch_offsets"]),
+        ["torch_exp", "torch_exp", "torch_transform_last"]),
+    "group norm": (lambda: functional.group_norm(IMAGE, 16), ["torch_moments", "torch_scales", "torch_offsets"]),
     "batch norm of a batch": (lambda: functional.batch_norm(IMAGE, *STATS, training=True),
-        ["torch_statistics", "torch_vector", "torch_batch_norm"]),
+        ["torch_statistics", "torch_exp", "torch_batch_norm"]),
     "a copy": (lambda: X.clone(), ["memcpy"]),
     "padded by nothing": (lambda: torch.constant_pad_nd(X, (0, 0)), ["memcpy"]),
     "masked": (lambda: X.masked_fill(X > 0, 1.0), ["torch_vector", "memcpy", "torch_vector"]),
@@ -120,6 +122,23 @@ def test_a_kernel_has_the_bytes_and_elements_of_its_operation() -> None:
     (*_, norm) = works(lambda: functional.batch_norm(IMAGE, *STATS))
     assert isinstance(norm, MemoryWork)
     assert (norm.rows, norm.width) == (8 * 96 * 16, 100)  # 512 threads a plane of 1,600 elements
+
+
+def test_a_loop_has_the_instructions_of_its_dimensions_and_lines() -> None:
+    """Dimensions that lie behind each other count as one; neighbours far apart take a line of memory each."""
+
+    def instructions(run: Callable[[], Any]) -> int:
+        (work,) = works(run)
+        assert isinstance(work, MemoryWork)
+        return int(work.what.partition(" ")[2])
+
+    part, row = instructions(lambda: -HEADS[..., 32:]), instructions(lambda: X * tensor(512))
+    assert part < row < instructions(lambda: IMAGE * tensor(96, 1, 1))
+    assert row == instructions(lambda: HEADS * tensor(12, 64))
+    assert instructions(lambda: torch.sigmoid(HEADS[..., 32:])) == part + 20
+    near, far = (instructions(lambda k=k: tensor(8, k, 64).transpose(1, 2).contiguous()) for k in (64, 512))
+    assert part + 40 < near < far == instructions(lambda: tensor(8, 2048, 64).transpose(1, 2).contiguous())
+    assert instructions(lambda: functional.pixel_shuffle(IMAGE, 2)) < near
 
 
 LAYOUT, FILLED = "cudnn_layout", ("memset", "cudnn_pad")  # zeros, then what there is
@@ -198,8 +217,8 @@ def test_channels_stay_where_they_are(layout: str) -> None:
     """On a GPU a norm of channels leaves them side by side, and the next convolution does; "meta" says otherwise."""
     module = torch.nn.Sequential(LayersOfConvNext(), LayersOfConvNext()).to(BF16)
     found = predict_module(module, IMAGE if layout == "first" else LAST, "h200-sxm", fusion="eager")
-    whats = [getattr(one._work, "what", "convolution") for one in found.operations]
-    first = ["convolution", "torch_apart", "torch_layer_norm"]  # a norm of channels that lie apart copies them
+    whats = [getattr(one._work, "what", "convolution").partition(" ")[0] for one in found.operations]
+    first = ["convolution", "torch_offsets", "torch_layer_norm"]  # a norm of channels that lie apart copies them
     side_by_side = ["convolution", "torch_bias_last", "torch_layer_norm"]  # its bias is added by itself
     assert whats == (first if layout == "first" else side_by_side) + side_by_side
     assert [one._work.kernel.engine for one in found.operations if one.kind == "convolution"] == [

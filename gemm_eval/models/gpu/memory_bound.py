@@ -73,6 +73,7 @@ MEMORY_BOUND_COEFFICIENTS = (
     _item("l2_frac", "1", 0.1, 1.0, 0.5, NO_LIMIT, "share of the L2 bandwidth"),
     _item("dram_frac", "1", 0.5, 1.0, 0.88, SPEC, "share of the DRAM bandwidth"),
     _item("hold_frac", "1", 0.02, 2.0, 0.2, SPEC, "share of L2 in which a tensor outlives the kernel that wrote it"),
+    _item("far_frac", "1", 0.0, 2.0, 0.0, FREE, "how much longer a way to memory of a row alone is where L2 missed"),
 )
 """All of them, in the order of files."""
 
@@ -155,11 +156,14 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
     bytes_us = np.maximum(*l2_and_dram_us(arch, num_bytes, num_bytes, **fracs))
     threads = np.asarray(rows.threads, np.float64)
     warps_us = threads / num_rows / _WARP_THREADS * (c["warp_cycles"] / per_us)
-    row_us = rows.trips * c["trip_us"] + warps_us + num_bytes / num_rows / sm_rate
+    trips = np.asarray(rows.trips, np.float64)
+    missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes)
+    trip_us = c["trip_us"] * (1.0 + c.get("far_frac", 0.0) * missed)
+    row_us = np.maximum(trips, 0.0) * trip_us + warps_us + num_bytes / num_rows / sm_rate
     waves = threads / (arch.max_threads_per_sm * arch.num_sms)
     main_us = side_by_side(side_by_side(row_us, bytes_us), waves * rows.loads * c["wave_us"])
     return {
-        "launch_us": np.full_like(num_bytes, arch.graph_node_us + c["start_us"]),
+        "launch_us": arch.graph_node_us + c["start_us"] + np.minimum(trips, 0.0) * c["trip_us"],
         "row_us": main_us - bytes_us,
         "bytes_us": bytes_us,
     }

@@ -54,8 +54,8 @@ class MemoryBoundTable(MeasuredTable):
         return octaves
 
     @cached_property
-    def kinds(self) -> Any:
-        """Names of the kernels' kinds, [rows], without numbers behind them."""
+    def kinds(self) -> npt.NDArray[np.str_]:
+        """Name of each kernel, without its instructions, [rows]."""
         return np.array([name.partition(" ")[0] for name in self.words("what")])
 
     @cached_property
@@ -74,10 +74,13 @@ def tables(gpu: str) -> list[MemoryBoundTable]:
     return [MemoryBoundTable.read(path) for path in sorted((measured_root(gpu) / "memory-bound").glob("*.csv"))]
 
 
-def fit_memory_bound(arch: GpuSpec, rows: model.MemoryBoundRows, measured_us: Floats) -> dict[str, float]:
-    """Return all coefficients, fitted on some kernels."""
-    ranges = Ranges(model.MEMORY_BOUND_COEFFICIENTS)
-    return ranges.fit(lambda values: model.memory_bound_us(arch, values, rows), measured_us, _SEARCH)
+def fit_memory_bound(
+    arch: GpuSpec, rows: model.MemoryBoundRows, measured_us: Floats, library: str = ENGINES
+) -> dict[str, float]:
+    """Return all coefficients, fitted on some kernels; engines' have no long chains, so that `far_frac` is not."""
+    items = [item for item in model.MEMORY_BOUND_COEFFICIENTS if library == TORCH or item.name != "far_frac"]
+    result = Ranges(items).fit(lambda values: model.memory_bound_us(arch, values, rows), measured_us, _SEARCH)
+    return {item.name: result.get(item.name, item.default) for item in model.MEMORY_BOUND_COEFFICIENTS}
 
 
 def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
@@ -101,7 +104,7 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
                 sizes[others], table.measured_us[others], least_us[others], sizes[asked], least_us[asked]
             )  # fmt: skip
             roof_us[asked] = times(fit_positive(times, others, table.measured_us, *_ROOF), asked)
-        coefficients = fit_memory_bound(arch, table.rows.take(train), table.measured_us[train])
+        coefficients = fit_memory_bound(arch, table.rows.take(train), table.measured_us[train], table.library)
         model_us = model.memory_bound_us(arch, coefficients, table.rows.take(rows))
         return {NAIVE: least_us[rows], FITTED: roof_us[rows], TABLE: table_us[rows], MODEL: model_us}
 
@@ -137,7 +140,7 @@ def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.Memor
     if not sets:
         raise InvalidInputError(f"no timings of memory-bound kernels of {library} on {arch.name} are committed")
     rows = model.MemoryBoundRows(*map(np.concatenate, zip(*(table.rows for table in sets), strict=True)))
-    coefficients = fit_memory_bound(arch, rows, np.concatenate([table.measured_us for table in sets]))
+    coefficients = fit_memory_bound(arch, rows, np.concatenate([table.measured_us for table in sets]), library)
     how = provenance(1, "rows", 0) | {"folds": f"each {_FOLDS[library]} by a fit on the others, all kernels together"}
     return model.MemoryBoundCalibration(
         gpu=arch.name, model_version=model.MEMORY_BOUND_VERSION, errors=exam().errors(arch, sets),
