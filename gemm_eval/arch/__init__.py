@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
     from gemm_eval.arch.common import MEASURED_L2_STATES, ClockState, L2State, Provenance, ProvenanceKind, Published
     from gemm_eval.arch.gpu import (
+        GFX_ARCHS,
         LINKS,
         ONE_SOCKET,
         PCIE_BOXES,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         GpuSpec,
         Interconnect,
         gpu_slug,
+        ladder_of,
     )
     from gemm_eval.arch.limits import (
         DeviceLimits,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
+    "GFX_ARCHS",
     "LINKS",
     "MAX_CORES",
     "MEASURED_L2_STATES",
@@ -74,6 +77,7 @@ __all__ = [
     "data_root",
     "gpu_slug",
     "held_out_p90_frac",
+    "ladder_of",
     "least_registers_per_sm",
     "limits_of_spec",
     "list_archs",

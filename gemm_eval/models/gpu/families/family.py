@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from gemm_eval.arch import SM_ARCHS
+from gemm_eval.arch import SM_ARCHS, ladder_of
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
@@ -88,7 +88,7 @@ class Family:
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         min_rows, most_rows: fewest and most rows of C for which libraries use its tiles.
         stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
-        for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
+        for_types: of a family that a library lists among others, the types that it is for; None: that is told elsewhere.
         tile_cost: sm_arch -> cost of a tile outside its main loop over that on the generation that was timed, where its
             kernels differ.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
@@ -141,7 +141,6 @@ class Family:
 
         A generation that `rate_frac` does not name is as the last before it that it names; 1 without any.
         """
-        if sm_arch not in SM_ARCHS:  # another maker's
-            return self.rate_frac.get(sm_arch, 1.0)
-        known = [self.rate_frac[name] for name in SM_ARCHS[: SM_ARCHS.index(sm_arch) + 1] if name in self.rate_frac]
+        ladder = ladder_of(sm_arch)
+        known = [self.rate_frac[name] for name in ladder[: ladder.index(sm_arch) + 1] if name in self.rate_frac]
         return known[-1] if known else 1.0
