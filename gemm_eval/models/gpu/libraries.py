@@ -211,9 +211,10 @@ class Library:
         """Whether it has kernels of these types for rows that do not start on 16 bytes.
 
         Those of block-scaled types and of fp4 load 16 bytes at a time and nothing less, as cuBLAS's do ("Narrow
-        Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas).
+        Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); AMD's buffer loads are cut off at an end.
         """
-        return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
+        loads_whole = (types.is_block_scaled or types.a.dtype is DType.FP4) and not self.plain_families
+        return self.has_unaligned and not loads_whole
 
     def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
         """Return the kernel family that the library uses for these types, where rows start on so many bytes."""
