@@ -1,7 +1,8 @@
 """Write arch/measured/<gpu>/aiter from a table of aiter's tuned GEMMs: `python -m tools.amd_tables gemm.parquet`.
 
 Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values of
-M, so many are, evenly by rank, so that no pair drowns the others.
+M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose only
+tuning is of 2025 are a table apart, which is held back, where there are enough of 2026.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gemm_eval.arch import data_root
 
 MOST_ROWS = 120
 _DTYPES = {"fp8_row": ("fp8", "aiter"), "bf16": ("bf16", "hipblaslt")}  # of gemm_eval, and its library
-_FEWEST_ROWS = 200
+_FEWEST_ROWS, _FEWEST_OLD = 200, 50
+_NEW, _OLD = "2026", "-2025"
 _TILE = re.compile(
     r"_256x(\d+x\d+)x\d+_|_128x(\d+x\d+)x\d+_|cktile_(?:[0-9x]+x\d+_)?(\d+x\d+)x\d+_|Shuffle_(\d+x\d+)E|_tn_(\d+x\d+)|"
     r"_t(\d+x\d+)x\d+|(?:bpreshuflle|mxpsh)_(\d+x\d+)x\d+_"
@@ -33,16 +35,22 @@ def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
             continue
         kept = [thinned(of_pair.sort_values("M")) for _, of_pair in rows.groupby(["N", "K"])]
         frame = pd.concat(kept).sort_values(["N", "K", "M"])
-        tile = frame["kernel"].map(lambda name: next(filter(None, _TILE.search(name).groups()), "") if _TILE.search(name) else "")
-        yield chip, dtype, pd.DataFrame(
+        found = {name: _TILE.search(name) for name in frame["kernel"].unique()}
+        tile_of = {name: next(filter(None, match.groups()), "") if match else "" for name, match in found.items()}
+        table = pd.DataFrame(
             {
                 **{name: frame[name].to_numpy(np.int64) for name in ("M", "K", "N")},
                 "latency_us": frame["us"].round(3).to_numpy(),
                 "kernel": pd.Categorical(frame["libtype"].fillna("ck")),
-                "tile": pd.Categorical(tile),
+                "tile": pd.Categorical(frame["kernel"].map(tile_of)),
                 "date": pd.Categorical(frame["date"]),
             }
         )
+        is_old = table["date"].astype(str) < _NEW
+        if is_old.sum() >= _FEWEST_OLD and (~is_old).sum() >= _FEWEST_ROWS:
+            yield chip, f"{dtype}{_OLD}", table[is_old]
+            table = table[~is_old]
+        yield chip, str(dtype), table
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
@@ -58,10 +66,12 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(path, index=False, compression="zstd")
         meta = Path(f"{path.with_suffix('')}.meta.yaml")
-        word, library = _DTYPES.get(dtype, (dtype, "aiter"))
+        kind = dtype.removesuffix(_OLD)
+        word, library = _DTYPES.get(kind, (kind, "aiter"))
         pairs = frame[["N", "K"]].drop_duplicates()
         if not meta.exists():
-            meta.write_text(_META.format(dtype=dtype, pairs=len(pairs), gpu=chip, library=library, word=word))
+            text = _META.format(dtype=kind, pairs=len(pairs), gpu=chip, library=library, word=word)
+            meta.write_text(text + _HELD_BACK * dtype.endswith(_OLD))
         print(f"{path}: {len(frame)} rows, {len(pairs)} pairs, {path.stat().st_size:,} bytes")
 
 
@@ -81,6 +91,10 @@ protocol: >-
   torch.profiler, the mean of about 100 calls without outliers; each call has operands of its own, of up to 101 copies,
   so weights above 2.6 MB are in neither L2 nor the Infinity Cache, nor is A. No launch is in it, and no quantization
   of A. Of pairs with many values of M 120 are kept.
+"""
+_HELD_BACK = """\
+held_back: >-
+  tuned in 2025 and never again: kernels of today are faster, on some of these GEMMs by half
 """
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TWO_SOCKETS,
         GpuSpec,
         Interconnect,
+        check_nvidia,
         gpu_slug,
         ladder_of,
     )
@@ -72,6 +73,7 @@ __all__ = [
     "build_spec",
     "calibration_file",
     "check_arch",
+    "check_nvidia",
     "cluster_sms",
     "ctas_per_sm",
     "data_root",

@@ -67,7 +67,13 @@ class SplitRule(NamedTuple):
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
 _NO_SPLIT = SplitRule(1, is_full=False, max_parts=1)
-_AMD_SPLIT = SplitRule(2, is_full=False, max_parts=16)
+_AMD_SPLITS = {
+    "mfma": SplitRule(2, is_full=False, max_parts=16),
+    "mfma_fp8": SplitRule(2, is_full=False, max_parts=4),
+    "mfma_fp8_block": SplitRule(2, is_full=False, max_parts=8),
+    "mfma_mxfp8": SplitRule(2, is_full=False, max_parts=8),
+}
+"""How kernels of AMD's libraries split K, by their names (arch/measured/mi355x/aiter); others do not."""
 
 
 @dataclass(frozen=True)
@@ -317,9 +323,8 @@ def _grouped(name: str, *families: str, has_stream_k: bool = False, has_unaligne
 
 
 def _of_amd(name: str, sm_archs: tuple[str, ...], inputs: tuple[DType, ...], *families: str) -> Library:
-    """Return a library of AMD's GPUs, which splits K as its kernels' names tell (arch/measured/mi355x/aiter)."""
     return Library(
-        name, dict.fromkeys(families, _AMD_SPLIT), has_stream_k=False, is_dense=True, is_weight_only=False,
+        name, dict.fromkeys(families, _NO_SPLIT) | _AMD_SPLITS, has_stream_k=False, is_dense=True, is_weight_only=False,
         plain_families=families, inputs=inputs, default_of=sm_archs,
     )  # fmt: skip
 

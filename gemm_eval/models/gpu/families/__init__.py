@@ -23,7 +23,17 @@ from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_NARROW
 from gemm_eval.models.gpu.families.trtllm import BLOCK_SCALED, QUANTIZE, TRTLLM_FAMILIES
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 
-__all__ = ["FAMILIES", "GENERIC", "MFMA", "MFMA_NARROW", "QUANTIZE", "Family", "TileChoice", "default_coefficients", "family_for"]
+__all__ = [
+    "FAMILIES",
+    "GENERIC",
+    "MFMA",
+    "MFMA_NARROW",
+    "QUANTIZE",
+    "Family",
+    "TileChoice",
+    "default_coefficients",
+    "family_for",
+]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -44,9 +54,9 @@ FAMILIES: dict[str, Family] = {
         *BLOCK_SCALED,
         QUANTIZE,
         *TRTLLM_FAMILIES,
-        *GROUPED,
         MFMA,
         *MFMA_NARROW,
+        *GROUPED,
     )
 }
 """Kernel families by name."""

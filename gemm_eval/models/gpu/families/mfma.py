@@ -46,7 +46,7 @@ def _is_scaled(dtype: DType, group_size: int, group_n: int) -> Callable[[GemmTyp
     return takes
 
 
-# before any fit: assumed, round; a k-step waits longer and the rate is lower than of mma.sync, whose operands lie nearer
+# before any fit: assumed, round; a k-step waits longer than that of mma.sync, and rates are lower
 _COEFFICIENTS = with_ranges(
     COEFFICIENTS, matrix_frac=(0.2, 1.0, 0.7), step_cycles=(0.0, 2000.0, 300.0), tile_cycles=(0.0, 8000.0, 1000.0),
     kernel_us=(0.2, 8.0, 1.5), dram_frac=(0.4, 1.2, 0.9), store_exposed_frac=(0.0, 1.5, 0.3),
