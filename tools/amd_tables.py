@@ -1,7 +1,7 @@
 """Write arch/measured/<gpu>/aiter from a table of aiter's tuned GEMMs: `python -m tools.amd_tables gemm.parquet`.
 
-Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values of
-M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose only
+Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values
+of M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose best
 tuning is of 2025 are a table apart, which is held back, where there are enough of 2026.
 """
 

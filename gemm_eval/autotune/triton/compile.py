@@ -57,7 +57,7 @@ def with_heuristics(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capability_of(arch: GpuSpec) -> int:
-    """Return what Triton calls the generation of an NVIDIA GPU: 90 for sm_90; UnsupportedError: it is of another maker."""
+    """Return what Triton calls the generation of an NVIDIA GPU: 90 for sm_90; others are refused."""
     check_nvidia(arch, "compiling Triton's kernels")
     return int(arch.sm_arch.removeprefix("sm_"))
 

@@ -68,10 +68,10 @@ class SplitRule(NamedTuple):
 _FREE_SPLIT = SplitRule(8, is_full=False)
 _NO_SPLIT = SplitRule(1, is_full=False, max_parts=1)
 _AMD_SPLITS = {
-    "mfma": SplitRule(2, is_full=False, max_parts=16),
-    "mfma_fp8": SplitRule(2, is_full=False, max_parts=4),
-    "mfma_fp8_block": SplitRule(2, is_full=False, max_parts=8),
-    "mfma_mxfp8": SplitRule(2, is_full=False, max_parts=8),
+    "mfma": SplitRule(4, is_full=False, max_parts=8),
+    "mfma_fp8": SplitRule(4, is_full=False, max_parts=4),
+    "mfma_fp8_block": SplitRule(4, is_full=False, max_parts=8),
+    "mfma_mxfp8": SplitRule(4, is_full=False, max_parts=8),
 }
 """How kernels of AMD's libraries split K, by their names (arch/measured/mi355x/aiter); others do not."""
 

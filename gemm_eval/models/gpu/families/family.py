@@ -88,7 +88,7 @@ class Family:
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         min_rows, most_rows: fewest and most rows of C for which libraries use its tiles.
         stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
-        for_types: of a family that a library lists among others, the types that it is for; None: that is told elsewhere.
+        for_types: of a family that a library lists among others, the types that it is for; None: it is not told here.
         tile_cost: sm_arch -> cost of a tile outside its main loop over that on the generation that was timed, where its
             kernels differ.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.

@@ -21,7 +21,7 @@ _STEP_BYTES = (64, 128, 256)
 
 
 def _tiles(family: str, *sizes: tuple[int, tuple[int, ...]]) -> Callable[..., Iterator[TileChoice]]:
-    """Return what yields tiles of four waves, each with the longest k-step that fits; `sizes`: rows, columns of each."""
+    """Return what yields tiles of four waves with the longest k-step that fits; `sizes`: rows, columns of each."""
 
     def tiles(*_: object) -> Iterator[TileChoice]:
         for m, columns in sizes:
@@ -55,22 +55,22 @@ _COEFFICIENTS = with_ranges(
 
 MFMA = Family(
     name="mfma", number=90, sm_archs=GFX_ARCHS, schedules=(Schedule.MULTISTAGE,), mma_m=16, mma_n_step=16,
-    num_warps=(4,), max_registers=512, operands="registers", step_bytes=_STEP_BYTES[0], more_step_bytes=_STEP_BYTES[1:],
+    num_warps=(4,), max_registers=512, operands="registers", max_stages=4, step_bytes=_STEP_BYTES[0],
+    more_step_bytes=_STEP_BYTES[1:],
     coefficients=_COEFFICIENTS,
     for_types=_is_plain(DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8),
     dense_tiles=_tiles(
-        "mfma", (16, (16, 32, 64, 128)), (32, (16, 32, 48, 64, 96, 128, 160)), (48, (64,)),
-        (64, (32, 64, 80, 96, 128, 160, 192)), (80, (64,)), (96, (64, 96, 128, 160, 416)),
-        (128, (64, 96, 128, 160, 224, 256)), (160, (128, 160, 224, 256, 352)), (192, (128, 256, 320)),
-        (224, (256, 320)), (256, (96, 128, 160, 192, 224, 256)),
+        "mfma", (16, (16, 32, 64, 128)), (32, (32, 64, 128)), (48, (64,)), (64, (64, 96, 128, 160)), (80, (64,)),
+        (96, (64, 128, 160)), (128, (64, 96, 128, 160, 256)), (160, (160, 256)), (192, (128, 256)), (224, (256,)),
+        (256, (128, 160, 192, 256)),
     ),
 )  # fmt: skip
 """16 bits and more: hipBLASLt's, and what aiter's tuner tries beside them."""
 
 _FP8_TILES = (
-    (16, (16, 32, 64, 128, 256)), (32, (16, 64, 128, 160)), (48, (64, 128)), (64, (32, 64, 96, 128, 192, 256)),
-    (80, (64, 128)), (96, (64, 128, 192, 256)), (112, (128, 256)), (128, (64, 96, 128, 160, 192, 256)),
-    (160, (192, 256)), (192, (128, 256)), (224, (192, 256)), (256, (128, 160, 192, 224, 256)),
+    (16, (16, 32, 64)), (32, (64, 128)), (48, (64,)), (64, (32, 64, 128, 192)), (80, (64, 128)), (96, (128, 256)),
+    (112, (256,)), (128, (64, 96, 128, 160, 192, 256)), (160, (192,)), (192, (128, 256)), (224, (256,)),
+    (256, (128, 160, 192, 224, 256)),
 )  # fmt: skip
 
 
