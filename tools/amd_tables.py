@@ -48,9 +48,9 @@ def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
         )
         is_old = table["date"].astype(str) < _NEW
         if is_old.sum() >= _FEWEST_OLD and (~is_old).sum() >= _FEWEST_ROWS:
-            yield chip, f"{dtype}{_OLD}", table[is_old]
+            yield str(chip), f"{dtype}{_OLD}", table[is_old]
             table = table[~is_old]
-        yield chip, str(dtype), table
+        yield str(chip), str(dtype), table
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:

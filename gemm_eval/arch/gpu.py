@@ -145,10 +145,10 @@ _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 _ClockTable = Annotated[Table[DTypeKey, Positive], Field(min_length=1)]
 
 
-def check_nvidia(arch: BaseSpec, what: str) -> None:
+def check_nvidia(arch: BaseSpec, model: str) -> None:
     """Raise `UnsupportedError` where a GPU of another maker would take what was modelled on NVIDIA's alone."""
     if isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS:
-        raise UnsupportedError(f"{what}: modelled on NVIDIA GPUs alone, and {arch.name} is {arch.sm_arch}")
+        raise UnsupportedError(f"{model}: modelled on NVIDIA GPUs alone, and {arch.name} is {arch.sm_arch}")
 
 
 class GpuSpec(BaseSpec):
