@@ -9,6 +9,8 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, UnsupportedError, estimate_model, load_arch
 from gemm_eval.arch import GFX_ARCHS, GpuSpec, gpu_slug, ladder_of
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import coefficients_for
 from gemm_eval.validation.tables import find_timings
 
@@ -36,6 +38,7 @@ def test_each_type_has_the_library_that_runs_it() -> None:
     evaluator = GEMMEvaluator("mi355x")
     for dtype, (library, family) in expected.items():
         result = evaluator.evaluate(1, 64, 512, 512, dtype=dtype)
+        assert isinstance(result.mapping, KernelConfig)
         assert (result.options["library"], result.mapping.family) == (library, family)
         assert evaluator.top(result.problem, 3)[0].latency_us == result.latency_us
     assert GEMMEvaluator("mi250x").evaluate(1, 64, 512, 512, dtype="int8").options["library"] == "hipblaslt"
@@ -75,7 +78,7 @@ def test_amds_libraries_are_refused_on_nvidia() -> None:
 
 def test_an_l2_for_each_die_reads_more_than_one_for_all() -> None:
     """Panels that tiles of two XCDs share are read by both: from the Infinity Cache, as far as it holds them."""
-    problem = GemmProblem(1, 16384, 8192, 8192, "bf16")
+    problem = GemmProblem(1, 16384, 8192, 8192, DType.BF16)
     apart = load_arch("mi300x", GpuSpec)
     mapping = GEMMEvaluator(apart).evaluate_problem(problem).mapping
 

@@ -302,7 +302,8 @@ class Library:
 
 
 def _takes(family: Family, types: GemmTypes) -> bool:
-    return family.for_types is not None and family.for_types(types)
+    takes = family.for_types or family.plain_types
+    return takes is not None and takes(types)
 
 
 def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:

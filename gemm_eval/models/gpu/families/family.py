@@ -88,7 +88,8 @@ class Family:
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         min_rows, most_rows: fewest and most rows of C for which libraries use its tiles.
         stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
-        for_types: of a family that a library lists among others, the types that it is for; None: it is not told here.
+        for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
+        plain_types: likewise, of one of plain GEMMs that a library lists (`plain_families`).
         tile_cost: sm_arch -> cost of a tile outside its main loop over that on the generation that was timed, where its
             kernels differ.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
@@ -126,6 +127,7 @@ class Family:
     stream_ctas: Callable[[int], int] = one_cta
     max_stages: int = MAX_STAGES  # most buffers of its ring
     for_types: Callable[[GemmTypes], bool] | None = None
+    plain_types: Callable[[GemmTypes], bool] | None = None
     tile_cost: Mapping[str, float] = field(default_factory=dict)
     carries_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles

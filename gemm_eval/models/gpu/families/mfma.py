@@ -58,7 +58,7 @@ MFMA = Family(
     num_warps=(4,), max_registers=512, operands="registers", max_stages=4, step_bytes=_STEP_BYTES[0],
     more_step_bytes=_STEP_BYTES[1:],
     coefficients=_COEFFICIENTS,
-    for_types=_is_plain(DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8),
+    plain_types=_is_plain(DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8),
     dense_tiles=_tiles(
         "mfma", (16, (16, 32, 64, 128)), (32, (32, 64, 128)), (48, (64,)), (64, (64, 96, 128, 160)), (80, (64,)),
         (96, (64, 128, 160)), (128, (64, 96, 128, 160, 256)), (160, (160, 256)), (192, (128, 256)), (224, (256,)),
@@ -75,10 +75,15 @@ _FP8_TILES = (
 
 
 def _narrow(
-    name: str, number: int, for_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]]
+    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]]
 ) -> Family:
     return replace(
-        MFMA, name=name, number=number, sm_archs=GFX_ARCHS[1:], for_types=for_types, dense_tiles=_tiles(name, *tiles)
+        MFMA,
+        name=name,
+        number=number,
+        sm_archs=GFX_ARCHS[1:],
+        plain_types=plain_types,
+        dense_tiles=_tiles(name, *tiles),
     )
 
 
