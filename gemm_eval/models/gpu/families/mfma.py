@@ -104,4 +104,4 @@ MFMA_NARROW = (
     ),
     _narrow("mfma_int8", 95, _is_plain(DType.INT8), *_FP8_TILES),
 )  # fmt: skip
-"""8 bits and fewer: a scale a row and a column (fp8, int8), 1 x 128 by 128 x 128 (fp8_block), 1 x 32 (mxfp8, mxfp4)."""
+"""8 bits and fewer: a scale a row and column (fp8, int8), 1 x 128 by 128 x 128 (fp8_block), 1 x 32 (mxfp8, mxfp4)."""
