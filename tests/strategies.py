@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
+from gemm_eval.arch import SM_ARCHS, GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.gpu.sizes import load_bytes_of
@@ -203,8 +203,8 @@ def mappings(draw: st.DrawFn, arch: MulticoreSpec, problem: GemmProblem) -> Mult
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------
 
-GPUS = tuple(arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec))
-"""All GPU presets."""
+GPUS = tuple(arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec) and arch.sm_arch in SM_ARCHS)
+"""All presets of NVIDIA's GPUs."""
 
 _GPU_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 14336)
 _TOKENS = (1, 2, 4, 8, 16, 17, 32, 64)

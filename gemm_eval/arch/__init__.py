@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
     from gemm_eval.arch.common import MEASURED_L2_STATES, ClockState, L2State, Provenance, ProvenanceKind, Published
     from gemm_eval.arch.gpu import (
+        GFX_ARCHS,
         LINKS,
         ONE_SOCKET,
         PCIE_BOXES,
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
         TWO_SOCKETS,
         GpuSpec,
         Interconnect,
+        check_nvidia,
         gpu_slug,
+        ladder_of,
     )
     from gemm_eval.arch.limits import (
         DeviceLimits,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
+    "GFX_ARCHS",
     "LINKS",
     "MAX_CORES",
     "MEASURED_L2_STATES",
@@ -69,11 +73,13 @@ __all__ = [
     "build_spec",
     "calibration_file",
     "check_arch",
+    "check_nvidia",
     "cluster_sms",
     "ctas_per_sm",
     "data_root",
     "gpu_slug",
     "held_out_p90_frac",
+    "ladder_of",
     "least_registers_per_sm",
     "limits_of_spec",
     "list_archs",

@@ -101,8 +101,21 @@ _KNOWN = {
     "Tesla T4": "t4",
     "Tesla V100-SXM2-16GB": "v100",
     "Tesla V100-SXM2-32GB": "v100",
+    "AMD Instinct MI355X": "mi355x",
+    "AMD Instinct MI350X": "mi350x",
+    "AMD Instinct MI325X": "mi325x",
+    "AMD Instinct MI308X": "mi308x",
+    "AMD Instinct MI300X": "mi300x",
+    "AMD Instinct MI300X VF": "mi300x",
+    "AMD Instinct MI300A": "mi300a",
+    "AMD Instinct MI250X": "mi250x",
+    "AMD Instinct MI250X / MI250": "mi250x",
+    "AMD Instinct MI210": "mi210",
 }
 """The newest first. Older drivers leave out "NVIDIA", and new ones still do for GPUs before Ampere."""
+
+ALIASES = {"mi300": "mi300x", "mi308": "mi308x", "mi325": "mi325x", "mi350": "mi350x", "mi355": "mi355x"}
+"""What else people call presets."""
 
 
 def gpu_slug(name: str) -> str:
@@ -111,15 +124,31 @@ def gpu_slug(name: str) -> str:
     return known or re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
 
 
-SmArch = Literal["sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
-SM_ARCHS: tuple[str, ...] = tuple(name for name in get_args(SmArch) if name.startswith("sm_"))
-"""NVIDIA's generations of SMs that the model knows, the oldest first; other makers' names stand in `SmArch` alone."""
+_Nvidia = Literal["sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
+_Amd = Literal["gfx90a", "gfx942", "gfx950"]
+SmArch = Literal[_Nvidia, _Amd]
+SM_ARCHS: tuple[str, ...] = get_args(_Nvidia)
+"""NVIDIA's generations of SMs that the model knows, the oldest first."""
+GFX_ARCHS: tuple[str, ...] = get_args(_Amd)
+"""AMD's generations of compute units (CDNA 2, 3 and 4), the oldest first."""
+
+
+def ladder_of(sm_arch: str) -> tuple[str, ...]:
+    """Return all generations of the maker of one, the oldest first: what carries over stays among them."""
+    return next((ladder for ladder in (SM_ARCHS, GFX_ARCHS) if sm_arch in ladder), (sm_arch,))
+
 
 THREADS_PER_WARP = 32
 """Threads of a warp of every NVIDIA GPU."""
 
 _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 _ClockTable = Annotated[Table[DTypeKey, Positive], Field(min_length=1)]
+
+
+def check_nvidia(arch: BaseSpec, model: str) -> None:
+    """Raise `UnsupportedError` where a GPU of another maker would take what was modelled on NVIDIA's alone."""
+    if isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS:
+        raise UnsupportedError(f"{model}: modelled on NVIDIA GPUs alone, and {arch.name} is {arch.sm_arch}")
 
 
 class GpuSpec(BaseSpec):
@@ -202,6 +231,9 @@ class GpuSpec(BaseSpec):
     l2_bytes_per_cycle: Positive = Field(description="read hits, whole chip, in cycles of max_clock_ghz")
     l2_latency_cycles: Positive = Field(description="from a load to its data where L2 has them, of max_clock_ghz")
     num_l2_partitions: Dim = Field(description="2: a line whose home is the far partition crosses a bridge")
+    num_l2_caches: Dim = Field(
+        default=1, description="dies (XCDs) with an L2 each, of l2_bytes in all: what two of them read lies in both"
+    )
     l3_bytes: _Bytes | None = Field(default=None, description="cache between L2 and DRAM, whole chip; absent: none")
     l3_gb_per_s: Positive | None = Field(default=None, description="read hits of that cache, 1e9 bytes/s")
     dram_bytes: _Bytes = Field(description="memory of the GPU that its driver reports (nvidia-smi)")

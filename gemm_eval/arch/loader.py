@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from gemm_eval.arch.gpu import GpuSpec, gpu_slug
+from gemm_eval.arch.gpu import ALIASES, GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.multicore_calibration import with_calibration
 from gemm_eval.arch.paths import data_root, preset_files
@@ -104,6 +104,8 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
     presets = preset_files(*_KINDS)
     if _NAME.fullmatch(text) and text in presets:
         return presets[text]
+    if (alias := ALIASES.get(text, "")) in presets:
+        return presets[alias]
     of_driver = gpu_slug(text)
     meant = of_driver if of_driver in presets else text
     hint = did_you_mean(meant, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"

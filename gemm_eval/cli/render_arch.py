@@ -19,6 +19,7 @@ _UNITS = {
     "SMs": "num_sms",
     "GPUs": "num_gpus",
     "partitions": "num_l2_partitions",
+    "caches": "num_l2_caches",
     "elements": "mma_m mma_n_max mma_n_step cube_m cube_k cube_n cube_k_by_dtype",
     "bytes": "mma_k_bytes",
     "warps": "warps_per_mma",

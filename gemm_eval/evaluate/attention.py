@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, check_nvidia
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
@@ -164,6 +164,7 @@ def attention_results(
         UnsupportedError: the chip does not compute in a type of queries, or fused, or the library has no kernel.
         InfeasibleError: no tile fits in SRAM.
     """
+    check_nvidia(arch, "attention")
     if isinstance(arch, GpuSpec) and kernels is not None:
         return _fused_on_gpu(arch, problems, kernels)
     results = []

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, check_nvidia
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.estimate import Price, Prices, price_of
@@ -65,6 +65,7 @@ class ModulePrices(Prices):
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
         super().__init__(evaluator)
         arch = evaluator.arch
+        check_nvidia(arch, "PyTorch's kernels")
         self._gpu = arch if isinstance(arch, GpuSpec) else None
         is_hopper = self._gpu is not None and self._gpu.sm_arch.startswith("sm_90")
         self._library = attention_library or ("cudnn" if is_hopper else "flash")

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
-from gemm_eval.arch import SM_ARCHS, GpuSpec, Published, check_arch
+from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, Published, check_arch
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
 from gemm_eval.dtypes import DType
@@ -45,7 +45,7 @@ def test_value_semantics() -> None:
 
 
 def test_bases_are_no_presets() -> None:
-    assert {"_power", *(name.replace("sm_", "_sm") for name in SM_ARCHS)} == set(BASES)
+    assert {"_power", *(name.replace("sm_", "_sm") for name in SM_ARCHS), *(f"_{of}" for of in GFX_ARCHS)} == set(BASES)
     assert set(GPUS) <= set(list_archs())
     for base in BASES:
         assert base not in list_archs()
@@ -61,7 +61,7 @@ def test_a_base_alone_says_what_it_lacks() -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_every_generation_is_the_one_of_its_base(name: str) -> None:
     text = (GPU_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    (base,) = re.findall(r"^base: _(sm\d+)\.yaml$", text, flags=re.MULTILINE)
+    (base,) = re.findall(r"^base: _((?:sm\d|gfx)\w+)\.yaml$", text, flags=re.MULTILINE)
 
     assert load_arch(name, GpuSpec).sm_arch.replace("_", "") == base
 
@@ -83,7 +83,7 @@ def test_instruction_fits_the_machine(name: str) -> None:
 
     # The largest instruction is limited by arithmetic, not by the floor.
     assert flop / gpu.tensor_flop_per_cycle[DType.FP16] >= gpu.mma_floor_cycles
-    assert gpu.max_warps_per_sm * 32 == gpu.max_threads_per_sm
+    assert gpu.max_warps_per_sm * gpu.threads_per_warp == gpu.max_threads_per_sm
     assert gpu.has_multicast == (gpu.max_cluster_ctas > 1)
     assert gpu.has_multicast <= gpu.has_tma <= gpu.has_cp_async
     assert gpu.l2_gb_per_s > gpu.dram_gb_per_s >= gpu.dram_achievable_gb_per_s

@@ -26,6 +26,8 @@ COARSE = {"arc-pro-b60"}  # GPUs of other makers, whose caches stand for managed
 TEACHING_CHIP = "demo-8core"
 UNTIMED = {"blackhole-p150", "tpu-v5e", "tpu-v6e", "tpu-v7", "trainium2"}
 """Chips of which no timings were used."""
+UNPUBLISHED = {"mi308x"}
+"""GPUs of which no peak is published."""
 CARRIED = {"blackhole-p150": "wormhole-n150"}
 """Chips that take fitted and measured numbers of another."""
 
@@ -114,7 +116,7 @@ def test_gpu_states_peaks_bandwidth_and_sms(name: str) -> None:
     published = load_arch(name).published
 
     assert published is not None
-    assert published.peak_tflop_per_s["fp16"] > 0  # type: ignore[index]
+    assert name in UNPUBLISHED or published.peak_tflop_per_s["fp16"] > 0  # type: ignore[index]
     assert published.dram_gb_per_s
     assert published.num_sms
 

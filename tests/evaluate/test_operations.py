@@ -24,6 +24,9 @@ from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu.collective import collective_coefficients
 
 ROUNDING = 1e-12
+NVIDIA = [name for name in list_archs() if getattr(load_arch(name), "sm_arch", "").startswith("sm_")]
+CHIPS = [name for name in list_archs() if name in NVIDIA or load_arch(name).type == "multicore"]
+"""Those for which memory-bound kernels are modelled."""
 
 # ---- attention -------------------------------------------------------------------------------------------------------
 
@@ -224,7 +227,7 @@ def test_golden_figures(arch: str, what: str, size: int, ranks: int, library: st
     assert result.to_dict()["problem"]["message_bytes"] == size
 
 
-@pytest.mark.parametrize("name", [name for name in list_archs() if load_arch(name).type == "gpu"])
+@pytest.mark.parametrize("name", NVIDIA)
 def test_every_gpu_says_its_link_and_answers(name: str) -> None:
     arch = load_arch(name, GpuSpec)
     assert arch.interconnect is not None
@@ -412,7 +415,7 @@ def test_refusal_without_a_link() -> None:
 SIZES = st.integers(0, 1 << 34)
 
 
-@given(st.sampled_from(list_archs()), SIZES, SIZES, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+@given(st.sampled_from(CHIPS), SIZES, SIZES, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
 def test_terms_add_up_and_more_bytes_take_longer(name: str, read: int, written: int, row: int, num_rows: int) -> None:
     evaluator = GEMMEvaluator(name)
     found, more = (evaluator.evaluate_memory_bound(read, size, row, num_rows) for size in (written, 2 * written + 1))
@@ -450,7 +453,7 @@ def test_few_rows_leave_sms_idle_and_sums_take_time() -> None:
 
 
 def test_only_the_gpu_that_was_timed_is_calibrated() -> None:
-    sources = {name: GEMMEvaluator(name).evaluate_memory_bound(1e6, 1e6).source for name in list_archs()}
+    sources = {name: GEMMEvaluator(name).evaluate_memory_bound(1e6, 1e6).source for name in CHIPS}
     assert [name for name, source in sources.items() if source == "corrected"] == ["h200-sxm"]
     changed = load_arch("h200-sxm", GpuSpec).model_copy(update={"num_sms": 100})
     assert GEMMEvaluator(changed).evaluate_memory_bound(1e6, 1e6).source == "analytic"

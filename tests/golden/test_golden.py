@@ -34,7 +34,7 @@ def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
     best = [rows[0] for rows in answers.values()]
     configs = [row["config"].split("/") for row in best]
     sizes = [[int(one[name]) for name in "GMKN"] for one in asked]
-    plain_families = {name for name, family in FAMILIES.items() if family.for_types is None}
+    plain_families = {name for name, family in FAMILIES.items() if not (family.for_types or family.plain_types)}
 
     assert sum(map(len, answers.values())) <= MAX_ROWS
     assert all(len(rows) == 3 for rows in answers.values() if not rows[0]["config"].startswith(HAS_FEW_TILES))
@@ -46,7 +46,7 @@ def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
     assert {row["bound"] for row in best} == set(BOUNDS) - NEVER_THE_BEST_BOUND
     assert {(one["l2"], one["clock"]) for one in asked} > {(l2, "burst") for l2 in L2_STATES}
     assert {one["clock"] for one in asked} == {"burst", "sustained"}
-    plain = {name for name, library in LIBRARIES.items() if not library.grouped_families}
+    plain = {name for name, of in LIBRARIES.items() if not (of.grouped_families or of.default_of)}
     assert {one["library"] for one in asked} == {*plain, "auto"}
     assert {one["dtype"] for one in asked} == {
         "fp16", "bf16", "fp32", "tf32", "fp8", "fp8 full", "int8", "w4a16", "w8a16", "fp8_block", "mxfp8", "nvfp4",

@@ -33,7 +33,7 @@ from tools.laws.multicore_attention import cost_of
 # ---- GPUs ------------------------------------------------------------------------------------------------------------
 
 
-GPUS = [name for name in list_archs() if isinstance(load_arch(name), GpuSpec)]
+GPUS = [name for name in list_archs() if getattr(load_arch(name), "sm_arch", "").startswith("sm_")]
 TIMED = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s", "rtx-pro-6000-server")
 
 

@@ -23,7 +23,7 @@ from gemm_eval.models.gpu.collective import (
 )
 from gemm_eval.workload import COLLECTIVES, CollectiveProblem
 
-GPUS = [name for name in list_archs() if load_arch(name).type == "gpu"]
+GPUS = [name for name in list_archs() if getattr(load_arch(name), "sm_arch", "").startswith("sm_")]
 DEFAULTS = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
 SWITCH = Interconnect(link="nvlink4", topology="switch", gb_per_s=400.0, num_gpus=8)
 SOCKET = Interconnect(link="pcie4", topology="pcie-one-socket", gb_per_s=32.0, num_gpus=8)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
-from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
+from gemm_eval.arch import SM_ARCHS, GpuSpec, ladder_of, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -27,7 +27,9 @@ from tests.cases import case
 from tests.oracle import naive_gpu
 from tools.laws.kernel_space import enumerate_configs, enumerate_kernels, library_for
 
-GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
+GPUS = {
+    arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec) and arch.sm_arch in SM_ARCHS
+}
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
 H100, A100, L40S, B200, B300 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200", "b300"))
 RTX_PRO = GPUS["rtx-pro-6000-server"]
@@ -91,7 +93,7 @@ def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
     return library == "gemm-eval" and not is_theirs
 
 
-PLAIN_LIBRARIES = [name for name, library in LIBRARIES.items() if not library.grouped_families]
+PLAIN_LIBRARIES = [name for name, of in LIBRARIES.items() if not (of.grouped_families or of.default_of)]
 
 
 def least_of(arch: GpuSpec, problem: GemmProblem, dtype: str, library: str) -> tuple[int, int]:
@@ -419,7 +421,8 @@ def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() 
     assert since("sm_100") == ("sm_100", "sm_103", "sm_120")
     assert [FAMILIES["sm80_mma"].rate_on(name) for name in since("sm_80")] == [1.0, 1.0, 0.62, 0.31, 0.31, 1.0]
     assert FAMILIES["sm90_wgmma"].rate_on("sm_100") == 1.0
-    assert all({*family.sm_archs, *family.own_of, *family.rate_frac} <= set(SM_ARCHS) for family in FAMILIES.values())
+    for family in FAMILIES.values():
+        assert {*family.sm_archs, *family.own_of, *family.rate_frac} <= set(ladder_of(family.sm_archs[0]))
 
 
 def test_no_two_families_have_one_number() -> None:

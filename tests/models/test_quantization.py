@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, UnsupportedError, load_arch
-from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import LIBRARIES, coefficients_for, pack_gpu, quantization_of, unpack_gpu_cost
 from gemm_eval.models.gpu.generic_kernels import miss_frac
@@ -264,7 +264,9 @@ def test_an_evaluator_takes_no_such_default_and_its_others_hold() -> None:
 # ---- families for block-scaled types ---------------------------------------------------------------------------------
 
 
-GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
+GPUS = {
+    arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec) and arch.sm_arch in SM_ARCHS
+}
 PHYSICS = RunOptions("trtllm", correction=False)
 FAMILY_OF = {
     "fp8": {"sm_89": "sm89_block_fp8", "sm_90": "sm90_block_fp8", "sm_100": "sm100_block_fp8",

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec, gpu_slug, list_archs, load_arch
+from gemm_eval.arch import GpuSpec, check_nvidia, gpu_slug, list_archs, load_arch
 from gemm_eval.autotune.triton.arguments import TensorArgument
 from gemm_eval.autotune.triton.ranking import CodeOf
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
@@ -57,7 +57,8 @@ def with_heuristics(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capability_of(arch: GpuSpec) -> int:
-    """Return what Triton calls the generation of a GPU: 90 for sm_90."""
+    """Return what Triton calls the generation of an NVIDIA GPU: 90 for sm_90; others are refused."""
+    check_nvidia(arch, "compiling Triton's kernels")
     return int(arch.sm_arch.removeprefix("sm_"))
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from gemm_eval.arch import SM_ARCHS, GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.arch import SM_ARCHS, GpuSpec, data_root, ladder_of, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
@@ -380,18 +380,18 @@ def nearest_first(
         other = _preset(data_root(), path.parent.name)
         return path.parent.name != chip.name, (math.inf,) if other is None else (distance or of_sms)(other), path
 
-    is_nvidia = chip.sm_arch in SM_ARCHS
-    paths = (path for path in root.glob(f"*/{pattern}") if _is_nvidia(path.parent.name) == is_nvidia)
+    paths = (path for path in root.glob(f"*/{pattern}") if _ladder_of_gpu(path.parent.name) == ladder_of(chip.sm_arch))
     return sorted(paths, key=rank)
 
 
-def _is_nvidia(gpu: str) -> bool:
+def _ladder_of_gpu(gpu: str) -> tuple[str, ...]:
+    """Return the generations of the maker of a GPU that was timed, NVIDIA's where no preset has its name."""
     preset = _preset(data_root(), gpu)
-    return preset is None or preset.sm_arch in SM_ARCHS
+    return SM_ARCHS if preset is None else ladder_of(preset.sm_arch)
 
 
 def _generation(sm_arch: str) -> int:
-    return SM_ARCHS.index(sm_arch) if sm_arch in SM_ARCHS else len(SM_ARCHS)
+    return ladder_of(sm_arch).index(sm_arch)
 
 
 def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> Origin:

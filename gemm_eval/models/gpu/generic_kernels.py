@@ -223,7 +223,7 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     if b_stay > 0.0 and p["call_weights"] > 1.0:
         b_stay = _stay_frac(p, c, footprint_bytes + (p["call_weights"] - 1.0) * (b_bytes + scale_bytes))
     # the GEMMs of a batch follow each other: what is read again is of one of them
-    l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
+    l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (p["num_l2_caches"] * (a_bytes + b_bytes + scale_bytes)))
     line_waste = 1.0
     row_bytes = (N if p["is_b_along_n"] != 0 else K) * p["b_elem_bytes"]
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
@@ -487,7 +487,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes, l3_us = compulsory, 0.0
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
-        waves_bytes, raster = _waves_bytes(t, cta_m, tiles_n, ctas, raster)
+        # a die with an L2 of its own reads the panels of its own share of a wave
+        waves_bytes, raster = _waves_bytes(t, cta_m, tiles_n, max(1, ctas // int(p["num_l2_caches"])), raster)
         if waves_bytes > compulsory:
             again_bytes = (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
             l3_bytes = again_bytes * min(1.0, p["l3_bytes"] * t.G / (t.a_bytes + t.b_bytes + t.scale_bytes))

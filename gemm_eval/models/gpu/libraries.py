@@ -8,11 +8,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_eval.arch import SM_ARCHS, GpuSpec, cluster_sms, data_root, list_archs, load_arch
+from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, cluster_sms, data_root, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
-from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
+from gemm_eval.models.gpu.families import FAMILIES, MFMA, MFMA_NARROW, Family, TileChoice, family_for
 from gemm_eval.models.gpu.families.w4a16 import has_w4a16_format
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
@@ -67,6 +67,13 @@ class SplitRule(NamedTuple):
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
 _NO_SPLIT = SplitRule(1, is_full=False, max_parts=1)
+_AMD_SPLITS = {
+    "mfma": SplitRule(4, is_full=False, max_parts=8),
+    "mfma_fp8": SplitRule(4, is_full=False, max_parts=4),
+    "mfma_fp8_block": SplitRule(4, is_full=False, max_parts=8),
+    "mfma_mxfp8": SplitRule(4, is_full=False, max_parts=8),
+}
+"""How kernels of AMD's libraries split K, by their names (arch/measured/mi355x/aiter); others do not."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,10 @@ class Library:
             more, and batches, it leaves to cuBLAS.
         grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
         tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
-        default_of: generations of another maker's GPUs, on which it runs everything where no library is named.
+        plain_families: what it runs single GEMMs and batches with, the first that takes the GPU and the types: nothing
+            else, then.
+        inputs: input types that it takes; none: whatever its families take.
+        default_of: generations of another maker's GPUs, the only ones that it runs on, where it is the default.
         versions: those that timings tell apart, oldest first; ``trtllm-1.0.0rc3`` is what that TensorRT-LLM comes with.
         version: the one that runs, of `versions`; empty: none is named.
     """
@@ -111,6 +121,8 @@ class Library:
     few_row_families: Mapping[DType, str] = field(default_factory=dict)
     is_chosen_by_model: bool = False
     grouped_families: tuple[str, ...] = ()
+    plain_families: tuple[str, ...] = ()
+    inputs: tuple[DType, ...] = ()
     tile: str = ""
     default_of: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
@@ -123,16 +135,17 @@ class Library:
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
-        if arch.sm_arch not in SM_ARCHS and arch.sm_arch not in self.default_of:
-            raise UnsupportedError(f"library {self.name} is for NVIDIA GPUs, and {arch.name} is {arch.sm_arch}")
+        if arch.sm_arch not in (self.default_of or SM_ARCHS):
+            makers = ", ".join(self.default_of) or "NVIDIA"
+            raise UnsupportedError(f"library {self.name} is for {makers} GPUs, and {arch.name} is {arch.sm_arch}")
         if not arch.multiplies(types.a.dtype):
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
                 f"{arch.name} cannot multiply {types.a.dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
             )
         self.check_layout(arch, types)
-        if self.grouped_families:
-            self._grouped_family(arch, types)
+        if self.grouped_families or self.plain_families:
+            self._listed_family(arch, types)
             return
         if types.is_weight_quantized and not self.is_weight_only:
             raise UnsupportedError(
@@ -204,16 +217,22 @@ class Library:
         """Whether it has kernels of these types for rows that do not start on 16 bytes.
 
         Those of block-scaled types and of fp4 load 16 bytes at a time and nothing less, as cuBLAS's do ("Narrow
-        Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas).
+        Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); AMD's buffer loads are cut off at an end.
         """
-        return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
+        loads_whole = (types.is_block_scaled or types.a.dtype is DType.FP4) and not self.plain_families
+        return self.has_unaligned and not loads_whole
 
     def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
         """Return the kernel family that the library uses for these types, where rows start on so many bytes."""
         return self._family(arch, types, load_bytes=load_bytes).name
 
-    def _grouped_family(self, arch: GpuSpec, types: GemmTypes) -> Family:
-        families = [FAMILIES[name] for name in self.grouped_families]
+    def takes(self, types: GemmTypes) -> bool:
+        """Whether its kernels are for inputs of these types."""
+        return not self.inputs or types.a.dtype in self.inputs
+
+    def _listed_family(self, arch: GpuSpec, types: GemmTypes) -> Family:
+        listed = self.grouped_families or self.plain_families if self.takes(types) else ()
+        families = [FAMILIES[name] for name in listed]
         found = next((family for family in families if arch.sm_arch in family.sm_archs and _takes(family, types)), None)
         if found is None:
             where = sorted({sm for family in families if _takes(family, types) for sm in family.sm_archs})
@@ -222,8 +241,8 @@ class Library:
         return found
 
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
-        if self.grouped_families:
-            return self._grouped_family(arch, types)
+        if self.grouped_families or self.plain_families:
+            return self._listed_family(arch, types)
         if load_bytes == ROW_BYTES and (few := self.few_row_family(arch, types)) is not None:
             return few
         own = self.weight_only_family if types.is_weight_quantized else self.dense_families.get(types.a.dtype, "")
@@ -283,7 +302,8 @@ class Library:
 
 
 def _takes(family: Family, types: GemmTypes) -> bool:
-    return family.for_types is not None and family.for_types(types)
+    takes = family.for_types or family.plain_types
+    return takes is not None and takes(types)
 
 
 def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
@@ -300,6 +320,13 @@ def _grouped(name: str, *families: str, has_stream_k: bool = False, has_unaligne
     return Library(
         name, dict.fromkeys(families, _NO_SPLIT), has_stream_k=has_stream_k, is_dense=True, is_weight_only=True,
         has_unaligned=has_unaligned, grouped_families=families,
+    )  # fmt: skip
+
+
+def _of_amd(name: str, sm_archs: tuple[str, ...], inputs: tuple[DType, ...], *families: str) -> Library:
+    return Library(
+        name, dict.fromkeys(families, _NO_SPLIT) | _AMD_SPLITS, has_stream_k=False, is_dense=True, is_weight_only=False,
+        plain_families=families, inputs=inputs, default_of=sm_archs,
     )  # fmt: skip
 
 
@@ -352,6 +379,10 @@ LIBRARIES: dict[str, Library] = {
             pads_weights=True, has_block_scaled=True, weight_only_family="sm80_weight_only",
             dense_families={DType.INT8: "sm80_int8"}, few_row_families={DType.FP8: "fp8_gemv"},
         ),
+        # AMD: the fastest kernel that aiter's tuner found, of CK, CK-Tile, assembly, FlyDSL and Triton
+        _of_amd("aiter", GFX_ARCHS[1:], (DType.FP8, DType.FP4, DType.INT8), *(of.name for of in MFMA_NARROW)),
+        # for 16 bits the same tuner's choice among hipBLASLt's kernels and others, which win two rows in three
+        _of_amd("hipblaslt", GFX_ARCHS, (DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8), MFMA.name),
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
         _grouped("triton", "triton_moe", "triton_moe_fp8", "triton_moe_mxfp4", has_unaligned=True),
@@ -421,7 +452,8 @@ def default_library(arch: GpuSpec, types: GemmTypes) -> str:
     (`default_of`).
     """
     if arch.sm_arch not in SM_ARCHS:
-        return next(library.name for library in LIBRARIES.values() if arch.sm_arch in library.default_of)
+        names = [name for name, library in LIBRARIES.items() if arch.sm_arch in library.default_of]
+        return next((name for name in names if LIBRARIES[name].takes(types)), names[-1])
     if types.is_weight_quantized:
         return TRTLLM if has_w4a16_format(types) and not _has_run_ours(arch) else AUTO
     has_own = types.is_block_scaled or LIBRARIES[TRTLLM].few_row_family(arch, types) is not None

@@ -182,7 +182,7 @@ _FLOATS = (
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
     "l2_latency_cycles", "call_weights",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
-    "quantize_elem_bytes", "l3_bytes", "l3_bytes_per_us",
+    "quantize_elem_bytes", "l3_bytes", "l3_bytes_per_us", "num_l2_caches",
 )  # fmt: skip
 GPU_PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """What of GPU, data types, library, L2 and clock state the kernels read."""
@@ -445,6 +445,7 @@ def _pack_chip(
         "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
         "l2_bytes": arch.l2_bytes,
         "num_l2_partitions": arch.num_l2_partitions,
+        "num_l2_caches": arch.num_l2_caches,
         "l3_bytes": arch.l3_bytes or 0,
         "l3_bytes_per_us": bytes_per_us(arch.l3_gb_per_s or math.inf),
     }

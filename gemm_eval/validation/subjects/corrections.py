@@ -328,7 +328,7 @@ def _by_key(
         columns = {
             "data": item.name if item.gpu == predictor.physics.arch.name else f"{item.gpu}/{item.name}",
             "sha256": item.sha256, "key": predictor.answers(item).keys,
-            "M": item.sizes[:, 1], "place": item.regime_places,
+            "M": item.sizes[:, 1], "pair": item.pairs, "place": item.regime_places,
             "physics_error": np.abs(physics_us / asked.measured_us - 1.0),
             "corrected_error": np.abs(corrected_us / asked.measured_us - 1.0),
             "physics_log": asked.log_errors(physics_us), "corrected_log": asked.log_errors(corrected_us),
@@ -378,7 +378,7 @@ def as_files(
     return fitted_correction(
         gpu_model.Correction, learned.trees, learned.bounds, gpu=arch.name, library=library, family=key[0],
         question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
-        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest, features=gpu_model.FEATURES,
+        is_on=is_better and rows["pair"].nunique() >= MIN_PAIRS, physics=digest, features=gpu_model.FEATURES,
         region=learned.region, versions=learned.versions, data=data, errors=errors, **_intervals_of(rows),
         **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip

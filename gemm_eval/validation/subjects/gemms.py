@@ -226,7 +226,7 @@ ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = FITTED, "interpolation", "physics"
 rows, interpolated; the model's terms alone; the model with what was learned beyond its terms."""
 
 _MIN_ROWS = 200  # of a set: smaller ones are left to `validate dense`
-_LIBRARIES = ("cublas", "trtllm")
+_LIBRARIES = ("cublas", "trtllm", "aiter", "hipblaslt")
 
 
 def gpus_with_timings() -> list[str]:

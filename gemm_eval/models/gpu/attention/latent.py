@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, check_nvidia
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.rows import AttentionRows, all_tile_counts, fitted
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
@@ -125,7 +125,8 @@ FLASHINFER_LATENTS = LatentKernel(schedule="even", has_positions=False)
 
 
 def latent_kernel(arch: GpuSpec) -> LatentKernel:
-    """Return the kernels of a GPU; of generations that none was timed on, those of sm_80."""
+    """Return the kernels of an NVIDIA GPU; of generations that none was timed on, those of sm_80."""
+    check_nvidia(arch, "attention on latents")
     return _KERNELS.get(arch.sm_arch, _KERNELS["sm_80"])
 
 

@@ -19,10 +19,21 @@ from gemm_eval.models.gpu.families.cublas import (
 )
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.grouped import GROUPED
+from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_NARROW
 from gemm_eval.models.gpu.families.trtllm import BLOCK_SCALED, QUANTIZE, TRTLLM_FAMILIES
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 
-__all__ = ["FAMILIES", "GENERIC", "QUANTIZE", "Family", "TileChoice", "default_coefficients", "family_for"]
+__all__ = [
+    "FAMILIES",
+    "GENERIC",
+    "MFMA",
+    "MFMA_NARROW",
+    "QUANTIZE",
+    "Family",
+    "TileChoice",
+    "default_coefficients",
+    "family_for",
+]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -43,6 +54,8 @@ FAMILIES: dict[str, Family] = {
         *BLOCK_SCALED,
         QUANTIZE,
         *TRTLLM_FAMILIES,
+        MFMA,
+        *MFMA_NARROW,
         *GROUPED,
     )
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from gemm_eval.arch import SM_ARCHS
+from gemm_eval.arch import SM_ARCHS, ladder_of
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
@@ -89,6 +89,7 @@ class Family:
         min_rows, most_rows: fewest and most rows of C for which libraries use its tiles.
         stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
         for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
+        plain_types: likewise, of one of plain GEMMs that a library lists (`plain_families`).
         tile_cost: sm_arch -> cost of a tile outside its main loop over that on the generation that was timed, where its
             kernels differ.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
@@ -126,6 +127,7 @@ class Family:
     stream_ctas: Callable[[int], int] = one_cta
     max_stages: int = MAX_STAGES  # most buffers of its ring
     for_types: Callable[[GemmTypes], bool] | None = None
+    plain_types: Callable[[GemmTypes], bool] | None = None
     tile_cost: Mapping[str, float] = field(default_factory=dict)
     carries_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
@@ -141,7 +143,6 @@ class Family:
 
         A generation that `rate_frac` does not name is as the last before it that it names; 1 without any.
         """
-        if sm_arch not in SM_ARCHS:  # another maker's
-            return self.rate_frac.get(sm_arch, 1.0)
-        known = [self.rate_frac[name] for name in SM_ARCHS[: SM_ARCHS.index(sm_arch) + 1] if name in self.rate_frac]
+        ladder = ladder_of(sm_arch)
+        known = [self.rate_frac[name] for name in ladder[: ladder.index(sm_arch) + 1] if name in self.rate_frac]
         return known[-1] if known else 1.0

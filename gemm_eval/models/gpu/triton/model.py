@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm, data_root
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, check_nvidia, ctas_per_sm, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
@@ -320,6 +320,7 @@ def checked_launches(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
 ) -> Launches:
     """Return the launches of one GEMM on a GPU that is in the model; raises as `triton_costs`."""
+    check_nvidia(arch, "Triton's kernels")
     if arch.mma_accumulators_in != "registers":
         raise UnsupportedError(f"{arch.name}: kernels that accumulate in tensor memory are not in the Triton model")
     if not arch.has_cp_async:

@@ -1,0 +1,107 @@
+"""Families of kernels that multiply with AMD's MFMA instructions: tiles of CK, CK-Tile, aiter's assembly, hipBLASLt.
+
+Tiles are those that names of the kernels tell which win most rows (arch/measured/mi300x, arch/measured/mi355x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gemm_eval.arch import GFX_ARCHS
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, with_ranges
+from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice
+from gemm_eval.workload import GemmTypes
+
+_BUFFER_BYTES = 32768
+"""A and B of one k-step, at most: what leaves 64 KiB of LDS room for two, or for two CTAs."""
+_STEP_BYTES = (64, 128, 256)
+
+
+def _tiles(family: str, *sizes: tuple[int, tuple[int, ...]]) -> Callable[..., Iterator[TileChoice]]:
+    """Return what yields tiles of four waves with the longest k-step that fits; `sizes`: rows, columns of each."""
+
+    def tiles(*_: object) -> Iterator[TileChoice]:
+        for m, columns in sizes:
+            for n in columns:
+                step = max(num for num in _STEP_BYTES if num == _STEP_BYTES[0] or (m + n) * num <= _BUFFER_BYTES)
+                yield TileChoice(family, m, n, 4, Schedule.MULTISTAGE, SINGLE, step)
+
+    return tiles
+
+
+def _is_plain(*dtypes: DType) -> Callable[[GemmTypes], bool]:
+    return lambda types: types.b.dtype is types.a.dtype in dtypes and not types.is_block_scaled
+
+
+def _is_scaled(dtype: DType, group_size: int, group_n: int) -> Callable[[GemmTypes], bool]:
+    def takes(types: GemmTypes) -> bool:
+        scale = types.b.scale
+        return types.a.dtype is dtype and types.is_block_scaled and scale is not None and (
+            (scale.group_size, scale.group_n) == (group_size, group_n)
+        )  # fmt: skip
+
+    return takes
+
+
+# before any fit: assumed, round; a k-step waits longer than that of mma.sync, and rates are lower
+_COEFFICIENTS = with_ranges(
+    COEFFICIENTS, matrix_frac=(0.2, 1.0, 0.7), step_cycles=(0.0, 2000.0, 300.0), tile_cycles=(0.0, 8000.0, 1000.0),
+    kernel_us=(0.2, 8.0, 1.5), dram_frac=(0.4, 1.2, 0.9), store_exposed_frac=(0.0, 1.5, 0.3),
+    reduce_frac=(0.02, 1.5, 0.3), l2_frac=(0.2, 1.45, 0.7), choice_loss=(0.0, 0.12, 0.0),
+)  # fmt: skip
+
+MFMA = Family(
+    name="mfma", number=90, sm_archs=GFX_ARCHS, schedules=(Schedule.MULTISTAGE,), mma_m=16, mma_n_step=16,
+    num_warps=(4,), max_registers=512, operands="registers", max_stages=4, step_bytes=_STEP_BYTES[0],
+    more_step_bytes=_STEP_BYTES[1:],
+    coefficients=_COEFFICIENTS,
+    plain_types=_is_plain(DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8),
+    dense_tiles=_tiles(
+        "mfma", (16, (16, 32, 64, 128)), (32, (32, 64, 128)), (48, (64,)), (64, (64, 96, 128, 160)), (80, (64,)),
+        (96, (64, 128, 160)), (128, (64, 96, 128, 160, 256)), (160, (160, 256)), (192, (128, 256)), (224, (256,)),
+        (256, (128, 160, 192, 256)),
+    ),
+)  # fmt: skip
+"""16 bits and more: hipBLASLt's, and what aiter's tuner tries beside them."""
+
+_FP8_TILES = (
+    (16, (16, 32, 64)), (32, (64, 128)), (48, (64,)), (64, (32, 64, 128, 192)), (80, (64, 128)), (96, (128, 256)),
+    (112, (256,)), (128, (64, 96, 128, 160, 192, 256)), (160, (192,)), (192, (128, 256)), (224, (256,)),
+    (256, (128, 160, 192, 224, 256)),
+)  # fmt: skip
+
+
+def _narrow(
+    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]]
+) -> Family:
+    return replace(
+        MFMA,
+        name=name,
+        number=number,
+        sm_archs=GFX_ARCHS[1:],
+        plain_types=plain_types,
+        dense_tiles=_tiles(name, *tiles),
+    )
+
+
+MFMA_NARROW = (
+    _narrow("mfma_fp8", 91, _is_plain(DType.FP8), *_FP8_TILES),
+    _narrow(
+        "mfma_fp8_block", 92, _is_scaled(DType.FP8, 128, 128), (16, (64, 128)), (32, (64, 128, 256)), (48, (128,)),
+        (64, (64, 128, 256)), (80, (128,)), (96, (128,)), (128, (64, 128)), (192, (256,)),
+    ),
+    _narrow(
+        "mfma_mxfp8", 93, _is_scaled(DType.FP8, 32, 1), (32, (16, 32, 64, 128)), (64, (32, 64, 128)),
+        (96, (64, 128, 256)), (128, (32, 64, 128, 256)), (192, (128,)), (224, (128,)), (256, (256,)),
+    ),
+    _narrow(
+        "mfma_mxfp4", 94, _is_scaled(DType.FP4, 32, 1), (32, (128, 256, 512)), (64, (128, 256, 512)),
+        (96, (128, 256, 384, 512)), (128, (128, 256, 384, 512)), (160, (128, 256, 384)), (192, (128, 256)),
+        (224, (128, 256)), (256, (128, 256)),
+    ),
+    _narrow("mfma_int8", 95, _is_plain(DType.INT8), *_FP8_TILES),
+)  # fmt: skip
+"""8 bits and fewer: a scale a row and column (fp8, int8), 1 x 128 by 128 x 128 (fp8_block), 1 x 32 (mxfp8, mxfp4)."""
