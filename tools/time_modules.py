@@ -43,7 +43,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tools.draw_modules import REAL_SEED, Draw, drawn, order, order_of_real
+from tools.draw_modules import REAL_SEED, SEEDS, Draw, drawn, order, order_of_real
 
 _WARM_UPS, _PROFILED, _COLD_REPLAYS = 3, 3, 6
 _FLUSH_BYTES = 256_000_000
@@ -446,6 +446,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
     parser.add_argument("--limit-s", type=float, default=290.0, help="stop after so long")
     parser.add_argument("--count", type=int, default=None, help="how many draws; default: 200, or 60 compiled")
+    parser.add_argument("--split", choices=tuple(SEEDS), default="", help="of this alone; default: the first three")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many at first")
     parser.add_argument("--backward", action="store_true", help="gradients of parameters too")
     parser.add_argument("--real", action="store_true", help="models of torchvision, timm and transformers instead")
@@ -466,7 +467,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         options.scratch = Path(scratch)
         (options.scratch / "code").mkdir()
-        places = (order_of_real if options.real else order)(options.skip + count)[options.skip :]
+        num = options.skip + count
+        places = (order_of_real(num) if options.real else order(num, options.split))[options.skip :]
         with multiprocessing.get_context("fork").Pool(options.workers) as pool:  # CUDA is not in use yet
             attempts = pool.map(_attempt_of, places, chunksize=1)
         cases = [(*place, attempt) for place, attempt in zip(places, attempts, strict=True)]

@@ -70,6 +70,8 @@ class Lowered:
     sums_of: dict[int, int] = field(default_factory=dict)
     instructions_of: dict[int, float] = field(default_factory=dict)
 
+_PLACES = ("aten.argmax", "aten.argmin")
+
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
     """Return a trace with norms, long sums and convolutions as the calls that Inductor makes of them."""
@@ -131,7 +133,12 @@ class _Lowering:
         self.writers |= dict.fromkeys(written, len(self.calls) - 1)
 
     def _is_constant(self, call: Call) -> bool:
-        """Say whether an operation makes a constant of others, which whoever reads it computes for himself."""
+        """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
+
+        So does the place of the largest of one element, whatever that is.
+        """
+        if call.name in _PLACES and call.domain.width == 1:
+            return True
         is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
         return (
             is_known and call.role is Role.ELEMENTWISE and not any(access.buffer in self.kept for access in call.writes)

@@ -90,7 +90,7 @@ class _Graph:
         """Return the calls of each kernel; what nobody sees is in none."""
         dead: set[int] = set()
         for index in reversed(range(len(self.calls))):
-            is_seen = self.calls[index].role is Role.EXTERN or self.is_kept[index]
+            is_seen = self.is_kept[index] or (self.calls[index].role is Role.EXTERN and not self.readers_of[index])
             if not is_seen and self.readers_of[index] <= dead:
                 dead.add(index)
         readers_of_input: dict[int, list[int]] = {}
