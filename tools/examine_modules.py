@@ -118,7 +118,7 @@ def main() -> None:
         table = Table(title=f"{name} modules on {options.arch}, {options.split}")
         for column in ("", "modules", "MAPE", "median", "p90", "bias", "inside 80%", "refused", "with unpriced work"):
             table.add_column(column, justify="right" if column else "left")
-        rows = answers(path, fusion, options.split, options.arch)
+        rows = answers(path, fusion, "report" if options.real else options.split, options.arch)
         for group in sorted({row.group for row in rows}):
             add_row(table, group, [row for row in rows if row.group == group])
         add_row(table, "all", rows)
