@@ -190,7 +190,7 @@ SUBJECTS = (
             "gemms.calibrate_dense",
             (
                 _GPU, _family("coefficients are fitted, such as sm90_wgmma"),
-                _library("cublas, trtllm, aiter", "cublas"),
+                _library("cublas, trtllm, aiter, hipblaslt", "cublas"),
                 _dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
                 _DTYPE, _PAIRS, Option("max_evaluations", "Rounds of search and fit.", int | None, least=1), _OUT,
                 _flag("correction", "Then fit its corrections too, as `calibrate correction` does."),
@@ -226,7 +226,7 @@ SUBJECTS = (
                     "Triton's kernels.", str, "dense", metavar="WORD",
                 ),
                 _family("answers are corrected, such as sm90_wgmma")._replace(type=str | None, default=None),
-                _library("cublas, trtllm, aiter", "cublas"),
+                _library("cublas, trtllm, aiter, hipblaslt", "cublas"),
                 _dense_data(
                     "all committed sets of the library on this GPU, and those held back that say is_corrected"
                 ),

@@ -10,7 +10,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from gemm_eval.arch import DeviceLimits, GpuSpec, MulticoreSpec, gpu_slug, limits_of_spec, list_archs, load_arch
+from gemm_eval.arch import (
+    SM_ARCHS,
+    DeviceLimits,
+    GpuSpec,
+    MulticoreSpec,
+    gpu_slug,
+    limits_of_spec,
+    list_archs,
+    load_arch,
+)
 from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
 from gemm_eval.dtypes import DType, parse_scheme
@@ -177,7 +186,8 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
 
     A GPU without a preset takes that of its compute capability, else of its major one, whose number of SMs is nearest.
     """
-    presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}
+    specs = {name: load_arch(name) for name in list_archs()}
+    presets = {name: spec for name, spec in specs.items() if isinstance(spec, GpuSpec) and spec.sm_arch in SM_ARCHS}
     result = presets.get(slug)
     if result is None:
         capability, major = limits.compute_capability, limits.compute_capability[0]

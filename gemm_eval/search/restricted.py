@@ -322,8 +322,8 @@ def find_ruled_few(
     # by blocks: of partitions that cut the same ones the last of these, which is the first
     distinct = {model.block_of(params[0], *sizes, *row.tolist())[:4]: row for row in partitions[::-1]}
     costs = np.zeros((len(distinct), 1), COST_DTYPE)
-    for place, partition in enumerate(distinct.values()):
-        find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[place : place + 1])
+    for index, partition in enumerate(distinct.values()):
+        find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[index : index + 1])
     return exact.sort_costs(costs[costs["active_cores"] > 0])[:limit]
 
 

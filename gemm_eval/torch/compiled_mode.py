@@ -70,6 +70,7 @@ class Lowered:
     sums_of: dict[int, int] = field(default_factory=dict)
     instructions_of: dict[int, float] = field(default_factory=dict)
 
+
 _PLACES = ("aten.argmax", "aten.argmin")
 
 

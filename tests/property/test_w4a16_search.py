@@ -86,7 +86,7 @@ def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
     }
     packed = pack_w4a16(
         arch, problem.types, coefficients, l2=options.l2, clock=options.clock, is_calibrated=False,
-        make_fallback=lambda: pack_gpu(arch, problem.types, options).fallback,
+        make_fallback=lambda: pack_gpu(arch, problem.types, options).fallback, correction=None, carried=None,
     )  # fmt: skip
     return arch, problem, packed
 

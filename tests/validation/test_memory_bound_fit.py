@@ -20,6 +20,7 @@ ROUGH = (
     "torch_sum",
     "torch_sum_cta",
     "torch_bilinear",
+    "torch_columns",
     "inductor_map",
     "inductor_rows",
     "inductor_long_rows",

@@ -192,7 +192,10 @@ H200_WGMMA = "calibrate dense --arch h200-sxm --family sm90_wgmma"
         ("validate dense --arch h100-sxm --joint", "--joint would fit on timings of h100-sxm"),
         ("calibrate dense --arch h200-sxm --family cublas", "--family must be one of sm90_wgmma"),
         (f"{H200_WGMMA} --library mkl", "--library must be one of cublas"),
-        (f"{H200_WGMMA} --library gemm-eval", "--library must be one of cublas, trtllm, got 'gemm-eval'"),
+        (
+            f"{H200_WGMMA} --library gemm-eval",
+            "--library must be one of cublas, trtllm, aiter, hipblaslt, got 'gemm-eval'",
+        ),
         ("calibrate dense --arch h200-sxm --family w4a16_sm90", f"one of {', '.join(GENERIC)}, got 'w4a16_sm90'"),
         (
             "calibrate w4a16 --arch h200-sxm --family sm90_wgmma",

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval import GemmProblem
-from gemm_eval.arch import GpuSpec, list_archs, load_arch
+from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.workload import GemmTypes, RunOptions
 
 GPUS = tuple(arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec))
+NVIDIA_GPUS = tuple(arch for arch in GPUS if arch.sm_arch in SM_ARCHS)
 
 _ROUND = (64, 128, 256, 512, 1024, 1536, 2048, 4096, 7168, 8192, 14336, 28672)
 _WEIGHTS = (DType.INT4, DType.INT4, DType.INT4, DType.INT8, DType.FP8, DType.FP4)

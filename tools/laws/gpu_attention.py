@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec, list_archs, load_arch
+from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention import (
     DEFAULT_ATTENTION,
@@ -23,6 +23,7 @@ from gemm_eval.models.gpu.attention import (
     attention_costs,
 )
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, us_at_peak
+from tools.laws.draws import NVIDIA_GPUS
 from tools.laws.report import Report
 
 Floats = npt.NDArray[np.float64]
@@ -51,9 +52,8 @@ _CONVERTED = frozenset({"single_narrow", "packed_wgmma"})
 def run(seed: int, count: int) -> Report:
     """Check laws on `count` random problems."""
     rng, report = random.Random(seed), Report()
-    gpus = [name for name in list_archs() if isinstance(load_arch(name), GpuSpec)]
     for start in range(0, count, _PROBLEMS):
-        arch = load_arch(rng.choice(gpus), GpuSpec)
+        arch = rng.choice(NVIDIA_GPUS)
         draw = rng.choice((_prompts, _expanded, _decode, _latents))
         num = min(_PROBLEMS, count - start)
         _Case(arch, draw(np.random.default_rng(rng.getrandbits(63)), num), report).check()

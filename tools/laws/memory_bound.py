@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
-from tools.laws.draws import GPUS
+from tools.laws.draws import NVIDIA_GPUS
 from tools.laws.report import Report
 
 ROUNDING = 1e-12
@@ -28,7 +28,7 @@ def run(seed: int, count: int) -> Report:
     """Check laws on `count` random kernels."""
     rng, report = random.Random(seed), Report()
     for start in range(0, count, _KERNELS):
-        arch = rng.choice(GPUS)
+        arch = rng.choice(NVIDIA_GPUS)
         kernels = [_draw(rng) for _ in range(min(_KERNELS, count - start))]
         more = [_with_more_bytes(kernel, rng) for kernel in kernels]
         rows = [_with_more_rows(kernel, rng) for kernel in kernels]

@@ -236,8 +236,12 @@ class Library:
         found = next((family for family in families if arch.sm_arch in family.sm_archs and _takes(family, types)), None)
         if found is None:
             where = sorted({sm for family in families if _takes(family, types) for sm in family.sm_archs})
-            what = f"only on {', '.join(where)}" if where else "on no GPU"
-            raise UnsupportedError(f"library {self.name} runs {types.inputs} {what}, and {arch.name} is {arch.sm_arch}")
+            if not where:
+                raise UnsupportedError(f"library {self.name} has no kernels for {types.inputs}")
+            names = ", ".join(where)
+            raise UnsupportedError(
+                f"library {self.name} runs {types.inputs} only on {names}, and {arch.name} is {arch.sm_arch}"
+            )
         return found
 
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
