@@ -145,12 +145,21 @@ def drawn(seed: int, number: int, device: str = "meta", attempt: int | None = No
 
 
 def _real(number: int, device: str) -> Draw:
+    from tools.drawn.real import real_names
+
+    library, name, sizes = real_names()[number]
+    return drawn_real(library, f"{name} {'x'.join(map(str, sizes))}", device, number)
+
+
+def drawn_real(library: str, text: str, device: str = "meta", number: int = -1) -> Draw:
+    """Return a model of another library by its name and sizes, ``"resnet18 32"``: numbers change with its version."""
     from tools.drawn.real import real_module
 
+    name, sizes = text.split()
     with torch.device("cpu" if device == "meta" else device):  # some count on the values of weights
-        family, text, inputs, module = real_module(number)
+        inputs, module = real_module(library, name, tuple(map(int, sizes.split("x"))))
     dtype = torch.bfloat16
-    return Draw(REAL_SEED, number, 0, family, text, dtype, None, False, False, False, inputs, module.to(dtype))
+    return Draw(REAL_SEED, number, 0, library, text, dtype, None, False, False, False, inputs, module.to(dtype))
 
 
 def order_of_real(count: int | None = None) -> list[tuple[str, int, int]]:

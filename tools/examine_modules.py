@@ -27,7 +27,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu import COVERAGE_FRAC
 from gemm_eval.torch import predict_module
 from gemm_eval.torch.prediction import interval_path
-from tools.draw_modules import SEEDS, drawn
+from tools.draw_modules import REAL_SEED, SEEDS, drawn, drawn_real
 
 _TABLES = (("eager", "eager"), ("compiled", "inductor"))
 
@@ -59,7 +59,10 @@ def answers(path: Path, fusion: str, split: str, arch: str) -> list[Answer]:
 
 
 def _answer(row: dict[str, str], fusion: str, arch: str) -> Answer:
-    draw = drawn(int(row["seed"]), int(row["number"]), attempt=int(row["attempt"]))
+    if int(row["seed"]) == REAL_SEED:
+        draw = drawn_real(row["family"], row["text"])
+    else:
+        draw = drawn(int(row["seed"]), int(row["number"]), attempt=int(row["attempt"]))
     measured_us = float(row["graph_us"])
     try:
         with draw.settings(), torch.no_grad():

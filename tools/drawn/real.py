@@ -67,11 +67,10 @@ class First(nn.Module):
         return out
 
 
-def real_module(number: int) -> tuple[str, str, dict[str, Input], nn.Module]:
-    """Return library, name and sizes, inputs, and a model with weights on torch's default device."""
-    library, name, sizes = real_names()[number]
+def real_module(library: str, name: str, sizes: tuple[int, ...]) -> tuple[dict[str, Input], nn.Module]:
+    """Return the inputs of a model, and the model with weights on torch's default device."""
     model, inputs = (_from_config if library == "transformers" else _classifier)(library, name, sizes)
-    return library, f"{name} {'x'.join(map(str, sizes))}", inputs, First(model.eval())
+    return inputs, First(model.eval())
 
 
 def _classifier(library: str, name: str, sizes: tuple[int, ...]) -> tuple[nn.Module, dict[str, Input]]:
