@@ -18,9 +18,11 @@ from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTer
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
 
-NEAR_CONFIGS, NEAR_RATIO = 4, 1.03
-"""Most configs of a GEMM that a learned correction ranks, and times the least latency by the terms that they may take:
-more of either change no choice of held-out GEMMs for the better."""
+NEAR_CONFIGS = 4
+"""Most configs of a GEMM that a learned correction ranks: more change no choice of held-out GEMMs for the better."""
+
+NEAR_RATIO = 1.03
+"""Most that these may take by the terms, over the least latency of the GEMM."""
 
 _MORE_SPLITS = 16  # a whole K, stream-K, and the few ways of a GPU of few SMs
 

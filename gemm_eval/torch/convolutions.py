@@ -17,7 +17,8 @@ from gemm_eval.torch.eager_mode import bytes_of, copied_work, has_channels_last,
 from gemm_eval.torch.graph import ConvolutionWork, Work, blocks
 from gemm_eval.transformer import MemoryWork
 
-_LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
+LOAD_BYTES = 16
+"""Channels of a position, or filters, are filled up to a multiple of these bytes: tensor cores are fed so much."""
 _MIN_LAID_OUT_MACS = 2.5e9
 """Of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no change of layout."""
 _IMAGE_DIM, _LAYOUT_TILE = 4, 32
@@ -55,7 +56,7 @@ class _Convolution(NamedTuple):
     def is_few(self) -> bool:
         """True for a first layer, whose channels are less than a load."""
         is_plain = self.window == 1 or self.is_transposed or self.groups > 1
-        return not is_plain and self.channels * self.x.element_size() < _LOAD_BYTES
+        return not is_plain and self.channels * self.x.element_size() < LOAD_BYTES
 
 
 def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionKernel | None:
@@ -70,7 +71,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     )  # fmt: skip
     if groups > 1 and channels == 1:
         return kernel._replace(engine=_depthwise_engine(of, is_last=is_last))
-    is_unaligned = channels * of.x.element_size() % _LOAD_BYTES and dtype is not DType.FP32
+    is_unaligned = channels * of.x.element_size() % LOAD_BYTES and dtype is not DType.FP32
     is_small = kernel.rows <= _MAX_CORE_M and filters <= _MAX_CORE_N and of.positions(of.out) > 1
     if is_unaligned and is_small and not is_last:
         return kernel._replace(engine="direct" if of.is_transposed else "cuda_cores", window=of.window)
@@ -86,7 +87,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_WIDE_FILTERS):
         kernel = kernel._replace(tile_columns=_NARROW_COLUMNS)
     if groups > 1 and channels <= _BUNDLE // 2:
-        width = 1 << (max(channels, filters, _LOAD_BYTES // of.x.element_size()) - 1).bit_length()
+        width = 1 << (max(channels, filters, LOAD_BYTES // of.x.element_size()) - 1).bit_length()
         return kernel._replace(groups=-(-groups * width // _BUNDLE), columns=max(_BUNDLE, width), channels=_BUNDLE)
     return kernel
 
@@ -107,11 +108,11 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
     K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
     if is_last and kernel.dtype is DType.FP16:
         return "few"
-    if is_last and (of.filters * item_bytes % _LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST):
+    if is_last and (of.filters * item_bytes % LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST):
         return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
     if is_last:
         return "cuda_cores" if _MAX_CORE_K_LAST < K <= _MAX_CORE_K and kernel.rows > 2 * _MAX_CORE_M else "few"
-    is_half_a_load = of.channels * item_bytes * 2 == _LOAD_BYTES and K > _MAX_CORE_K_LAST
+    is_half_a_load = of.channels * item_bytes * 2 == LOAD_BYTES and K > _MAX_CORE_K_LAST
     return "cuda_cores" if of.weight.dim() > _IMAGE_DIM or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
 
 
@@ -163,7 +164,7 @@ def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[W
     if is_last or positions == 1:
         return (replace(work, padded=None),)
     problem = work.problem
-    if positions * of.x.element_size() % _LOAD_BYTES and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
+    if positions * of.x.element_size() % LOAD_BYTES and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
         return _in_other_layout(of, work)
     problem = replace(problem, G=of.images, M=problem.N, N=positions)  # filters times channels of each, as they lie
     return (replace(work, problem=problem, padded=None),)
@@ -183,7 +184,7 @@ def _padding(tensor: Any, factor: float) -> MemoryWork:
 
 def _filling(size: int, tensor: Any) -> float:
     """Return channels filled up to whole loads, over what there are."""
-    unit = _LOAD_BYTES // tensor.element_size()
+    unit = LOAD_BYTES // tensor.element_size()
     return float(-(-size // unit) * unit / size)
 
 

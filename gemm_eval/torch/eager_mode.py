@@ -55,8 +55,8 @@ _INSTRUCTIONS = {
     "silu glu sigmoid tanh elu exp expm1 celu selu sin cos rsqrt sqrt _weight_norm": 20,
     "gelu erf erfc erfinv log log1p": 25, "softplus logaddexp log_sigmoid_forward": 46, "mish": 65,
 }  # fmt: skip
-"""Of a thread for each element, by names of operations, beside one that adds or compares."""
-_FUNCTIONS = {name: count for names, count in _INSTRUCTIONS.items() for name in names.split()}
+FUNCTIONS = {name: count for names, count in _INSTRUCTIONS.items() for name in names.split()}
+"""Instructions of a thread for each element, by names of operations, beside one that adds or compares."""
 _MAX_EXP = 20
 _LOOP, _DIMENSION, _OPERAND = 74, 2.8, 1.4
 """Likewise, of a loop with divisions: an element, a dimension of it, and an operand in each dimension."""
@@ -221,7 +221,7 @@ def _loop(of: Operation) -> MemoryWork:
     """Return a loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
     tensors = [tensor for tensor in (*of.inputs, *of.outputs) if tensor.dim()]
     types = [str(tensor.dtype) for tensor in tensors]
-    function = _FUNCTIONS.get(of.name, 0)
+    function = FUNCTIONS.get(of.name, 0)
     is_mixed = len(set(types)) > 1 and of.name not in _COMPARISONS
     if all(_lies_as(tensors[0], tensor) for tensor in tensors):
         if of.name in _COPIES and len(set(types)) == 1 and len(of.inputs) == 1:

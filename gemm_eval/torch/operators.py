@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.torch.convolutions import convolution_kernels
+from gemm_eval.torch.convolutions import LOAD_BYTES, convolution_kernels
 from gemm_eval.torch.eager_mode import bias_of_mask_works, bytes_of, has_channels_last
 from gemm_eval.torch.graph import (
     DEALT,
@@ -182,7 +182,6 @@ def _grouped_works(a: Any, b: Any, offsets: Sequence[Any], out: Any, is_tf32: bo
 
 # ---- convolutions --------------------------------------------------------------------------------------------------
 
-_LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution")
 
 
@@ -214,7 +213,7 @@ def _implicit_works(
     works = _dense_works(sizes, dtype, dtype, is_tf32)
     if not works or not isinstance(works[0], GemmWork):
         return works
-    window, unit = math.prod(weight.shape[2:]), _LOAD_BYTES // dtype.itemsize
+    window, unit = math.prod(weight.shape[2:]), LOAD_BYTES // dtype.itemsize
 
     def padded(size: int) -> int:
         """Fill up the channels of a reduction or of columns: of a window of them those of each position."""

@@ -211,6 +211,7 @@ def test_checkpointed_layers_run_again_in_the_backward_pass() -> None:
     assert len(again) >= len(plain) + 1
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports its compiler
 def test_functions_that_torch_compile_made_run_as_they_were_written() -> None:
     compiled = torch.compile(Call(lambda layer, x: layer(x).relu()))
     inner = torch.compile(lambda y: y.relu().neg())

@@ -14,8 +14,8 @@ from gemm_eval.units import FLOP_PER_MAC, cycles_per_us
 class ConvolutionKernel(NamedTuple):
     """A convolution forward as the implicit GEMM that a kernel goes over.
 
-    `engine` is one of `ENGINES`; it goes over `groups` one by one, with `rows` positions of the output in all images,
-    `columns` filters and `channels` of a group, and `window` positions of a filter. `step_bytes` lie between
+    `engine` is one of `_CYCLES_OF`; it goes over `groups` one by one, with `rows` positions of the output in all
+    images, `columns` filters and `channels` of a group, and `window` positions of a filter. `step_bytes` lie between
     neighbouring windows of an image, `tile_columns` are the most of a tile on tensor cores. An FFT takes `images`
     whose larger `side`, with its margin, is so long; 0: there is none.
     """
@@ -152,7 +152,7 @@ def _channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
     return _LAST_START_CYCLES + max(busy, of.window * _LAST_ALONE_CYCLES)
 
 
-ENGINES: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
+_CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
     "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "fp32": _fp32, "direct": _direct,
     "planes": _planes, "channels": _channels,
     "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
@@ -164,4 +164,4 @@ memory) or by channels side by side."""
 
 def convolution_us(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the time of a kernel in microseconds, apart from that of its bytes."""
-    return arch.graph_node_us + ENGINES[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)
+    return arch.graph_node_us + _CYCLES_OF[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)
