@@ -32,14 +32,13 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedE
 from gemm_eval.models.gpu import ENGINES, LIBRARIES
 from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES
 from gemm_eval.models.gpu.collective import COLLECTIVE_LIBRARIES
-from gemm_eval.transformer import Fusions
+from gemm_eval.transformer import CHUNK_TOKENS, Fusions
 from gemm_eval.words import refusal, shown
-
-IDEAL = "ideal"
-"""The engine that is the sum of its kernels: no host, the default libraries, all fusions."""
 
 Text = Annotated[str, Field(max_length=4000)]
 HostTime = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+_IDEAL = "ideal"
 
 HOST_TIMES = ("step_us", "seq_us", "request_us")
 """The fields of an engine that are fitted on served models."""
@@ -69,8 +68,9 @@ class Engine(Frozen):
     gemm_frac: Table[str, Annotated[float, Field(gt=0, le=4)]] = Field(
         default={}, description="type of A -> time of GEMMs over that of the timed kernels (other tactics than timed)"
     )
-    chunk_tokens: int = Field(default=8192, ge=1, le=1 << 24, description="most tokens of prompts in a step")
-    is_mixed: bool = Field(default=True, description="chunks of prompts share steps with decodes; else own steps")
+    chunk_tokens: int = Field(default=CHUNK_TOKENS, ge=1, le=1 << 24, description="most tokens of prompts in a step")
+    max_seqs: int = Field(default=1024, ge=1, le=1 << 24, description="most sequences in decode")
+    has_mixed_steps: bool = Field(default=True, description="prompts share steps with decodes; else own steps, first")
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
@@ -106,9 +106,9 @@ class Engine(Frozen):
 
     def check(self, arch: ArchSpec) -> None:
         """Raise `UnsupportedError` where an engine is asked for on an arch whose kernels it is not known by."""
-        if self.name != IDEAL and not (isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_")):
+        if self.name != _IDEAL and not (isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_")):
             raise UnsupportedError(
-                f"engine {self.name} is known on NVIDIA GPUs alone, and {arch.name} is none: use engine={IDEAL!r}"
+                f"engine {self.name} is known on NVIDIA GPUs alone, and {arch.name} is none: use engine={_IDEAL!r}"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Engine(Frozen):
 
     def explain(self) -> str:
         """Return sentences on what an answer for this engine rests on."""
-        if self.name == IDEAL:
+        if self.name == _IDEAL:
             return "Engine: ideal, the sum of the kernels; no time of the host."
         host = f"{self.step_us:,.0f} us a step and {self.seq_us:,.1f} us a sequence of it"
         kind = self.provenance["step_us"].kind if "step_us" in self.provenance else "assumed"
@@ -127,9 +127,13 @@ class Engine(Frozen):
         )
 
 
+IDEAL = Engine(name=_IDEAL, title="the sum of the kernels, with the default libraries and no time of the host")
+"""The engine that adds nothing to its kernels: default libraries, all fusions of `Fusions`, no host."""
+
+
 def list_engines() -> tuple[str, ...]:
     """Return the names of the engines that come with the library, sorted."""
-    return tuple(sorted(preset_files("engines")))
+    return tuple(sorted((_IDEAL, *preset_files("engines"))))
 
 
 def engine_calibration_path() -> Path:
@@ -156,7 +160,7 @@ def load_engine(engine: Engine | str | os.PathLike[str]) -> Engine:
     if isinstance(engine, str) and not text.endswith((".yaml", ".yml")):
         if text not in list_engines():
             raise InvalidOptionError(refusal("engine", text, list_engines()))
-        return _load_preset(text, data_root())
+        return IDEAL if text == _IDEAL else _load_preset(text, data_root())
     return _load(Path(text))
 
 
@@ -190,5 +194,5 @@ def default_engine(arch: ArchSpec) -> str:
     ``"ideal"`` on archs whose engines are not known.
     """
     if not (isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_")):
-        return IDEAL
+        return _IDEAL
     return "trtllm" if arch.sm_arch in _SERVED_SMS else "vllm"

@@ -168,7 +168,7 @@ class ModelEstimate(Result):
             f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
-        if self.engine.name != IDEAL:
+        if self.engine != IDEAL:
             lines.append(self.engine.explain())
         return "\n".join([*lines, *self.assumptions])
 
