@@ -279,7 +279,7 @@ def estimate_model(
         attention_library=attention_library, collective_library=collective_library, expert_library=expert_library,
         interconnect=interconnect, memory_frac=memory_frac, engine=engine,
     )  # fmt: skip
-    chunk_tokens = replica.held["chunk_tokens"]
+    chunk_tokens = replica.chunk_tokens
     sizes = {"batch": batch, "prompt_len": prompt_len, "output_len": output_len, "chunk_tokens": chunk_tokens}
     asked: dict[str, Any] = {name: as_integer(name, value, 1, MAX_DIM) for name, value in sizes.items()}
     asked["speculative_tokens"] = as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES)

@@ -133,10 +133,10 @@ class Replica:
         expert_library: str | None = None, interconnect: str | None = None, memory_frac: float = MEMORY_FRAC,
         engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
+        self.engine = engine = load_engine(engine)
+        self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         self.evaluator = evaluator = evaluator_of(arch)
         self.arch = evaluator.arch
-        self.engine = engine = load_engine(engine)
-        chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         fusions = Fusions(**engine.fusions) if fusions is None else fusions
         published = model if isinstance(model, ModelConfig) else load_model(model)
         self.config = config = model_on(self.arch, published)
@@ -153,9 +153,9 @@ class Replica:
             "expert_library": expert_library,
         }  # fmt: skip
         box = _interconnect(self.arch, interconnect)
-        self.num_stages = pipeline_parallel
+        self.tensor_parallel, self.pipeline_parallel, self.expert_parallel = degrees.values()
         self.memory_frac = memory_frac
-        self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": chunk_tokens}
+        self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
@@ -166,12 +166,12 @@ class Replica:
     @property
     def num_groups(self) -> int:
         """Groups of data-parallel attention: experts are spread over more devices than a tensor-parallel group has."""
-        return max(1, self.held["expert_parallel"] // self.held["tensor_parallel"])
+        return max(1, self.expert_parallel // self.tensor_parallel)
 
     @property
     def num_devices(self) -> int:
         """Devices of the replica."""
-        return int(self.num_stages * self.held["tensor_parallel"] * self.num_groups)
+        return self.pipeline_parallel * self.tensor_parallel * self.num_groups
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -207,7 +207,7 @@ class Replica:
                 "phase": size.phase, "batch_size": size.batch, "seq_len": size.seq_len, "new_tokens": size.new_tokens,
                 "num_decodes": size.num_decodes, "decode_len": size.decode_len,
             } | self._asked  # fmt: skip
-            stages = [_operations(self.config, stage=stage, **asked) for stage in range(self.num_stages)]
+            stages = [_operations(self.config, stage=stage, **asked) for stage in range(self.pipeline_parallel)]
             steps.append((size, stages))
         self._prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
         return [
