@@ -63,10 +63,9 @@ class Engine(Frozen):
     )
     fusions: Table[str, bool] = Field(default={}, description="fields of Fusions that differ from its defaults")
     writes_cache: bool = Field(default=True, description="attention turns positions and writes the cache in its call")
-    overlaps_shared: bool = Field(default=False, description="shared experts run beside routed ones, in another stream")
     clock: Annotated[ClockState, Field(strict=False)] = Field(default=ClockState.BURST, description="of GEMMs")
-    gemm_frac: Table[str, Annotated[float, Field(gt=0, le=4)]] = Field(
-        default={}, description="type of A -> time of GEMMs over that of the timed kernels (other tactics than timed)"
+    gemm_frac: Table[str, Table[str, Annotated[float, Field(gt=0, le=4)]]] = Field(
+        default={}, description="generation of SMs, type of A -> time of GEMMs over that of the kernels that were timed"
     )
     chunk_tokens: int = Field(default=CHUNK_TOKENS, ge=1, le=1 << 24, description="most tokens of prompts in a step")
     max_seqs: int = Field(default=1024, ge=1, le=1 << 24, description="most sequences in decode")
@@ -92,7 +91,7 @@ class Engine(Frozen):
             name = getattr(self, f"{field}_library")
             if name is not None and name not in known:
                 raise ValueError(refusal(f"{field}_library", name, known))
-        for word in self.gemm_frac:
+        for word in (word for of in self.gemm_frac.values() for word in of):
             if word not in tuple(DType):
                 raise ValueError(refusal("gemm_frac", word, tuple(map(str, DType))))
         return self

@@ -19,9 +19,6 @@ from gemm_eval.workload import CollectiveProblem, GemmProblem, GemmTypes
 IN_ATTENTION = "in attention"
 """The bound of an operation that the attention of its layer contains: it takes no time of its own."""
 
-BESIDE_EXPERTS = "beside experts"
-"""The bound of an operation of shared experts that runs in another stream, while routed experts run."""
-
 _QUANTIZATION = ("quantize_us", "cast_us")  # terms of the kernels before a GEMM
 _POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
 _DECISIVE_FRAC = 0.5  # of the time, above which bytes are what limits a memory-bound kernel
@@ -89,6 +86,7 @@ class Prices:
         collective_library = collective_library or engine.collective_library
         self._collective: dict[str, Any] = {"library": collective_library, "interconnect": interconnect}
         self._expert_library = expert_library
+        self._gemm_frac = engine.gemm_frac.get(getattr(evaluator.arch, "sm_arch", ""), {})
         clock = None if engine.clock == ClockState.BURST else str(engine.clock)
         self._gemm_evaluator = evaluator.preferring(library=engine.gemm_library, clock=clock)
         self._prices: dict[Any, Price] = {}
@@ -146,7 +144,7 @@ class Prices:
                     terms = tables[source][place].breakdown
                     share = 1.0 - sum(terms.get(term, 0.0) for term in _QUANTIZATION) / behind.latency_us
                     price = behind.times(share)._replace(bound=price.bound, source=price.source)
-            frac = self.engine.gemm_frac.get(str(work.problem.input_dtype), 1.0)
+            frac = self._gemm_frac.get(str(work.problem.input_dtype), 1.0)
             prices.append(self._between(price.times(frac), work.problem.rows))
         return prices
 
@@ -276,23 +274,9 @@ def costs_of(prices: Prices, operations: Sequence[Operation]) -> tuple[Operation
     """Return the costs of the operations of one step on one device, whose work was priced."""
     priced = [(operation, prices[operation.work]) for operation in operations]
     with_positions = {operation.layer_kind for operation, price in priced if price.has_positions}
-    beside_us = {  # that routed experts take, in whose shadow shared experts run
-        operation.layer_kind: price.latency_us
+    return tuple(
+        OperationCost(operation, 0.0, 0.0, 0.0, IN_ATTENTION)
+        if operation.layer_kind in with_positions and getattr(operation.work, "what", "") in _POSITIONS
+        else OperationCost(operation, *price.interval, price.bound, price.how)
         for operation, price in priced
-        if prices.engine.overlaps_shared and operation.kind == "moe"
-    }
-    costs = []
-    for operation, price in priced:
-        cost = OperationCost(operation, *price.interval, price.bound, price.how)
-        if operation.layer_kind in with_positions and getattr(operation.work, "what", "") in _POSITIONS:
-            cost = OperationCost(operation, 0.0, 0.0, 0.0, IN_ATTENTION)
-        elif operation.name.startswith("shared_") and (left_us := beside_us.get(operation.layer_kind, 0.0)):
-            hidden_us = min(left_us, price.latency_us)
-            beside_us[operation.layer_kind] = left_us - hidden_us
-            if hidden_us == price.latency_us:
-                cost = OperationCost(operation, 0.0, 0.0, 0.0, BESIDE_EXPERTS)
-            else:
-                rest = price.times(1.0 - hidden_us / price.latency_us)
-                cost = OperationCost(operation, *rest.interval, price.bound, price.how)
-        costs.append(cost)
-    return tuple(costs)
+    )

@@ -111,7 +111,7 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Fusions:
-    """Operations that run as one kernel. All but `all_reduce_norm` are on by default, as serving engines have them.
+    """Operations that run as one kernel. All are on by default, as serving engines have them.
 
     Attributes:
         residual_norm: a residual is added in the norm that follows.
@@ -124,9 +124,6 @@ class Fusions:
             blocks). Off: a kernel of its own before each such GEMM. Sources: vLLM, `PassConfig.fuse_norm_quant`,
             `fuse_act_quant` and `fuse_attn_quant` (https://docs.vllm.ai/en/stable/design/fusions/); the last is off
             by default there, and on in TensorRT-LLM (`--use_fp8_context_fmha`).
-        all_reduce_norm: the all-reduce of a tensor-parallel group adds the residual and runs the norm that follows.
-            Sources: TensorRT-LLM, `AllReduceFusionOp.RESIDUAL_RMS_NORM`; SGLang, `--enable-flashinfer-allreduce-fusion`;
-            vLLM, `PassConfig.fuse_allreduce_rms`.
     """
 
     residual_norm: bool = True
@@ -135,7 +132,6 @@ class Fusions:
     gated_activation: bool = True
     rotary_kv_write: bool = True
     quantization: bool = True
-    all_reduce_norm: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -260,9 +256,6 @@ class _Part:
         if starts or not adds:
             yield self._memory(name, what, hidden, writes=written, num_layers=1 if adds else num)
             num -= 1 if adds else num
-        is_summed = self.step.tensor_parallel > 1 and self.config.norms_per_layer < _POST_ATTENTION
-        if num and self.fusions.all_reduce_norm and is_summed:
-            return
         if num and self.fusions.residual_norm:
             yield self._memory(name, f"add_{what}", hidden, reads=2, writes=1 + written, num_layers=num)
         elif num:
