@@ -7,5 +7,6 @@ from gemm_eval.estimate.replica import KINDS, Replica, StepEstimate, StepSize, p
 
 __all__ = [
     "IDEAL", "IN_ATTENTION", "KINDS", "Engine", "ModelEstimate", "OperationCost", "Price", "Prices", "Replica",
-    "StepEstimate", "StepSize", "estimate_model", "estimate_models", "operation_costs", "pipeline_us", "price_of", "tokens_per_step",
+    "StepEstimate", "StepSize", "estimate_model", "estimate_models", "operation_costs", "pipeline_us",
+    "price_of", "tokens_per_step",
 ]  # fmt: skip
