@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 _TOLERANCE = 1e-6
 _P99_FRAC = 0.01  # of requests that wait longer than the 99th percentile
+_P99_DEVIATIONS = 2.33  # standard deviations above the mean at the 99th percentile of a normal distribution
 _MAX_BUSY_FRAC = 0.999  # of the prompts that an engine can read: beyond, the queue has no end
 _FULL_MARGIN = 0.05
 
@@ -90,8 +91,7 @@ class _Mix(NamedTuple):
     Attributes:
         step_us, long_step_us, prompt_frac, prompt_us: as of `SteadyState`.
         running_us: mean rest of the step that a new request finds.
-        service_us: time that a prompt keeps its worker, over the workers.
-        busy_frac: utilization of what reads prompts.
+        queue_us, queue_p99_us: mean and 99th percentile of the time that prompts before it take.
     """
 
     step_us: float
@@ -99,48 +99,51 @@ class _Mix(NamedTuple):
     prompt_frac: float
     prompt_us: float
     running_us: float
-    service_us: float
-    busy_frac: float
-
-    @property
-    def queue_us(self) -> float:
-        """Mean wait for the prompts before: random arrivals, equal service (M/D/1)."""
-        return self.busy_frac / (2.0 * (1.0 - self.busy_frac)) * self.service_us
-
-    @property
-    def queue_p99_us(self) -> float:
-        """99th percentile of this wait, whose tail is taken as exponential."""
-        tail = math.log(max(1.0, self.busy_frac / _P99_FRAC))
-        return self.service_us * tail / (2.0 * (1.0 - self.busy_frac))
+    queue_us: float
+    queue_p99_us: float
 
 
 def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
-    """Return the mix of steps where as many prompts arrive, at random times, as requests are finished; None: too many.
+    """Return the mix of steps where as many prompts arrive as requests are finished; None: more than can be read.
 
-    With `a` chunks a step in the mean, a step has one or more with probability 1 - exp(-a), and with a higher one where
-    they do not fit into so few steps.
+    Requests are finished, and new ones arrive, at the ends of decode steps. With `a` chunks a step in the mean, a step
+    has one or more with probability 1 - exp(-a), and with a higher one where they do not fit into so few steps. A
+    request meets the prompts of the others, not its own.
     """
     decode_us = times.decode_us(num_seqs)
+    others_frac = 1.0 - 1.0 / min(load.concurrency, load.max_seqs)
     arrivals = num_seqs / load.num_steps * load.num_chunks
     if load.prefill_workers:
         service_us = load.num_chunks * times.chunk_us(1.0, 0.0)
         busy_frac = num_seqs * service_us / (load.num_steps * decode_us * load.prefill_workers)
-        mix = _Mix(
-            decode_us, decode_us, 0.0, service_us + load.transfer_us, decode_us, service_us / load.num_prefill_workers,
-            busy_frac,
-        )  # fmt: skip
-        return mix if busy_frac <= _MAX_BUSY_FRAC else None
+        if busy_frac > _MAX_BUSY_FRAC:
+            return None
+        queue = _queue_us(others_frac * busy_frac, service_us / load.num_prefill_workers)
+        return _Mix(decode_us, decode_us, 0.0, service_us + load.transfer_us, 0.0, *queue)
     prompt_frac = max(-math.expm1(-arrivals), arrivals / load.chunks_per_step)
     chunk_us = times.chunk_us(arrivals / prompt_frac, num_seqs)
+    prompt_frac *= others_frac
     step_us, long_step_us = decode_us + prompt_frac * chunk_us, decode_us + chunk_us
-    if load.is_mixed:
-        busy_frac, running_us, prompt_us = arrivals / load.chunks_per_step, step_us, load.num_chunks * long_step_us
-    else:
-        busy_frac, prompt_us = prompt_frac * chunk_us / step_us, load.num_chunks * chunk_us
-        running_us = (1.0 - busy_frac) * decode_us
+    busy_frac = arrivals / load.chunks_per_step
+    if not load.is_mixed:
+        # no request is finished before all prompts are read: one waits for half of those that came with it
+        batch_us = others_frac * busy_frac * chunk_us
+        queue = 0.5 * batch_us, batch_us * (1.0 + _P99_DEVIATIONS / math.sqrt(arrivals))
+        return _Mix(step_us, long_step_us, prompt_frac, load.num_chunks * chunk_us, others_frac * decode_us, *queue)
     if busy_frac > _MAX_BUSY_FRAC:
         return None
-    return _Mix(step_us, long_step_us, prompt_frac, prompt_us, running_us, prompt_us, busy_frac)
+    prompt_us = load.num_chunks * long_step_us
+    queue = _queue_us(others_frac * busy_frac, prompt_us)
+    return _Mix(step_us, long_step_us, prompt_frac, prompt_us, others_frac * step_us, *queue)
+
+
+def _queue_us(busy_frac: float, service_us: float) -> tuple[float, float]:
+    """Return mean and 99th percentile of the wait in a queue of random arrivals and equal service (M/D/1).
+
+    The tail is taken as exponential.
+    """
+    scale_us = service_us / (2.0 * (1.0 - busy_frac))
+    return busy_frac * scale_us, scale_us * math.log(max(1.0, busy_frac / _P99_FRAC))
 
 
 def steady_state(load: Load, times: Times) -> SteadyState:
@@ -172,8 +175,7 @@ def steady_state(load: Load, times: Times) -> SteadyState:
     num_seqs = low or most
     decode_us = load.num_steps * mix.step_us
     wait_us = load.concurrency * decode_us / num_seqs - decode_us - mix.prompt_us
-    steady_us = mix.running_us + mix.queue_us
-    is_full = wait_us > (1.0 + _FULL_MARGIN) * steady_us
+    is_full = wait_us > mix.running_us + mix.queue_us + _FULL_MARGIN * mix.prompt_us
     p99_us = mix.long_step_us + (wait_us if is_full else mix.queue_p99_us)
     if load.first_frac:
         burst_us = _burst_us(load, times, num_seqs)

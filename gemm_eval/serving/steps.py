@@ -50,6 +50,10 @@ class StepTimes:
         beside = _on_grid(num_seqs) if self._is_mixed else 0
         return _interpolate(lambda chunks: self._chunk_us(chunks, beside), num_chunks)
 
+    def alone_us(self) -> float:
+        """Return the time of a step of one chunk with nothing beside it."""
+        return self._chunk_us(1, 0)
+
     def fill_us(self) -> float:
         """Return how much later than from one stage a chunk comes out of a whole pipeline."""
         stage_us = self.chunk_step(1, 0).stage_us

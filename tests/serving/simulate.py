@@ -1,0 +1,94 @@
+"""Continuous batching played step by step: the slow truth of `gemm_eval.serving.batching`."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from gemm_eval.serving import Load, Times
+
+
+class Measured(NamedTuple):
+    """Means over the requests of the second half of a run, in microseconds."""
+
+    ttft_us: float
+    tpot_us: float
+    requests_per_us: float
+    num_seqs: float
+
+
+def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spread: float = 0.3) -> Measured:
+    """Play a closed loop of clients: the engine picks its next step whenever one ends.
+
+    Outputs have `load.num_steps` decode steps, more or less by up to the share `spread`. A client sends its next
+    request as soon as the last one is finished. In pools, prompts are read by workers of their own, each one at a time.
+    """
+    rng = random.Random(seed)
+
+    def length() -> int:
+        return max(1, round(load.num_steps * rng.uniform(1.0 - spread, 1.0 + spread)))
+
+    now_us = half_us = seqs_us = 0.0
+    waiting: deque[tuple[float, int]] = deque()
+    decoding: list[list[Any]] = []
+    reading: deque[list[Any]] = deque()
+    free_us = [0.0] * load.num_prefill_workers
+    done: list[tuple[float, float, float, int]] = []  # sent, first token, finished, steps
+    for index in range(round(load.concurrency)):
+        waiting.append((index * times.decode_us(1.0) * load.num_steps / load.concurrency, length()))
+    while len(done) < num_requests:
+        chunks: list[list[Any]] = []
+        if load.prefill_workers:
+            while waiting and len(decoding) + len(reading) < load.max_seqs:
+                sent_us, steps = waiting.popleft()
+                worker = free_us.index(min(free_us))
+                free_us[worker] = max(free_us[worker], sent_us, now_us) + load.num_chunks * times.chunk_us(1.0, 0.0)
+                reading.append([free_us[worker] + load.transfer_us, sent_us, steps])
+            ready = [item for item in reading if item[0] <= now_us]
+            reading = deque(item for item in reading if item[0] > now_us)
+            decoding += [[sent_us, at_us, steps, steps] for at_us, sent_us, steps in ready]
+            if not decoding:
+                now_us = min(item[0] for item in reading)
+                continue
+            step_us = times.decode_us(len(decoding))
+        else:
+            if not decoding and not reading and waiting and waiting[0][0] > now_us:
+                now_us = waiting[0][0]
+            while waiting and waiting[0][0] <= now_us and len(decoding) + len(reading) < load.max_seqs:
+                sent_us, steps = waiting.popleft()
+                reading.append([load.num_chunks, sent_us, steps])
+            capacity = load.chunks_per_step
+            for item in reading:
+                if capacity < 1.0:
+                    break
+                chunks.append(item)
+                capacity -= 1.0
+            step_us = times.decode_us(len(decoding)) if decoding and (load.is_mixed or not chunks) else 0.0
+            if chunks:
+                step_us += times.chunk_us(len(chunks), len(decoding) if load.is_mixed else 0.0)
+                if load.is_mixed and not decoding:
+                    step_us += times.decode_us(1.0)
+        started_us, now_us = now_us, now_us + step_us
+        if len(done) > num_requests // 2:
+            seqs_us += step_us * len(decoding)
+        else:
+            half_us = now_us
+        if load.prefill_workers or load.is_mixed or not chunks:
+            for item in decoding:
+                item[2] -= 1
+        for sent_us, first_us, _left, steps in [item for item in decoding if item[2] == 0]:
+            done.append((sent_us, first_us, now_us, steps))
+            waiting.append((max(now_us, started_us) + 1e-3, length()))
+        decoding = [item for item in decoding if item[2]]
+        for item in chunks:
+            item[0] -= 1
+        decoding += [[sent_us, now_us, steps, steps] for left, sent_us, steps in chunks if left == 0]
+        reading = deque(item for item in reading if item[0] > 0) if not load.prefill_workers else reading
+    rest = done[num_requests // 2 :]
+    return Measured(
+        fmean(first - sent for sent, first, _, _ in rest),
+        fmean((end - first) / steps for _, first, end, steps in rest),
+        len(rest) / (rest[-1][2] - rest[0][2]), seqs_us / (now_us - half_us),
+    )  # fmt: skip
