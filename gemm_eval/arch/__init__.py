@@ -6,7 +6,16 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
-    from gemm_eval.arch.common import MEASURED_L2_STATES, ClockState, L2State, Provenance, ProvenanceKind, Published
+    from gemm_eval.arch.common import (
+        MEASURED_L2_STATES,
+        ClockState,
+        Frozen,
+        L2State,
+        Provenance,
+        ProvenanceKind,
+        Published,
+        Table,
+    )
     from gemm_eval.arch.gpu import (
         GFX_ARCHS,
         LINKS,
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
         occupancy_of_cta,
         smem_taken_bytes,
     )
-    from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch
+    from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch, split_provenance
     from gemm_eval.arch.multicore import MAX_CORES, MulticoreSpec
     from gemm_eval.arch.multicore_calibration import (
         MulticoreCalibration,
@@ -58,6 +67,7 @@ __all__ = [
     "CheckFinding",
     "ClockState",
     "DeviceLimits",
+    "Frozen",
     "GpuSpec",
     "Interconnect",
     "L2State",
@@ -70,6 +80,7 @@ __all__ = [
     "Provenance",
     "ProvenanceKind",
     "Published",
+    "Table",
     "build_spec",
     "calibration_file",
     "check_arch",
@@ -89,6 +100,7 @@ __all__ = [
     "preset_files",
     "read_yaml",
     "smem_taken_bytes",
+    "split_provenance",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

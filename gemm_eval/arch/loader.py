@@ -119,7 +119,7 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...], calibrated: bool) -> di
         raise ArchValidationError(f"base: goes round in a circle at {path} ({seen[-1]}: base)")
     if len(seen) >= _MAX_BASES:
         raise ArchValidationError(f"more than {_MAX_BASES} levels of base ({path}: base)")
-    own = _split_provenance(content, str(path))
+    own = split_provenance(content, str(path))
     if calibrated and path.parent == data_root() / "multicore":
         own = with_calibration(own, path.stem)
     base = own.pop("base", None)
@@ -145,8 +145,12 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...], calibrated: bool) -> di
     return merged
 
 
-def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Turn ``field: {value, kind, source}`` into plain fields and a provenance table."""
+def split_provenance(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Turn ``field: {value, kind, source}`` into plain fields and a provenance table.
+
+    Raises:
+        ArchValidationError: an entry has other keys; `origin` names the file in the message.
+    """
     data: dict[str, Any] = {}
     provenance: dict[str, Any] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.estimate.engine import IDEAL, Engine
 from gemm_eval.estimate.replica import Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
-    CHUNK_TOKENS,
     MEMORY_FRAC,
     Fusions,
     GemmWork,
@@ -65,6 +65,7 @@ class ModelEstimate(Result):
         num_joined_devices: devices that the link of the arch joins; messages of pipeline stages on more take as long.
         has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first
             (`gemm_eval.transformer.model_on`).
+        engine: the serving engine.
         options: what was asked, by name.
     """
 
@@ -85,6 +86,7 @@ class ModelEstimate(Result):
     memory_limit_bytes: int | None
     num_joined_devices: int
     has_expanded_weights: bool
+    engine: Engine
     options: FrozenDict[str, Any]
     _config: ModelConfig = field(repr=False, compare=False)
     _held: FrozenDict[str, Any] = field(repr=False, compare=False)
@@ -165,7 +167,9 @@ class ModelEstimate(Result):
             f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
             f"{held}.",
         ]
-        lines += [f"{step.phase}: {_shares(step.us_by_kind)}." for step in (self.prefill, self.decode)]
+        lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
+        if self.engine != IDEAL:
+            lines.append(self.engine.explain())
         return "\n".join([*lines, *self.assumptions])
 
     @property
@@ -195,12 +199,13 @@ class ModelEstimate(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: figures first, steps last."""
         data = Result.to_dict(self) | {"assumptions": list(self.assumptions)}
-        for name in ("memory", "assumptions", "options", "prefill", "decode"):
+        for name in ("memory", "assumptions", "engine", "options", "prefill", "decode"):
             data[name] = data.pop(name)
         return data
 
 
-def _shares(us_by_kind: Mapping[str, float]) -> str:
+def _shares(step: StepEstimate) -> str:
+    us_by_kind = step.us_by_kind | {"host": step.host_us}
     total = sum(us_by_kind.values())
     parts = [f"{kind} {us / total:.0%}" for kind, us in us_by_kind.items() if us > 0]
     return ", ".join(parts)
@@ -215,11 +220,11 @@ def estimate_model(
     model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
     batch: int = 1, *, prompt_len: int = 1024, output_len: int = 256, tensor_parallel: int = 1,
     pipeline_parallel: int = 1, expert_parallel: int = 1, dtype: str | None = None, dense_dtype: str | None = None,
-    expert_dtype: str | None = None, kv_dtype: str | None = None, chunk_tokens: int = CHUNK_TOKENS,
+    expert_dtype: str | None = None, kv_dtype: str | None = None, chunk_tokens: int | None = None,
     speculative_tokens: int = 0, acceptance: float = 0.7, expert_load: str | Distribution = "uniform",
     fusions: Fusions | None = None, fused: bool | None = None, attention_library: str | None = None,
     collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
-    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
+    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False, engine: Engine | str | os.PathLike[str] = IDEAL,
 ) -> ModelEstimate:  # fmt: skip
     """Say what a model does on an arch: how soon, how fast, and whether it fits.
 
@@ -227,12 +232,12 @@ def estimate_model(
 
     A step is the sum of its operations, one after the other in a CUDA graph, as engines run them: GEMMs, attention,
     experts, messages between devices, and what is bound by memory; GEMMs and attention with what they take more between
-    others than alone (`GEMMEvaluator.switch_us`). The host, sampling parameters, scheduling and the network to clients
-    are not in it.
+    others than alone (`GEMMEvaluator.switch_us`). The time that the GPU waits for the host is the engine's, none of the
+    ideal engine; sampling parameters and the network to clients are not in it.
 
     Args:
         model: a config, the name of a preset, or a Hugging Face config.json.
-        arch: a device; or an evaluator, whose options GEMMs then have.
+        arch: a device; or an evaluator, whose options GEMMs then have, before those of the engine.
         batch: sequences that a replica decodes together; with experts over more devices than `tensor_parallel`, of each
             of its tensor-parallel groups. Pipeline stages work on `pipeline_parallel` parts of it at once.
         prompt_len, output_len: tokens of each sequence.
@@ -241,36 +246,40 @@ def estimate_model(
             is then taken to be as fast as the link, which `explain()` says.
         dtype, dense_dtype, expert_dtype: as for `transformer_gemms`; None: as the model's file says.
         kv_dtype: of the KV cache; None: as the file says, else the type of activations.
-        chunk_tokens: of a prompt in one step of prefill, at most.
+        chunk_tokens: of a prompt in one step of prefill, at most; None: as the engine has it.
         speculative_tokens: tokens that are guessed and verified in each step of decode; what guesses them is not
             counted.
         acceptance: share of guesses that hold, each only if those before it do.
         expert_load: rows of each expert; see `transformer_gemms`.
-        fusions: which operations run as one kernel; None: all that engines fuse, so that activations of narrow GEMMs
-            are quantized in the norm, activation or attention before (`Fusions(quantization=False)`: by a kernel of its
-            own before each GEMM).
+        fusions: which operations run as one kernel; None: those of the engine; of the ideal one all, so that
+            activations of narrow GEMMs are quantized in the norm, activation or attention before
+            (`Fusions(quantization=False)`: by a kernel of its own before each GEMM).
         fused: attention; see `GEMMEvaluator.evaluate_attention`.
         attention_library, collective_library, expert_library: whose kernels of attention, messages and experts; None:
-            what engines take.
+            those of the engine.
         interconnect: how a server joins GPUs over PCIe (`GEMMEvaluator.evaluate_collective`); other GPUs keep their
             link. None: as the spec says.
         memory_frac: share of the DRAM that may be used; the rest is the runtime's.
         ignore_memory: go on where the model does not fit.
+        engine: serving engine (`gemm_eval.estimate.Engine`, a name of `list_engines()`, or a YAML file); ``"ideal"``
+            is the sum of the kernels.
 
     Raises:
         InfeasibleError: it does not fit; the error names each change that would do, with its figure; or no mapping
             of a GEMM does.
         InvalidOptionError, InvalidProblemError: an option out of its range, or not for this model.
         ModelConfigError, ArchError: no such model or arch.
-        UnsupportedError: the arch cannot run a type, or says nothing of the link between its devices.
+        UnsupportedError: the arch cannot run a type, or says nothing of the link between its devices; or the engine is
+            not known on it.
     """  # fmt: skip
     replica = Replica(
         model, arch, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel,
         expert_parallel=expert_parallel, dtype=dtype, dense_dtype=dense_dtype, expert_dtype=expert_dtype,
         kv_dtype=kv_dtype, chunk_tokens=chunk_tokens, expert_load=expert_load, fusions=fusions, fused=fused,
         attention_library=attention_library, collective_library=collective_library, expert_library=expert_library,
-        interconnect=interconnect, memory_frac=memory_frac,
+        interconnect=interconnect, memory_frac=memory_frac, engine=engine,
     )  # fmt: skip
+    chunk_tokens = replica.chunk_tokens
     sizes = {"batch": batch, "prompt_len": prompt_len, "output_len": output_len, "chunk_tokens": chunk_tokens}
     asked: dict[str, Any] = {name: as_integer(name, value, 1, MAX_DIM) for name, value in sizes.items()}
     asked["speculative_tokens"] = as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES)
@@ -284,14 +293,15 @@ def estimate_model(
     context = prompt_len + max(1, output_len // 2)  # in the middle of the output
     *prefill, decode = replica.steps([*chunks, StepSize("decode", -(-batch // num_parts), new, context + new - 1)])
     chunk_us = [chunk.stage_us for chunk in prefill]
-    step_us = max(sum(decode.stage_us), num_parts * max(decode.stage_us))  # in which all parts pass all stages
+    step_us = max(decode.latency_us, num_parts * max(decode.stage_us))  # in which all parts pass all stages
+    host_us = sum(chunk.host_us for chunk in prefill) + replica.engine.request_us
     return ModelEstimate(
         model_name=replica.config.name, arch_name=replica.arch.name, batch=batch, prompt_len=prompt_len,
         output_len=output_len, num_devices=replica.num_devices, num_groups=replica.num_groups,
-        ttft_us=pipeline_us(chunk_us), tpot_us=step_us / tokens, tokens_per_step=tokens,
+        ttft_us=pipeline_us(chunk_us) + host_us, tpot_us=step_us / tokens, tokens_per_step=tokens,
         prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))), prefill=prefill[-1], decode=decode,
         memory=memory, memory_limit_bytes=replica.memory_limit_bytes, num_joined_devices=num_joined(replica.arch),
-        has_expanded_weights=replica.has_expanded_weights,
+        has_expanded_weights=replica.has_expanded_weights, engine=replica.engine,
         options=FrozenDict(asked | {"acceptance": acceptance} | replica.options), _config=replica.config,
         _held=FrozenDict(replica.held | {"seq_len": prompt_len + output_len}),
     )  # fmt: skip

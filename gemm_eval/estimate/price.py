@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import ClockState, GpuSpec
+from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
+from gemm_eval.models.gpu import first_library
 from gemm_eval.moe import MoeLayer, moe_layers
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, Operation
-from gemm_eval.workload import CollectiveProblem, GemmProblem
+from gemm_eval.workload import CollectiveProblem, GemmProblem, GemmTypes
 
 IN_ATTENTION = "in attention"
 """The bound of an operation that the attention of its layer contains: it takes no time of its own."""
@@ -49,6 +51,11 @@ class Price(NamedTuple):
         low_us, high_us = (None if us is None else us + more_us for us in (self.low_us, self.high_us))
         return self._replace(latency_us=self.latency_us + more_us, low_us=low_us, high_us=high_us)
 
+    def times(self, factor: float) -> Price:
+        """Return a price of so many times the time, its interval likewise."""
+        low_us, high_us = (None if us is None else us * factor for us in (self.low_us, self.high_us))
+        return self._replace(latency_us=self.latency_us * factor, low_us=low_us, high_us=high_us)
+
     @property
     def interval(self) -> tuple[float, float, float]:
         """Time, and the ends of its interval; where none is known the time itself."""
@@ -59,20 +66,29 @@ class Price(NamedTuple):
 class Prices:
     """Prices of work on one arch; equal work is priced once.
 
-    Options of GEMMs are those of the evaluator; see `GEMMEvaluator.evaluate_attention` for `fused` and
-    `attention_library`, `evaluate_collective` for `collective_library` and `interconnect`. `expert_library` says whose
-    kernels run experts; None: those of serving engines.
+    Options of GEMMs that the evaluator says win over those of the engine; see `GEMMEvaluator.evaluate_attention` for
+    `fused` and `attention_library`, `evaluate_collective` for `collective_library` and `interconnect`. `expert_library`
+    says whose kernels run experts. Libraries that are None are those of the engine.
     """
 
     def __init__(
         self, evaluator: GEMMEvaluator, *, fused: bool | None = None, attention_library: str | None = None,
         collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
+        engine: Engine | str = IDEAL,
     ) -> None:  # fmt: skip
         self.evaluator = evaluator
+        self.engine = engine = load_engine(engine)
+        engine.check(evaluator.arch)
         self._switch_us = cache(evaluator.switch_us)
+        if attention_library is None and fused is not False:
+            attention_library = engine.attention_library
         self._attention: dict[str, Any] = {"fused": fused, "library": attention_library}
+        collective_library = collective_library or engine.collective_library
         self._collective: dict[str, Any] = {"library": collective_library, "interconnect": interconnect}
         self._expert_library = expert_library
+        self._gemm_frac = engine.gemm_frac.get(getattr(evaluator.arch, "sm_arch", ""), {})
+        clock = None if engine.clock == ClockState.BURST else str(engine.clock)
+        self._gemm_evaluator = evaluator.preferring(library=engine.gemm_library, clock=clock)
         self._prices: dict[Any, Price] = {}
         self._models: Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]] = {
             AttentionWork: self._price_attention, MoeLayer: self._price_experts,
@@ -114,7 +130,7 @@ class Prices:
                 problems = asked.setdefault(kind, {})
                 problems.setdefault(work.problem, len(problems))
         tables = {
-            source: self.evaluator.evaluate_many(list(problems), quantize_from=source, progress=False)
+            source: self._gemm_evaluator.evaluate_many(list(problems), quantize_from=source, progress=False)
             for source, problems in asked.items()
         }
         rows = {source: self._table_rows(table) for source, table in tables.items()}
@@ -126,12 +142,10 @@ class Prices:
                 price = rows[None][asked[None][work.problem]]
                 if behind.source == "corrected" != price.source:
                     terms = tables[source][place].breakdown
-                    latency_us = behind.latency_us - sum(terms.get(term, 0.0) for term in _QUANTIZATION)
-                    share = latency_us / behind.latency_us
-                    price = price._replace(
-                        latency_us=latency_us, low_us=behind.low_us * share, high_us=behind.high_us * share
-                    )
-            prices.append(self._between(price, work.problem.rows))
+                    share = 1.0 - sum(terms.get(term, 0.0) for term in _QUANTIZATION) / behind.latency_us
+                    price = behind.times(share)._replace(bound=price.bound, source=price.source)
+            frac = self._gemm_frac.get(str(work.problem.input_dtype), 1.0)
+            prices.append(self._between(price.times(frac), work.problem.rows))
         return prices
 
     def _table_rows(self, table: GEMMTable) -> list[Price]:
@@ -147,14 +161,34 @@ class Prices:
     def _price_attention(self, works: Sequence[AttentionWork]) -> list[Price]:
         results = self.evaluator.evaluate_attention_problems([work.problem for work in works], **self._attention)
         prices = (
-            Price(r.latency_us, r.bound, r.source, r.kernel, r.low_us, r.high_us, r.has_positions) for r in results
-        )
+            Price(
+                r.latency_us, r.bound, r.source, r.kernel, r.low_us, r.high_us,
+                r.has_positions and self.engine.writes_cache,
+            )
+            for r in results
+        )  # fmt: skip
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
     def _price_experts(self, layers: Sequence[MoeLayer]) -> list[Price]:
-        results = moe_layers(self.evaluator, layers, library=self._expert_library, progress=False)
-        return [Price(r.latency_us, r.bound, r.source, "", r.low_us, r.high_us) for r in results]
+        by_library: dict[str | None, list[MoeLayer]] = {}
+        for layer in layers:
+            by_library.setdefault(self._library_of(layer), []).append(layer)
+        prices: dict[MoeLayer, Price] = {}
+        for library, some in by_library.items():
+            for layer, r in zip(
+                some, moe_layers(self._gemm_evaluator, some, library=library, progress=False), strict=True
+            ):
+                how = "" if library is None else library
+                prices[layer] = Price(r.latency_us, r.bound, r.source, how, r.low_us, r.high_us)
+        return [prices[layer] for layer in layers]
+
+    def _library_of(self, layer: MoeLayer) -> str | None:
+        """Return whose kernels run a layer of experts; None: the default."""
+        arch, types = self.evaluator.arch, layer.dtype
+        if self._expert_library is not None or not (isinstance(arch, GpuSpec) and isinstance(types, GemmTypes)):
+            return self._expert_library
+        return first_library(self.engine.expert_libraries.get(arch.sm_arch, ()), arch, types)
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.estimate.engine import IDEAL, Engine
+from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.estimate.price import OperationCost, Prices, costs_of
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
 from gemm_eval.moe import Distribution
@@ -58,7 +58,8 @@ class StepSize(NamedTuple):
 class StepEstimate:
     """A priced step; the first fields are those of `StepSize`.
 
-    `stages` are the operations of each pipeline stage, on one of its devices.
+    `stages` are the operations of each pipeline stage, on one of its devices; `host_us` is the time of the engine's
+    host that the GPU waits for (`Engine.host_us`).
     """
 
     phase: str
@@ -68,6 +69,7 @@ class StepEstimate:
     stages: tuple[tuple[OperationCost, ...], ...]
     num_decodes: int = 0
     decode_len: int = 1
+    host_us: float = 0.0
 
     @property
     def stage_us(self) -> tuple[float, ...]:
@@ -76,13 +78,14 @@ class StepEstimate:
 
     @property
     def latency_us(self) -> float:
-        """Time of the step through all stages."""
-        return sum(self.stage_us)
+        """Time of the step through all stages, and of the host."""
+        return sum(self.stage_us) + self.host_us
 
     @property
     def interval_us(self) -> tuple[float, float]:
         """The interval of the time of the step that holds 80% of measured ones."""
-        return sum_interval(cost.total for cost in self.costs)
+        host = (self.host_us,) * 3
+        return sum_interval([*(cost.total for cost in self.costs), *([host] if self.host_us else [])])
 
     @property
     def us_by_kind(self) -> dict[str, float]:
@@ -101,7 +104,8 @@ class StepEstimate:
         """Return plain values, ready for JSON."""
         mixed = ("num_decodes", "decode_len") if self.num_decodes else ()
         names = (
-            "phase", "batch", "new_tokens", "seq_len", *mixed, "latency_us", "interval_us", "stage_us", "us_by_kind",
+            "phase", "batch", "new_tokens", "seq_len", *mixed, "latency_us", "interval_us", "host_us", "stage_us",
+            "us_by_kind",
         )  # fmt: skip
         stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
         return {name: getattr(self, name) for name in names} | {"stages": stages}
@@ -113,6 +117,7 @@ class Replica:
     Arguments and errors are those of `estimate_model`. Equal work of several steps is priced once.
 
     Attributes:
+        engine: the engine that runs it; libraries, fusions and `chunk_tokens` that are None are its own.
         config: the model as the arch runs it.
         held: options of `model_memory`, but for batch and positions.
         options: what was asked, by name.
@@ -126,12 +131,13 @@ class Replica:
         chunk_tokens: int | None = None, expert_load: str | Distribution = "uniform", fusions: Fusions | None = None,
         fused: bool | None = None, attention_library: str | None = None, collective_library: str | None = None,
         expert_library: str | None = None, interconnect: str | None = None, memory_frac: float = MEMORY_FRAC,
-        engine: Engine = IDEAL,
+        engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
-        self.engine = engine
+        self.engine = engine = load_engine(engine)
         self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         self.evaluator = evaluator = evaluator_of(arch)
         self.arch = evaluator.arch
+        fusions = Fusions(**engine.fusions) if fusions is None else fusions
         published = model if isinstance(model, ModelConfig) else load_model(model)
         self.config = config = model_on(self.arch, published)
         self.has_expanded_weights = dtype is None and config != published
@@ -151,10 +157,10 @@ class Replica:
         self.memory_frac = memory_frac
         self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
-        self._prices = Prices(evaluator, fused=fused, interconnect=box, **libraries)
+        self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
             "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
-            "separate_quantization": not (fusions or Fusions()).quantization, "interconnect": box,
+            "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
 
     @property
@@ -205,9 +211,12 @@ class Replica:
             steps.append((size, stages))
         self._prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
         return [
-            StepEstimate(*size[:4], tuple(costs_of(self._prices, stage) for stage in stages), *size[4:])
+            StepEstimate(
+                *size[:4], tuple(costs_of(self._prices, stage) for stage in stages), *size[4:],
+                host_us=self.engine.host_us(size.batch + size.num_decodes),
+            )
             for size, stages in steps
-        ]
+        ]  # fmt: skip
 
 
 def evaluator_of(arch: Any) -> GEMMEvaluator:

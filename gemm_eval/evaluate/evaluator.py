@@ -187,6 +187,7 @@ class GEMMEvaluator:
         self._costs = FoundCosts(self.backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
+        self._siblings: dict[tuple[tuple[str, str], ...], GEMMEvaluator] = {}
         self._attention: dict[tuple[AttentionProblem, str | None], AttentionResult] = {}
         self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(partial(_find_collective, arch))
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
@@ -210,6 +211,20 @@ class GEMMEvaluator:
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
         return self._origin.on(arch)
+
+    def preferring(self, *, library: str | None = None, clock: str | None = None) -> GEMMEvaluator:
+        """Return an evaluator that prefers these options where this one prefers none; it is kept, and so are its results.
+
+        Raises:
+            InvalidOptionError: no such `library` or `clock`.
+            UnsupportedError: options for a multi-core chip.
+        """
+        asked = {"library": library, "clock": clock}
+        new = {name: value for name, value in asked.items() if value is not None and self._settings[name] is None}
+        key = tuple(new.items())
+        if key not in self._siblings:
+            self._siblings[key] = GEMMEvaluator(self.arch, **(self._settings | new)) if new else self
+        return self._siblings[key]
 
     def evaluate(
         self, G: int, M: int, K: int, N: int, dtype: str | None = None, **options: Unpack[GemmOptions]

@@ -1,0 +1,96 @@
+"""Write arch/measured/<gpu>/served from NVIDIA's runs of served models: `python -m tools.served_tables runs.parquet`.
+
+`runs.parquet` has the columns of aiconfigurator-core 0.12.0, systems/silicon_sample.csv. Many runs stand there twice or
+three times, under ids of several exports that describe layouts differently. What is left out, by rules that look at no
+prediction:
+
+- Equal runs: all but one.
+- DeepSeek: ids of 2026 also name runs with speculation (MTP), which no column tells: the same layout has half the time
+  per token. Only runs of an export without speculation (`dsr1_`) are kept.
+- Runs whose time per token falls, by more than `_MOST_FALL`, where concurrency grows and all else is equal.
+- Disaggregated runs: their pools are not scored yet.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_eval.arch import data_root
+
+_MODELS = {
+    "deepseek-ai/DeepSeek-R1": "deepseek-v3", "deepseek-ai/DeepSeek-V3": "deepseek-v3",
+    "meta-llama/Llama-3.1-70B": "llama-3-70b", "Qwen/Qwen3-32B": "qwen3-32b",
+}  # fmt: skip
+_GPUS = {"b200_sxm": "b200", "gb200": "gb200", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
+_ID = re.compile(r"_(?:agg|disagg)_\d+x\d+_c(\d+)_")
+_MOST_FALL = 1.4
+_SEED = 45
+_DRAWN = ("deepseek-v3", "llama-3-70b")  # of InferenceMAX, whose lengths are drawn from 0.8 to 1 of the longest
+SERIES = ["engine", "version", "model", "dtype", "prompt_len", "output_len", "tp", "ep", "groups"]
+"""Columns that are equal in runs of one configuration, which differ in concurrency alone."""
+
+
+def _row(run: Any) -> dict[str, Any]:
+    """Return a run in the words of gemm_eval."""
+    model, precision = _MODELS[run.model_path], run.precision if isinstance(run.precision, str) else None
+    sizes = (run.tp_size, run.attention_dp_size, run.moe_tp_size, run.moe_ep_size)
+    tp, groups, moe_tp, moe_ep = (1 if np.isnan(size) or size < 1 else int(size) for size in sizes)
+    if model != "deepseek-v3":
+        tp, ep, groups = tp, 1, 1
+    elif moe_tp == moe_ep > 1:  # these exports write the product of both where one is meant
+        tp, ep, groups = (moe_ep, moe_ep, 1) if tp > 1 else (1, moe_ep, moe_ep)
+    else:
+        ep = moe_ep
+    concurrency = _ID.search(run.id)
+    of_precision = {None: "bf16", "fp8": "fp8", "fp4": "nvfp4"}
+    if model == "deepseek-v3":
+        of_precision["fp8"] = "fp8_block"
+    # the scripts of InferenceMAX ask for a cache of fp8, but for SGLang's on Hopper
+    kv_dtype = "bf16" if precision is None or (run.backend == "sglang" and "h" in _GPUS[run.system][:1]) else "fp8"
+    return {
+        "id": run.id, "engine": run.backend, "version": run.backend_version, "model": model,
+        "gpu": _GPUS[run.system], "dtype": of_precision[precision], "kv_dtype": kv_dtype, "prompt_len": int(run.isl),
+        "output_len": int(run.osl), "least_len_frac": 0.8 if model in _DRAWN else 1.0, "tp": tp, "ep": ep,
+        "groups": groups, "concurrency": int(concurrency[1] if concurrency else run.batch_size),
+        "ttft_us": round(run.silicon_ttft_ms * 1e3, 1), "tpot_us": round(run.silicon_tpot_ms * 1e3, 1),
+    }  # fmt: skip
+
+
+def tables(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that are kept, and in `part` which are for fits and which for the report."""
+    runs = runs[runs["mode"] == "agg"]
+    is_deepseek = runs["model_path"].str.startswith("deepseek-ai/")
+    runs = runs[~is_deepseek | runs["id"].str.startswith("dsr1_")]
+    rows = pd.DataFrame([_row(run) for run in runs.itertuples()])
+    rows["version"] = rows["version"].fillna("")
+    rows = rows.drop_duplicates([name for name in rows.columns if name != "id"])
+    rows = rows.sort_values([*SERIES, "gpu", "concurrency"], ignore_index=True)
+    rows = rows[~rows.groupby(["gpu", *SERIES])["tpot_us"].transform(_falls)]
+    draws = random.Random(_SEED)
+    kept: set[Any] = set()
+    for _, group in rows.groupby(["model", "gpu"]):
+        series = sorted(set(group[SERIES].itertuples(index=False, name=None)))
+        draws.shuffle(series)
+        kept |= {(group["gpu"].iloc[0], *names) for names in series[::2]}
+    keys = rows[["gpu", *SERIES]].itertuples(index=False, name=None)
+    return rows.assign(part=["fit" if key in kept else "report" for key in keys])
+
+
+def _falls(tpot_us: pd.Series) -> bool:
+    times = tpot_us.to_numpy()
+    return bool((np.maximum.accumulate(times) > _MOST_FALL * times).any())
+
+
+if __name__ == "__main__":
+    for gpu, rows in tables(pd.read_parquet(sys.argv[1])).groupby("gpu"):
+        path = data_root() / "measured" / str(gpu) / "served" / "runs.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows.drop(columns="gpu").to_csv(Path(path), index=False, lineterminator="\n")
+        print(f"{path}: {len(rows)} runs, {(rows['part'] == 'fit').sum()} for fits")
