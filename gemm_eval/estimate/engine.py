@@ -1,7 +1,7 @@
 """Serving engines as values: which kernels run, what is fused, and what the host takes beside the kernels.
 
-An engine is data, ``arch/engines/<name>.yaml``, in which every number has its kind and source. What was fitted on served
-models stands in ``arch/calibration/engines.yaml``, which `gemm-eval calibrate served` writes.
+An engine is data, ``arch/engines/<name>.yaml``, in which every number has its kind and source. What was fitted on
+served models stands in ``arch/calibration/engines.yaml``, which `gemm-eval calibrate served` writes.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ HOST_TIMES = ("step_us", "seq_us", "request_us")
 class Engine(Frozen):
     """A serving engine, in a version.
 
-    `gemm_library` and `expert_libraries` name libraries of `gemm_eval.models.gpu.LIBRARIES`; types that a library has no
-    kernels for run on the default. Of `expert_libraries` the first counts that has kernels for the types; a generation
-    of SMs that it does not list has those of `gemm_eval.models.gpu.engine_libraries`.
+    `gemm_library` and `expert_libraries` name libraries of `gemm_eval.models.gpu.LIBRARIES`; types that a library has
+    no kernels for run on the default. Of `expert_libraries` the first counts that has kernels for the types; a
+    generation of SMs that it does not list has those of `gemm_eval.models.gpu.engine_libraries`.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="what answers call it")]
@@ -70,6 +70,9 @@ class Engine(Frozen):
     chunk_tokens: int = Field(default=CHUNK_TOKENS, ge=1, le=1 << 24, description="most tokens of prompts in a step")
     max_seqs: int = Field(default=1024, ge=1, le=1 << 24, description="most sequences in decode")
     has_mixed_steps: bool = Field(default=True, description="prompts share steps with decodes; else own steps, first")
+    reserves_output: bool = Field(
+        default=False, description="a request is admitted only with room for its whole output"
+    )
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")

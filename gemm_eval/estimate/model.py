@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -251,9 +251,9 @@ def estimate_model(
             counted.
         acceptance: share of guesses that hold, each only if those before it do.
         expert_load: rows of each expert; see `transformer_gemms`.
-        fusions: which operations run as one kernel; None: those of the engine; of the ideal one all, so that activations of
-            narrow GEMMs are quantized in the norm, activation or attention before (`Fusions(quantization=False)`: by a
-            kernel of its own before each GEMM).
+        fusions: which operations run as one kernel; None: those of the engine; of the ideal one all, so that
+            activations of narrow GEMMs are quantized in the norm, activation or attention before
+            (`Fusions(quantization=False)`: by a kernel of its own before each GEMM).
         fused: attention; see `GEMMEvaluator.evaluate_attention`.
         attention_library, collective_library, expert_library: whose kernels of attention, messages and experts; None:
             those of the engine.

@@ -176,7 +176,9 @@ class Prices:
             by_library.setdefault(self._library_of(layer), []).append(layer)
         prices: dict[MoeLayer, Price] = {}
         for library, some in by_library.items():
-            for layer, r in zip(some, moe_layers(self._gemm_evaluator, some, library=library, progress=False), strict=True):
+            for layer, r in zip(
+                some, moe_layers(self._gemm_evaluator, some, library=library, progress=False), strict=True
+            ):
                 how = "" if library is None else library
                 prices[layer] = Price(r.latency_us, r.bound, r.source, how, r.low_us, r.high_us)
         return [prices[layer] for layer in layers]

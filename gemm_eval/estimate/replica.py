@@ -58,8 +58,8 @@ class StepSize(NamedTuple):
 class StepEstimate:
     """A priced step; the first fields are those of `StepSize`.
 
-    `stages` are the operations of each pipeline stage, on one of its devices; `host_us` is the time of the engine's host
-    that the GPU waits for (`Engine.host_us`).
+    `stages` are the operations of each pipeline stage, on one of its devices; `host_us` is the time of the engine's
+    host that the GPU waits for (`Engine.host_us`).
     """
 
     phase: str

@@ -42,6 +42,7 @@ class Load(NamedTuple):
         chunks_per_step: chunks of such prompts that a step holds.
         is_mixed: chunks run beside decodes; else in steps of their own.
         max_seqs: most sequences in decode, by memory or by the engine's limit.
+        has_fixed_lengths: all outputs are equally long, so that requests keep the order in which they began.
         first_frac: share of requests that are sent at once, at the start of a benchmark; 0: steady state alone.
         prefill_workers: workers of a pool of their own that read prompts, for each worker that decodes; 0: no pools.
         num_prefill_workers: workers of that pool in all.
@@ -54,6 +55,7 @@ class Load(NamedTuple):
     chunks_per_step: float
     is_mixed: bool
     max_seqs: float
+    has_fixed_lengths: bool = False
     first_frac: float = 0.0
     prefill_workers: float = 0.0
     num_prefill_workers: int = 1
@@ -106,9 +108,9 @@ class _Mix(NamedTuple):
 def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
     """Return the mix of steps where as many prompts arrive as requests are finished; None: more than can be read.
 
-    Requests are finished, and new ones arrive, at the ends of decode steps. With `a` chunks a step in the mean, a step
-    has one or more with probability 1 - exp(-a), and with a higher one where they do not fit into so few steps. A
-    request meets the prompts of the others, not its own.
+    Requests are finished, and new ones arrive, at the ends of decode steps. With `a` chunks a step in the mean, at
+    random, a step has one or more with probability 1 - exp(-a), and with a higher one where they do not fit into so few
+    steps. A request meets the prompts of the others, not its own.
     """
     decode_us = times.decode_us(num_seqs)
     others_frac = 1.0 - 1.0 / min(load.concurrency, load.max_seqs)
@@ -120,21 +122,46 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
             return None
         queue = _queue_us(others_frac * busy_frac, service_us / load.num_prefill_workers)
         return _Mix(decode_us, decode_us, 0.0, service_us + load.transfer_us, 0.0, *queue)
-    prompt_frac = max(-math.expm1(-arrivals), arrivals / load.chunks_per_step)
+    busy_frac = arrivals / load.chunks_per_step
+    if load.is_mixed and busy_frac > _MAX_BUSY_FRAC:
+        return None
+    prompt_frac = max(-math.expm1(-arrivals), busy_frac)
     chunk_us = times.chunk_us(arrivals / prompt_frac, num_seqs)
     prompt_frac *= others_frac
     step_us, long_step_us = decode_us + prompt_frac * chunk_us, decode_us + chunk_us
-    busy_frac = arrivals / load.chunks_per_step
-    if not load.is_mixed:
-        # no request is finished before all prompts are read: one waits for half of those that came with it
-        batch_us = others_frac * busy_frac * chunk_us
-        queue = 0.5 * batch_us, batch_us * (1.0 + _P99_DEVIATIONS / math.sqrt(arrivals))
-        return _Mix(step_us, long_step_us, prompt_frac, load.num_chunks * chunk_us, others_frac * decode_us, *queue)
-    if busy_frac > _MAX_BUSY_FRAC:
+    if load.is_mixed:
+        prompt_us = load.num_chunks * long_step_us
+        queue = _queue_us(others_frac * busy_frac, prompt_us)
+        return _Mix(step_us, long_step_us, prompt_frac, prompt_us, others_frac * step_us, *queue)
+    # no request is finished before all prompts are read: one waits for half of those that came with it
+    batch_us = others_frac * busy_frac * chunk_us
+    queue = 0.5 * batch_us, batch_us * (1.0 + _P99_DEVIATIONS / math.sqrt(arrivals))
+    return _Mix(step_us, long_step_us, prompt_frac, load.num_chunks * chunk_us, others_frac * decode_us, *queue)
+
+
+def _fixed_mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
+    """Return the mix of steps where all outputs are equally long: prompts read together once come together again."""
+    most = min(load.concurrency, load.max_seqs)
+    together = min(load.chunks_per_step, most * load.num_chunks)
+    num_batches = most * load.num_chunks / together
+    if not load.is_mixed:  # all prompts are read before the first decode step, and all requests end with the last
+        decode_us, chunk_us = times.decode_us(most), times.chunk_us(together, most)
+        prompt_us = load.num_chunks * chunk_us
+        wait_us = max(0.0, num_batches * chunk_us - prompt_us)
+        step_us = decode_us + 0.5 * wait_us / load.num_steps
+        return _Mix(step_us, decode_us + chunk_us, num_batches / load.num_steps, prompt_us, 0.0, 0.5 * wait_us, wait_us)
+    prompt_frac = num_seqs * load.num_chunks / (load.num_steps * together)
+    if prompt_frac > _MAX_BUSY_FRAC:
         return None
-    prompt_us = load.num_chunks * long_step_us
-    queue = _queue_us(others_frac * busy_frac, prompt_us)
-    return _Mix(step_us, long_step_us, prompt_frac, prompt_us, others_frac * step_us, *queue)
+    decode_us, chunk_us = times.decode_us(num_seqs), times.chunk_us(together, num_seqs)
+    others_frac, long_step_us = 1.0 - 1.0 / num_batches, decode_us + chunk_us
+    prompt_frac *= others_frac
+    # the step that a request finds reads the prompts that came before it
+    running_us = others_frac * long_step_us
+    return _Mix(
+        decode_us + prompt_frac * chunk_us, long_step_us, prompt_frac, load.num_chunks * long_step_us, running_us, 0.0,
+        0.0,
+    )  # fmt: skip
 
 
 def _queue_us(busy_frac: float, service_us: float) -> tuple[float, float]:
@@ -152,17 +179,21 @@ def steady_state(load: Load, times: Times) -> SteadyState:
     Little's law gives the sequences in decode: they are to the concurrency as a request's time in decode is to its
     whole time. Where memory or full steps allow fewer, the other requests wait.
     """
+    is_fixed = load.has_fixed_lengths and not load.prefill_workers
+    mix_at = _fixed_mix if is_fixed else _mix
+    most = num_seqs = min(load.concurrency, load.max_seqs)
+    # in lockstep those that do not fit are not read before all others have ended
+    in_flight = most if is_fixed and not load.is_mixed else load.concurrency
 
     def mix_of(num_seqs: float) -> _Mix | None:
         """Return the mix of steps; None: more sequences than their share of the concurrency."""
-        mix = _mix(load, times, num_seqs)
+        mix = mix_at(load, times, num_seqs)
         if mix is None:
             return None
         decode_us = load.num_steps * mix.step_us
         request_us = mix.running_us + mix.queue_us + mix.prompt_us + decode_us
-        return mix if num_seqs * request_us <= load.concurrency * decode_us else None
+        return mix if num_seqs * request_us <= in_flight * decode_us else None
 
-    most = num_seqs = min(load.concurrency, load.max_seqs)
     low, mix = 0.0, mix_of(most)
     high = low if mix else most
     while mix is None or high - low > _TOLERANCE * most:

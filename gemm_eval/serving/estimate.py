@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.estimate import Engine, Replica, StepEstimate, tokens_per_step
+from gemm_eval.estimate import Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, Times, steady_state
@@ -42,7 +42,7 @@ class ServingEstimate(Result):
         itl_us, itl_p99_us: mean and 99th percentile of inter-token latency.
         requests_per_s: throughput.
         mean_seqs: sequences in decode on a scheduler (a replica, or a group of data-parallel attention), in the mean.
-        max_seqs: sequences that one holds: by memory at half of the output, or by the limit of the engine.
+        max_seqs: sequences that one holds: by memory, or by the limit of the engine.
         prompt_frac: share of decode steps that a chunk of a prompt makes longer.
         is_full: requests wait because prompts come faster than they are read, or because memory is full.
         prefill, decode: the steps behind it; of a prompt one chunk.
@@ -152,6 +152,7 @@ class Requests(NamedTuple):
     prefix_hit_frac: float = 0.0
     speculative_tokens: int = 0
     acceptance: float = 0.7
+    has_fixed_lengths: bool = False
 
     def check(self) -> None:
         """Raise InvalidOptionError for sizes and shares out of their range."""
@@ -176,7 +177,7 @@ def estimate_serving(
     concurrency: int = 64, *, prompt_len: int = 1024, output_len: int = 1024, engine: Engine | str | None = None,
     num_replicas: int = 1, num_prefill_replicas: int = 0, prefill: Mapping[str, Any] | None = None,
     prefix_hit_frac: float = 0.0, speculative_tokens: int = 0, acceptance: float = 0.7,
-    num_requests: int | None = None, **layout: Any,
+    has_fixed_lengths: bool = False, num_requests: int | None = None, **layout: Any,
 ) -> ServingEstimate:  # fmt: skip
     """Say what clients of a served model see: TTFT with queueing, TPOT, inter-token latency, throughput.
 
@@ -188,13 +189,16 @@ def estimate_serving(
         model, arch: as for `estimate_model`.
         concurrency: requests in flight, of all replicas together.
         prompt_len, output_len: tokens of a request in and out; 2 or more out.
-        engine: whose kernels, scheduler and host; see `load_engine`.
+        engine: whose kernels, scheduler and host (`gemm_eval.estimate.load_engine`); None: the
+            `default_engine` of the arch.
         num_replicas: copies of the model; each has its share of the requests.
         num_prefill_replicas: workers of a pool of their own, which read the prompts and send their caches to the
             others (disaggregated serving); 0: each replica does both.
         prefill: options of `layout` that these workers have otherwise (``{"tensor_parallel": 4}``).
         prefix_hit_frac: share of a prompt whose keys and values are in the cache already.
         speculative_tokens, acceptance: as for `estimate_model`.
+        has_fixed_lengths: outputs are all equally long, as in benchmarks whose range of lengths is 0: requests that
+            began together end together. Else outputs differ, and requests come at random times.
         num_requests: of a benchmark, whose first `concurrency` ones are sent at once; None: steady state.
         layout: degrees of parallelism, types, libraries and `memory_frac`, as for `estimate_model`.
 
@@ -202,11 +206,11 @@ def estimate_serving(
         InfeasibleError: the model, or one sequence, does not fit.
         InvalidOptionError, UnsupportedError, ModelConfigError, ArchError: as for `estimate_model`.
     """  # fmt: skip
-    requests = Requests(prompt_len, output_len, prefix_hit_frac, speculative_tokens, acceptance)
+    requests = Requests(prompt_len, output_len, prefix_hit_frac, speculative_tokens, acceptance, has_fixed_lengths)
     requests.check()
-    if engine is not None:
-        layout["engine"] = engine
-    replica = Replica(model, arch, **layout)
+    evaluator = evaluator_of(arch)
+    layout["engine"] = default_engine(evaluator.arch) if engine is None else engine
+    replica = Replica(model, evaluator, **layout)
     pool = Replica(model, replica.evaluator, **layout | dict(prefill or {})) if num_prefill_replicas else None
     return serve(
         requests.times_on(replica), requests, concurrency, num_replicas=num_replicas,
@@ -231,9 +235,10 @@ def serve(
     as_integer("num_prefill_replicas", num_prefill_replicas, 0, MAX_DIM)
     if num_requests is not None:
         as_integer("num_requests", num_requests, concurrency, MAX_DIM)
-    mean_len = requests.prompt_len + requests.output_len // 2
+    # an engine that reserves the whole output admits no request that might have to be put off later
+    held_len = requests.output_len if replica.engine.reserves_output else requests.output_len // 2
     memory = replica.check_memory(1, requests.prompt_len + requests.output_len)
-    fitting = replica.largest_batch(mean_len)
+    fitting = replica.largest_batch(requests.prompt_len + held_len)
     max_seqs = replica.engine.max_seqs if fitting is None else min(fitting, replica.engine.max_seqs)
     num_schedulers = num_replicas * replica.num_groups
     gained = tokens_per_step(requests.speculative_tokens, requests.acceptance)
@@ -241,6 +246,7 @@ def serve(
         concurrency=max(1.0, concurrency / num_schedulers), num_steps=(requests.output_len - 1) / gained,
         num_chunks=reader.num_chunks, chunks_per_step=reader.chunks_per_step,
         is_mixed=prefill is None and replica.engine.has_mixed_steps, max_seqs=max_seqs,
+        has_fixed_lengths=requests.has_fixed_lengths,
         first_frac=0.0 if num_requests is None else concurrency / num_requests,
     )  # fmt: skip
     if prefill is not None:

@@ -22,15 +22,14 @@ class StepTimes:
     def __init__(
         self, replica: Replica, *, prompt_tokens: int, prompt_len: int, decode_len: int, new_tokens: int = 1
     ) -> None:
-        self.replica, engine = replica, replica.engine
+        self.replica = replica
         self.num_chunks = -(-prompt_tokens // replica.chunk_tokens)
         self.chunk_tokens = -(-prompt_tokens // self.num_chunks)
         # the middle one of the chunks, which are all of one size
         first = prompt_len - prompt_tokens
         self._chunk_len = first + (prompt_tokens + self.chunk_tokens) // 2
         self._decode_len, self._new_tokens = decode_len, new_tokens
-        self._is_mixed = engine.has_mixed_steps
-        self._host_us: Callable[[float], float] = lambda num_seqs: engine.step_us + engine.seq_us * num_seqs
+        self._is_mixed = replica.engine.has_mixed_steps
         self._steps: dict[StepSize, StepEstimate] = {}
 
     @property
@@ -74,13 +73,13 @@ class StepTimes:
     def _decode_us(self, num_seqs: int) -> float:
         stage_us = self.decode_step(num_seqs).stage_us
         parts = min(self.replica.pipeline_parallel, num_seqs)
-        return max(sum(stage_us), parts * max(stage_us)) + self._host_us(num_seqs)
+        return max(sum(stage_us), parts * max(stage_us)) + self.replica.engine.host_us(num_seqs)
 
     def _chunk_us(self, num_chunks: int, num_decodes: int) -> float:
         step_us = max(self.chunk_step(num_chunks, num_decodes).stage_us)
         if num_decodes:
             return max(0.0, step_us - max(self.decode_step(num_decodes).stage_us))
-        return step_us + self._host_us(num_chunks)
+        return step_us + self.replica.engine.host_us(num_chunks)
 
     def _step(self, size: StepSize) -> StepEstimate:
         if size not in self._steps:

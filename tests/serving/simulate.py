@@ -22,13 +22,15 @@ class Measured(NamedTuple):
 def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spread: float = 0.3) -> Measured:
     """Play a closed loop of clients: the engine picks its next step whenever one ends.
 
-    Outputs have `load.num_steps` decode steps, more or less by up to the share `spread`. A client sends its next
+    Outputs have `load.num_steps` decode steps, more or less by up to the share `spread`, or exactly so many where they
+    have fixed lengths: then the first requests are sent at once, else one after the other. A client sends its next
     request as soon as the last one is finished. In pools, prompts are read by workers of their own, each one at a time.
     """
     rng = random.Random(seed)
 
     def length() -> int:
-        return max(1, round(load.num_steps * rng.uniform(1.0 - spread, 1.0 + spread)))
+        share = 1.0 if load.has_fixed_lengths else rng.uniform(1.0 - spread, 1.0 + spread)
+        return max(1, round(load.num_steps * share))
 
     now_us = half_us = seqs_us = 0.0
     waiting: deque[tuple[float, int]] = deque()
@@ -37,7 +39,8 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
     free_us = [0.0] * load.num_prefill_workers
     done: list[tuple[float, float, float, int]] = []  # sent, first token, finished, steps
     for index in range(round(load.concurrency)):
-        waiting.append((index * times.decode_us(1.0) * load.num_steps / load.concurrency, length()))
+        sent_us = 0.0 if load.has_fixed_lengths else index * times.decode_us(1.0) * load.num_steps / load.concurrency
+        waiting.append((sent_us, length()))
     while len(done) < num_requests:
         chunks: list[list[Any]] = []
         if load.prefill_workers:
@@ -87,8 +90,9 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
         decoding += [[sent_us, now_us, steps, steps] for left, sent_us, steps in chunks if left == 0]
         reading = deque(item for item in reading if item[0] > 0) if not load.prefill_workers else reading
     rest = done[num_requests // 2 :]
+    span_us = rest[-1][2] - rest[0][2]
     return Measured(
         fmean(first - sent for sent, first, _, _ in rest),
         fmean((end - first) / steps for _, first, end, steps in rest),
-        len(rest) / (rest[-1][2] - rest[0][2]), seqs_us / (now_us - half_us),
+        len(done) / now_us if load.has_fixed_lengths else len(rest) / span_us, seqs_us / (now_us - half_us),
     )  # fmt: skip

@@ -19,28 +19,30 @@ def drawn(seed: int) -> tuple[Load, Times]:
     load = Load(
         concurrency=rng.choice([1, 2, 8, 32, 64, 128]), num_steps=rng.choice([64, 256, 1024]), num_chunks=num_chunks,
         chunks_per_step=1.0 if num_chunks > 1 else rng.choice([1.0, 4.0, 8.0]), is_mixed=rng.random() < 0.5,
-        max_seqs=rng.choice([1000, 1000, 40]),
+        max_seqs=rng.choice([1000, 1000, 40]), has_fixed_lengths=rng.random() < 0.4,
     )  # fmt: skip
     if rng.random() < 0.25:
         workers = rng.choice([1, 2, 4])
         load = load._replace(prefill_workers=workers, num_prefill_workers=workers, transfer_us=3e3, is_mixed=False)
+        load = load._replace(has_fixed_lengths=False)
     return load, Times(lambda num: base_us + seq_us * num, lambda chunks, _: chunk_us * chunks)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(24))
 def test_simulation(seed: int) -> None:
     load, times = drawn(seed)
     state = steady_state(load, times)
-    played = simulate(load, times, num_requests=max(150, round(6 * load.concurrency)), seed=seed)
+    played = simulate(load, times, num_requests=max(150, round(10 * load.concurrency)), seed=seed)
     assert state.step_us == pytest.approx(played.tpot_us, rel=0.04)
-    assert state.requests_per_us == pytest.approx(played.requests_per_us, rel=0.08)
+    assert state.requests_per_us == pytest.approx(played.requests_per_us, rel=0.1)
     assert state.wait_us + state.prompt_us == pytest.approx(played.ttft_us, rel=0.25)
 
 
 LOADS = st.builds(
     Load, concurrency=st.integers(1, 4096), num_steps=st.floats(1.0, 8192.0), num_chunks=st.integers(1, 8),
     chunks_per_step=st.floats(1.0, 32.0), is_mixed=st.booleans(), max_seqs=st.integers(1, 4096),
-    first_frac=st.just(0.0), prefill_workers=st.just(0.0), num_prefill_workers=st.just(1), transfer_us=st.just(0.0),
+    has_fixed_lengths=st.booleans(), first_frac=st.just(0.0), prefill_workers=st.just(0.0),
+    num_prefill_workers=st.just(1), transfer_us=st.just(0.0),
 )  # fmt: skip
 COSTS = st.floats(1.0, 1e5)
 
