@@ -40,7 +40,7 @@ HostTime = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 _IDEAL = "ideal"
 
-HOST_TIMES = ("step_us", "seq_us", "request_us", "launch_us")
+HOST_TIMES = ("step_us", "seq_us", "request_us")
 """The fields of an engine that are fitted on served models."""
 
 
@@ -76,7 +76,6 @@ class Engine(Frozen):
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
-    launch_us: HostTime = Field(default=0.0, description="host time of a kernel of a step with prompts: no CUDA graph")
     sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
     provenance: Table[str, Provenance] = Field(default={}, description="field -> kind and source")
 
@@ -114,10 +113,6 @@ class Engine(Frozen):
                 f"engine {self.name} is known on NVIDIA GPUs alone, and {arch.name} is none: use engine={_IDEAL!r}"
             )
 
-    def launch_wait_us(self, num_kernels: int, latency_us: float) -> float:
-        """Return how long the GPU waits for launches in a step with prompts, whose kernels take `latency_us`."""
-        return max(0.0, self.launch_us * num_kernels - latency_us)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return self.model_dump(mode="json", exclude={"sources"})
@@ -126,10 +121,7 @@ class Engine(Frozen):
         """Return sentences on what an answer for this engine rests on."""
         if self.name == _IDEAL:
             return "Engine: ideal, the sum of the kernels; no time of the host."
-        host = (
-            f"{self.step_us:,.0f} us a step and {self.seq_us:,.1f} us a sequence of it, with prompts until "
-            f"{self.launch_us:,.0f} us a kernel are over,"
-        )
+        host = f"{self.step_us:,.0f} us a step and {self.seq_us:,.1f} us a sequence of it"
         kind = self.provenance["step_us"].kind if "step_us" in self.provenance else "assumed"
         return (
             f"Engine: {self}; the GPU waits {host} for the host, a request {self.request_us / 1e3:,.1f} ms before its "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,11 +14,10 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.estimate.price import OperationCost, Prices, costs_of
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
-from gemm_eval.moe import Distribution, MoeLayer
+from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
     MEMORY_FRAC,
     Fusions,
-    GemmWork,
     ModelConfig,
     ModelMemory,
     Operation,
@@ -31,8 +30,6 @@ from gemm_eval.transformer import (
     types_on,
 )
 from gemm_eval.words import shown
-
-_EXPERT_KERNELS = 7  # routing, permutation, quantization, two grouped GEMMs, activation, sum over experts
 
 KINDS = ("gemm", "attention", "moe", "memory", "collective")
 """Kinds of operations, in the order in which they are shown."""
@@ -85,11 +82,6 @@ class StepEstimate:
         return sum(self.stage_us) + self.host_us
 
     @property
-    def num_kernels(self) -> int:
-        """Kernels of the step: one of each operation in each layer, of experts one of each term, and quantization."""
-        return sum(cost.operation.num_layers * _num_kernels(cost.operation.work) for cost in self.costs)
-
-    @property
     def interval_us(self) -> tuple[float, float]:
         """The interval of the time of the step that holds 80% of measured ones."""
         host = (self.host_us,) * 3
@@ -108,13 +100,6 @@ class StepEstimate:
         """Operations of all stages."""
         return tuple(cost for stage in self.stages for cost in stage)
 
-    def hosted_by(self, engine: Engine) -> StepEstimate:
-        """Return the step with the time that the GPU waits for the host of an engine; decode runs in CUDA graphs."""
-        host_us = engine.host_us(self.batch + self.num_decodes)
-        if self.phase == "prefill":
-            host_us += engine.launch_wait_us(self.num_kernels, sum(self.stage_us))
-        return replace(self, host_us=host_us)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         mixed = ("num_decodes", "decode_len") if self.num_decodes else ()
@@ -124,12 +109,6 @@ class StepEstimate:
         )  # fmt: skip
         stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
         return {name: getattr(self, name) for name in names} | {"stages": stages}
-
-
-def _num_kernels(work: Any) -> int:
-    if isinstance(work, GemmWork) and work.quantize_from is not None and not work.is_quantized:
-        return 2
-    return _EXPERT_KERNELS if isinstance(work, MoeLayer) else 1
 
 
 class Replica:
@@ -234,7 +213,8 @@ class Replica:
         return [
             StepEstimate(
                 *size[:4], tuple(costs_of(self._prices, stage) for stage in stages), *size[4:],
-            ).hosted_by(self.engine)
+                host_us=self.engine.host_us(size.batch + size.num_decodes),
+            )
             for size, stages in steps
         ]  # fmt: skip
 

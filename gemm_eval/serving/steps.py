@@ -76,8 +76,7 @@ class StepTimes:
         return max(sum(stage_us), parts * max(stage_us)) + self.replica.engine.host_us(num_seqs)
 
     def _chunk_us(self, num_chunks: int, num_decodes: int) -> float:
-        step = self.chunk_step(num_chunks, num_decodes)
-        step_us = max(step.stage_us) + self.replica.engine.launch_wait_us(step.num_kernels, sum(step.stage_us))
+        step_us = max(self.chunk_step(num_chunks, num_decodes).stage_us)
         if num_decodes:
             return max(0.0, step_us - max(self.decode_step(num_decodes).stage_us))
         return step_us + self.replica.engine.host_us(num_chunks)

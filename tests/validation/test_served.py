@@ -68,7 +68,7 @@ class _Linear(served.Predictor):
 
 
 def test_a_fit_finds_host_times_again_without_the_system_that_is_left_out() -> None:
-    truth = {"step_us": 1200.0, "seq_us": 25.0, "request_us": 40_000.0, "launch_us": 40.0}
+    truth = {"step_us": 1200.0, "seq_us": 25.0, "request_us": 40_000.0}
     engine, predictor = load_engine("vllm"), _Linear()
     runs = []
     for run in served.list_served_runs():
