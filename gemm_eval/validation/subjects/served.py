@@ -285,12 +285,11 @@ def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask
     labels: Mapping[str, Callable[[ServedRun], str]] = {
         "engine": lambda run: run.engine,
         "system": lambda run: f"{run.engine}, {run.system}, {run.dtype}",
-        "requests": lambda run: f"{run.concurrency} requests in flight",
+        "requests": lambda run: f"{run.concurrency} in flight",
     }
     for label in labels.values():
         names = [label(run) for run in runs]
-        order = dict.fromkeys(names) if names and names[0].endswith("flight") else sorted(set(names))
-        for name in sorted(order, key=lambda word: int(word.split()[0])) if isinstance(order, dict) else order:
+        for name in sorted(set(names), key=lambda name: (not name[0].isdigit() or int(name.split()[0]), name)):
             yield {"group": name}, np.array([name == other for other in names])
     yield {"group": ALL}, np.ones(len(runs), bool)
 
@@ -323,12 +322,12 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
             "held out: host times of engines are fitted on other (model, GPU); half of the configurations of each are "
             "for fits, and these are " + ("all" if fits else "the others")
         )
-        baselines = {IDEAL_STEP: "ideal", FITTED: "roofline", MODEL: "MAPE"}
+        baselines = {IDEAL_STEP: "ideal", FITTED: "roof", MODEL: "MAPE"}
         for figure, of_figure in lines.items():
             shares = {who: word for who, word in baselines.items() if who in of_figure[0].errors}
             title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs of NVIDIA"
             yield lines_table(of_figure, title, {"group": "runs of"}, shares)
-        yield "ideal: a prompt alone, and a decode step of all requests; roofline: weights and KV bytes, fitted"
+        yield "ideal: a prompt alone, and a decode step of all requests; roof: weights and KV bytes, fitted"
         yield _AICONFIGURATOR
 
     return Report(document, parts)
