@@ -105,8 +105,8 @@ class ServedRun(NamedTuple):
     def requests(self) -> Requests:
         """The requests, of mean length."""
         share = (1.0 + self.least_len_frac) / 2.0
-        lens = (round(share * tokens) for tokens in (self.prompt_len, self.output_len))
-        return Requests(*lens, has_fixed_lengths=self.least_len_frac == 1.0)
+        prompt_len, output_len = round(share * self.prompt_len), round(share * self.output_len)
+        return Requests(prompt_len, output_len, has_fixed_lengths=self.least_len_frac == 1.0)
 
     @property
     def layout(self) -> dict[str, Any]:
