@@ -148,10 +148,11 @@ _INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the
 
 def model_operations(
     config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
-    new_tokens: int | None = None, tensor_parallel: int = 1, expert_parallel: int = 1, pipeline_parallel: int = 1,
-    stage: int = 0, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
-    expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None, absorb_mla: bool | None = None,
-    expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True, fusions: Fusions | None = None,
+    new_tokens: int | None = None, num_decodes: int = 0, decode_len: int = 1, tensor_parallel: int = 1,
+    expert_parallel: int = 1, pipeline_parallel: int = 1, stage: int = 0, dtype: str | DtypeScheme | None = None,
+    dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
+    absorb_mla: bool | None = None, expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True,
+    fusions: Fusions | None = None,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
@@ -159,6 +160,8 @@ def model_operations(
     runs. Arguments not named here, and errors, are those of `transformer_gemms`.
 
     Args:
+        num_decodes, decode_len: sequences that are decoded in the same step beside a chunk of prefill (a mixed step of
+            continuous batching), and the positions that the new token of each attends to.
         pipeline_parallel, stage: stages, and which of them: the first has the embedding, the last norm and LM head;
             all others send what they computed to the next.
         kv_dtype: type of the KV cache, as for `model_memory`.
@@ -171,7 +174,7 @@ def model_operations(
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
-        absorb_mla=absorb_mla, new_tokens=new_tokens,
+        absorb_mla=absorb_mla, new_tokens=new_tokens, num_decodes=num_decodes, decode_len=decode_len,
     )  # fmt: skip
     if config.moe is None and step.expert_parallel > 1:
         raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
@@ -428,7 +431,8 @@ class _Part:
         turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
         yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
         window, is_chunk = attention.window_size, attention.window_is_chunk
-        for sizes in _pieces(step, window if is_chunk else None):
+        pieces = [piece for *call, _ in step.calls for piece in _pieces(*call, window if is_chunk else None)]
+        for sizes in pieces:
             problem = AttentionProblem(
                 *sizes, heads, kv_heads, size, self.types.kept, self.kv_dtype, window=None if is_chunk else window,
                 has_sinks=attention.sinks,
@@ -465,33 +469,30 @@ class _Part:
         cached = latent + rope
         yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
         kept = self.types.kept
-        if step.absorb_mla:
-            yield from self._gemms(shapes["q_absorb"])
-            key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
-        else:
-            expanded = shapes["kv_b_proj"]
-            yield from self._gemms(expanded)
-            key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
-            # the part with positions, which all heads share, is copied beside each head's own
-            yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
-        problem = AttentionProblem(
-            step.num_seqs, step.new_tokens, step.context, heads, kv_heads, key, kept, cache, value,
-            is_latent=step.absorb_mla,
-        )  # fmt: skip
-        yield self._operation("attention", AttentionWork(problem))
-        if step.absorb_mla:
-            yield from self._gemms(shapes["v_absorb"])
+        for *call, is_absorbed in step.calls:
+            if is_absorbed:
+                yield from self._gemms(shapes["q_absorb"])
+                key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
+            else:
+                expanded = shapes["kv_b_proj"]
+                yield from self._gemms(expanded)
+                key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
+                # the part with positions, which all heads share, is copied beside each head's own
+                yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
+            problem = AttentionProblem(*call, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed)
+            yield self._operation("attention", AttentionWork(problem))
+            if is_absorbed:
+                yield from self._gemms(shapes["v_absorb"])
 
 
-def _pieces(step: Step, chunk: int | None) -> Sequence[tuple[int, int, int]]:
+def _pieces(num_seqs: int, new_tokens: int, context: int, chunk: int | None) -> Sequence[tuple[int, int, int]]:
     """Return (batch, queries, keys) of calls of attention: in chunks of the first, the whole and the last one."""
     if chunk is None:
-        return [(step.num_seqs, step.new_tokens, step.context)]
-    filled = (step.context - step.new_tokens) % chunk
-    first = min(step.new_tokens, chunk - filled) if filled else 0
-    num_whole, last = divmod(step.new_tokens - first, chunk)
+        return [(num_seqs, new_tokens, context)]
+    filled = (context - new_tokens) % chunk
+    first = min(new_tokens, chunk - filled) if filled else 0
+    num_whole, last = divmod(new_tokens - first, chunk)
     pieces = (
-        (step.num_seqs, first, filled + first), (step.num_seqs * num_whole, num_whole and chunk, chunk),
-        (step.num_seqs, last, last),
+        (num_seqs, first, filled + first), (num_seqs * num_whole, num_whole and chunk, chunk), (num_seqs, last, last),
     )  # fmt: skip
     return [piece for piece in pieces if piece[1]]
