@@ -7,7 +7,7 @@ from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec, Interconnect
 from gemm_eval.checks import check_word
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, interval_line, source_of
 from gemm_eval.evaluate.result import Result, term_lines
@@ -165,7 +165,12 @@ def find_collective(
 ) -> CollectiveResult:
     """Return the time of a collective; arguments and errors as of `GEMMEvaluator.evaluate_collective`."""
     problem = CollectiveProblem(
-        what, message_bytes, num_ranks, DType.BF16 if dtype is None else dtype, ranks_per_node, network_bytes
+        what,
+        message_bytes,
+        num_ranks,
+        DType.BF16 if dtype is None else parse_dtype(dtype),
+        ranks_per_node,
+        network_bytes,
     )
     library = _DEFAULT_LIBRARY if library is None else library
     check_word("library", library, COLLECTIVE_LIBRARIES)
