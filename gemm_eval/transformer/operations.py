@@ -41,7 +41,7 @@ class GemmWork:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Scores, softmax and values of all heads of one device, forward or backward (gradients of all three inputs).
+    """Scores, softmax and values of all heads of one device, or their gradients (`AttentionProblem.backward`).
 
     Where attention stays within chunks of positions, each chunk is a sequence. `mask_bytes` are those of a mask or bias
     that is read, `is_mask_of_keys` where it is the same for all queries; `note` is an assumption about it.
@@ -49,7 +49,6 @@ class AttentionWork:
 
     problem: AttentionProblem
     mask_bytes: int = 0
-    is_backward: bool = False
     note: str = ""
     is_mask_of_keys: bool = False
 

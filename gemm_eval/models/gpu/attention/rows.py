@@ -60,6 +60,12 @@ CONTEXT_PLAIN = (
 )
 """Of kernels for 16 bits, which do nothing but attention."""
 
+BACKWARD = (
+    *CONTEXT_PLAIN,
+    fitted("atomic_frac", "1", 0.05, 2.0, 0.5, NO_LIMIT, "share of the L2 bandwidth of sums into gradients of queries"),
+)
+"""Of kernels for gradients, in 16 bits."""
+
 PACKED_HEADS = (
     *_MEMORY,
     fitted(
@@ -112,6 +118,7 @@ class AttentionRows:
     kv_bits: Floats
     is_latent: Floats  # 1.0 where values are elements of the keys, which are read once for both
     is_aliased: Floats  # 1.0 where whoever timed a row had its keys and values in the same memory, by an oversight
+    is_backward: Floats  # 1.0 where it is of gradients
 
     def __len__(self) -> int:
         return int(self.batch.size)
@@ -145,7 +152,7 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
         (
             item.batch, item.q_len, item.kv_len, item.num_heads, item.num_kv_heads, item.head_dim, item.value_dim,
             item.window or item.kv_len, item.causal, item.dtype.half_bits / 2, item.kv_type.half_bits / 2,
-            item.is_latent, False,
+            item.is_latent, False, item.backward,
         )
         for item in problems
     ]  # fmt: skip
