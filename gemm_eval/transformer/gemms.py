@@ -291,8 +291,9 @@ def transformer_gemms(
     """Return the GEMMs of one pass on one device, in the order they run, as G, M, K, N.
 
     Training runs a microbatch of `batch_size` whole sequences, each GEMM followed by its gradients, ``_dgrad`` and
-    ``_wgrad`` (`gemm_eval.transformer.gradients`); the LM head sees all tokens. Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
-    attends to `seq_len` positions, itself included. `new_tokens` says how many of the `seq_len` positions are new where
+    ``_wgrad`` (`gemm_eval.transformer.gradients`); the LM head sees all tokens. Prefill runs `seq_len` new tokens of
+    each of `batch_size` sequences; decode runs one new token of each, which attends to `seq_len` positions, itself
+    included. `new_tokens` says how many of the `seq_len` positions are new where
     it is another number: in prefill a chunk whose predecessors are in the cache, in decode k tokens that are guessed
     and verified at once (speculative decoding), each of which the LM head sees.
 

@@ -14,14 +14,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gemm_eval.checks import as_integer
-from gemm_eval.dtypes import DType, DtypeScheme
+from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config
 from gemm_eval.transformer.gemms import WeightTypes, make_step, weight_types
 from gemm_eval.transformer.gradients import MAIN_GRADIENT, gradients
+from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
-from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, lm_head_shape
+from gemm_eval.transformer.shapes import UNIFORM, Shape, Step, lm_head_shape
 from gemm_eval.workload import MAX_DIM, CollectiveProblem
 
 GROUPS = ("tp", "cp", "ep", "pp")
@@ -61,6 +62,8 @@ class TrainingPart(NamedTuple):
         saved_bytes: activations that a device keeps for the backward pass.
         selective_bytes: the same, where norms and activations are computed again.
         input_bytes: the input of a layer, which alone is kept with full recomputation.
+        num_params, num_expert_params: parameters of a device, without routed experts and of routed experts.
+        copy_bytes: narrow copies of weights that GEMMs read, with their transposes.
     """
 
     name: str
@@ -71,6 +74,9 @@ class TrainingPart(NamedTuple):
     saved_bytes: int
     selective_bytes: int
     input_bytes: int
+    num_params: int = 0
+    num_expert_params: int = 0
+    copy_bytes: int = 0
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -109,7 +115,8 @@ def training_parts(
         alone = stage_config(config, kind.layers[:1])
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
         layer = part_of(alone, inner, kind)
-        parts.append(layer.finish(kind.name, layer.layer(is_start=False, experts_as_layer=False), kind.layers))
+        forward = layer.layer(is_start=False, experts_as_layer=False)
+        parts.append(layer.finish(kind.name, forward, kind.layers))
     parts += [outside.finish(HEAD, outside.head()), outside.finish(SEND, outside.send())]
     return tuple(parts)
 
@@ -133,7 +140,7 @@ class _PartOfTraining(StepPart):
         return super()._memory(name, what, width, rows=rows, **more)
 
     def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
-        for operation in super()._gemms(shape, name):
+        for operation in super()._gemms(shape, name, is_quantized=is_quantized):
             work = operation.work
             assert isinstance(work, GemmWork)
             if work.quantize_from is not None:
@@ -147,9 +154,7 @@ class _PartOfTraining(StepPart):
         """
         problem = operation.problem
         elems, written = problem.rows * problem.K, problem.types.a.total_bits(problem.rows, problem.K)
-        work = MemoryWork(
-            "quantize", elems * self.elem_bytes, 2 * written // _BITS_PER_BYTE, problem.rows, problem.K
-        )
+        work = MemoryWork("quantize", elems * self.elem_bytes, 2 * written // _BITS_PER_BYTE, problem.rows, problem.K)
         return self._operation(f"{operation.name}_quantize", work, operation.num_layers)
 
     def _all_reduce(self, name: str) -> Iterator[Operation]:
@@ -223,8 +228,26 @@ class _PartOfTraining(StepPart):
         again = sum(saved.get(gemm, 0) for gemm in _RECOMPUTED_INPUTS)
         total = sum(saved.values())
         return TrainingPart(
-            name, layers, operations, tuple(dgrad), tuple(wgrad), total, total - again, self.hidden_bytes
-        )
+            name, layers, operations, tuple(dgrad), tuple(wgrad), total, total - again, self.hidden_bytes,
+            *self._weights(name),
+        )  # fmt: skip
+
+    def _weights(self, name: str) -> tuple[int, int, int]:
+        """Return parameters without routed experts, those of routed experts, and bytes of narrow copies of weights."""
+        if name == SEND:
+            return 0, 0, 0
+        outside = {
+            EMBEDDING: {"embedding", "positions"},
+            HEAD: {"lm_head"} if not self.config.tied_embeddings else {"embedding"},
+        }.get(name)
+        of_layers = local_weights(self.config, self.step, self.types, has_embedding=outside is not None)
+        if outside is None:
+            weights = [w for w in of_layers if w.name not in ("embedding", "positions", "lm_head")]
+        else:
+            weights = [w for w in of_layers if w.name in outside]
+        experts = sum(weight.num_elems for weight in weights if weight.name.startswith("expert_"))
+        narrow = sum(w.num_bytes for w in weights if w.num_bytes * _BITS_PER_BYTE < w.num_elems * self.types.kept.bits)
+        return sum(weight.num_elems for weight in weights) - experts, experts, 2 * narrow
 
     def _backward(self, operation: Operation) -> Iterator[tuple[bool, Operation]]:
         """Yield the backward pass of an operation, each with whether it is for weight gradients alone."""
@@ -289,7 +312,7 @@ class _PartOfTraining(StepPart):
         if isinstance(work, GemmWork):
             problem = work.problem
             num_bytes = problem.types.a.total_bits(problem.rows, problem.K) // _BITS_PER_BYTE
-            is_gathered = problem.K == self.config.hidden_size and operation.name not in _ROW_PARALLEL
+            is_gathered = self.config.hidden_size == problem.K and operation.name not in _ROW_PARALLEL
             of_device = operation.name.startswith("expert_")  # rows that were sent here
             return num_bytes // (self.step.tensor_parallel if is_gathered and not of_device else 1)
         if isinstance(work, AttentionWork):
