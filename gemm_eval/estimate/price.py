@@ -157,8 +157,13 @@ class Prices:
         return [Price(r.latency_us, r.bound, r.source, "", r.low_us, r.high_us) for r in results]
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
-        sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
-        results = (self.evaluator.evaluate_collective(*each, **self._collective) for each in sizes)
+        results = (
+            self.evaluator.evaluate_collective(
+                problem.what, problem.message_bytes, problem.num_ranks, ranks_per_node=problem.ranks_per_node,
+                network_bytes=problem.network_bytes, **self._collective,
+            )
+            for problem in problems
+        )  # fmt: skip
         return [Price(r.latency_us, "link", r.source, r.algorithm, r.low_us, r.high_us) for r in results]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:

@@ -7,5 +7,6 @@ from gemm_eval.training.schedule import SCHEDULES, StageTimes, num_in_flight, pi
 
 __all__ = [
     "BREAKDOWN", "OPTIMIZERS", "RECOMPUTE", "SCHEDULES", "Optimizer", "StageTimes", "TrainingEstimate",
-    "TrainingMemory", "estimate_training", "find_training_layouts", "model_flop", "num_in_flight", "pipeline_us", "stage_chunks",
+    "TrainingMemory", "estimate_training", "find_training_layouts", "model_flop", "num_in_flight", "pipeline_us",
+    "stage_chunks",
 ]  # fmt: skip

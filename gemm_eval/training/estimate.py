@@ -60,9 +60,10 @@ class Plan:
         pp, chunks = layout.pipeline, self.num_chunks
         if chunks > 1 and self.schedule != "interleaved":
             raise InvalidOptionError(f"num_chunks is of the interleaved schedule, got {chunks} with {self.schedule}")
-        if pp * chunks > config.num_layers:
+        at_most = config.num_layers + 2 * (pp > 1)  # embedding and head may be alone
+        if pp * chunks > at_most:
             raise InvalidOptionError(
-                f"pipeline_parallel x num_chunks must be at most the number of layers, {config.num_layers}, got "
+                f"pipeline_parallel x num_chunks must be at most {at_most}, layers, embedding and head, got "
                 f"{pp} x {chunks}"
             )
         if chunks > 1 and (num_microbatches % pp or pp == 1):

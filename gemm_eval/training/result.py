@@ -52,6 +52,8 @@ def model_flop(config: ModelConfig, seq_len: int, *, is_full: bool = False) -> i
         value, window = attention.v_head_dim, None
     in_window = 0 if is_full else config.num_window_layers
     for num, of in ((config.num_layers - in_window, None), (in_window, window)):
+        if not num:
+            continue
         whole = AttentionProblem(
             1, seq_len, seq_len, attention.num_heads, *sizes, DType.BF16, None, value, causal=not is_full, window=of
         )

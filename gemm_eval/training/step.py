@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.estimate import Prices
+from gemm_eval.estimate import Price, Prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
 from gemm_eval.models.gpu.attention import library_of_gradients
 from gemm_eval.training.memory import MAIN_GRADIENT_BYTES, Optimizer, sharded
@@ -21,6 +21,7 @@ from gemm_eval.transformer import (
     HEAD,
     RECOMPUTED,
     SEND,
+    AttentionWork,
     Layout,
     MemoryWork,
     ModelConfig,
@@ -82,7 +83,7 @@ class PartTimes:
     us_by_kind: tuple[float, ...]
 
 
-def groups_per_node(size: int, stride: int, node: int) -> int:
+def ranks_per_node(size: int, stride: int, node: int) -> int:
     """Return how many devices of a group share a node: of `size` devices, each `stride` from the next."""
     at_most = max(1, min(size, node // stride))
     return next(num for num in range(at_most, 0, -1) if size % num == 0)
@@ -97,8 +98,9 @@ class StepPrices:
     def __init__(self, evaluator: GEMMEvaluator, config: ModelConfig, seq_len: int, types: Mapping[str, Any]) -> None:
         arch = evaluator.arch
         library = library_of_gradients(arch) if isinstance(arch, GpuSpec) else None
-        self.prices = Prices(evaluator, attention_library=library, collective_library="nccl" if library else None)
-        self.node, self.arch_name = num_joined(arch), arch.name
+        self._prices = Prices(evaluator, attention_library=library, collective_library="nccl" if library else None)
+        self._others = Prices(evaluator)
+        self.node = num_joined(arch)
         self.config, self.seq_len, self.types = config, seq_len, types
         self.parts = lru_cache(maxsize=None)(self._parts)
         self.times = lru_cache(maxsize=None)(self._times)
@@ -109,7 +111,17 @@ class StepPrices:
         """Price the parts of many layouts with their microbatches, all work of a kind in one batch."""
         distinct = dict.fromkeys((layout.tensor, layout.context, layout.expert, size) for layout, size in keys)
         parts = [part for key in distinct for part in self.parts(*key)]
-        self.prices.find(op.work for part in parts for op in part.operations if op.kind != "collective")
+        works = {op.work: op.kind for part in parts for op in part.operations}
+        self._prices.find(work for work, kind in works.items() if kind not in ("collective", "attention"))
+
+    def price(self, work: Any) -> Price:
+        """Return the price of work; attention that a library does not have is that of serving engines."""
+        try:
+            return self._prices[work]
+        except UnsupportedError:
+            if not isinstance(work, AttentionWork):
+                raise
+            return self._others[work]
 
     def _parts(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[TrainingPart, ...]:
         return training_parts(
@@ -125,12 +137,16 @@ class StepPrices:
         """
         if ranks == 1 or num_bytes == 0 or stride == 0:
             return 0.0
-        if groups_per_node(ranks, stride, self.node) < ranks:
-            raise UnsupportedError(
-                f"{what} of {ranks} devices, each {stride} from the next, leaves the {self.node} that the link of "
-                f"{self.arch_name} joins: networks between nodes are not modelled"
-            )
-        return self.prices[CollectiveProblem(what, num_bytes, ranks)].latency_us
+        per_node = ranks_per_node(ranks, stride, self.node)
+        if self.node == 1 or per_node == ranks:
+            return self.price(CollectiveProblem(what, num_bytes, ranks)).latency_us
+        moe, network_bytes = self.config.moe, None
+        if what == "all_to_all" and moe is not None:  # a token goes once to each other node that has experts of it
+            nodes = ranks // per_node
+            others = (nodes - 1) * (1 - (1 - 1 / nodes) ** moe.experts_per_token)
+            network_bytes = round(num_bytes * others / moe.experts_per_token)
+        problem = CollectiveProblem(what, num_bytes, ranks, ranks_per_node=per_node, network_bytes=network_bytes)
+        return self.price(problem).latency_us
 
     def _pass(self, operations: Sequence[Operation], tp: int, stride: int) -> Pass:
         strides = {"tp": 1, "cp": tp, "ep": 1, "pp": stride}
@@ -142,7 +158,7 @@ class StepPrices:
                 us = self.message_us(work.what, work.message_bytes, work.num_ranks, strides[group])
                 messages_us[group] += operation.num_layers * us
             else:
-                compute_us += operation.num_layers * self.prices[work].latency_us
+                compute_us += operation.num_layers * self.price(work).latency_us
         return Pass(compute_us, tuple(messages_us.values()))
 
     def _times(self, tp: int, cp: int, ep: int, micro_batch: int, stride: int) -> tuple[PartTimes, ...]:
@@ -152,17 +168,17 @@ class StepPrices:
             by_kind = dict.fromkeys(KINDS, 0.0)
             for op in part.operations:
                 if op.kind in by_kind:
-                    by_kind[op.kind] += op.num_layers * self.prices[op.work].latency_us
+                    by_kind[op.kind] += op.num_layers * self.price(op.work).latency_us
             again = (op for op in part.forward if isinstance(op.work, MemoryWork) and op.work.what in RECOMPUTED)
             passes = (self._pass(operations, tp, stride) for operations in (part.forward, part.dgrad, part.wgrad))
-            selective_us = sum(self.prices[op.work].latency_us * op.num_layers for op in again)
+            selective_us = sum(self.price(op.work).latency_us * op.num_layers for op in again)
             result.append(PartTimes(part, *passes, selective_us, tuple(by_kind.values())))
         return tuple(result)
 
     def _spread(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[float, float]:
         """Return the ends of the 80% interval of all computation of the model, over its time."""
         ends = [
-            tuple(us * op.num_layers * max(1, len(part.layers)) for us in self.prices[op.work].interval)
+            tuple(us * op.num_layers * max(1, len(part.layers)) for us in self.price(op.work).interval)
             for part in self.parts(tp, cp, ep, micro_batch)
             for op in part.operations
             if op.kind != "collective"
@@ -180,7 +196,7 @@ class StepPrices:
         reads = num_params * (2 * MAIN_GRADIENT_BYTES + optimizer.state_bytes) + copy_bytes
         writes = num_params * (optimizer.state_bytes + _PARAMETER_DTYPE_BYTES) + copy_bytes
         works = [MemoryWork("optimizer", reads, writes), MemoryWork("zero", 0, num_gradients * MAIN_GRADIENT_BYTES)]
-        return sum(self.prices[work].latency_us for work in works)
+        return sum(self.price(work).latency_us for work in works)
 
 
 def stage_parts(

@@ -73,7 +73,7 @@ def legal_layouts(
     for tp in _degrees(num, min(max_tensor, num), tensor):
         if not divides(config, tp):
             continue
-        for pp in _degrees(num // tp, config.num_layers, pipeline):
+        for pp in _degrees(num // tp, config.num_layers + 2, pipeline):
             rest = num // tp // pp
             for cp in _degrees(rest, max_context, context):
                 dp = rest // cp
