@@ -124,6 +124,7 @@ def estimate_training(
     layout = Layout(tp, pp, cp, ep, _data_parallel(tp * pp * cp, data_parallel, num_devices))
     plan = Plan(micro_batch, zero, recompute, schedule, num_chunks)
     training = _Training(arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, memory_frac)
+    plan.check()
     training.check(layout, plan)
     if not ignore_memory:
         training.check_memory(layout, plan)
@@ -155,25 +156,36 @@ def find_training_layouts(
         ignore_memory: also those that do not fit.
 
     Other arguments and errors are those of `estimate_training`; layouts whose devices nothing joins are left out.
+
+    Raises:
+        InvalidOptionError: no layout is legal; the error says what the last one lacks.
+        InfeasibleError: none fits; the error has what would help the one that holds least.
     """
     training = _Training(arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, memory_frac)
     layouts = legal_layouts(
         training.config, num_devices, max_tensor=num_joined(training.arch), max_context=max_context, tensor=tensor,
         pipeline=pipeline, context=context, expert=expert, data=data,
     )  # fmt: skip
-    points = []
+    legal, refused = [], InvalidOptionError(f"{training.config.name} has no such layout on {num_devices} devices")
     for layout in layouts:
         for plan in _plans(layout, micro_batches, zeros, recomputes, schedules, max_chunks):
-            with suppress(InvalidOptionError):
+            plan.check()
+            try:
                 training.check(layout, plan)
-                if ignore_memory or training.fits(layout, plan):
-                    points.append((layout, plan))
+                legal.append((layout, plan))
+            except InvalidOptionError as error:
+                refused = error
+    if not legal:
+        raise refused
+    points = [point for point in legal if ignore_memory or training.fits(*point)]
+    if not points:
+        training.check_memory(*min(legal, key=lambda point: training.memory(*point).total_bytes))  # raises
     training.prices.find((layout, plan.micro_batch) for layout, plan in points)
     estimates = []
     for layout, plan in points:
         with suppress(UnsupportedError):  # nothing joins its devices
             estimates.append(training.estimate(layout, plan))
-    if points and not estimates:
+    if not estimates:
         training.estimate(*points[0])  # raises
     return sorted(estimates, key=lambda estimate: estimate.latency_us)
 
@@ -237,7 +249,6 @@ class _Training:
 
     def check(self, layout: Layout, plan: Plan) -> None:
         """Raise `InvalidOptionError` where options are out of their range, or do not go together."""
-        plan.check()
         size = layout.data * plan.micro_batch
         if self.global_batch % size:
             raise InvalidOptionError(

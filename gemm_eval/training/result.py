@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from gemm_eval.dtypes import DType
 from gemm_eval.evaluate import Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import TrainingMemory
@@ -45,17 +44,17 @@ def model_flop(config: ModelConfig, seq_len: int, *, is_full: bool = False) -> i
     used = counts.layer_matrices - counts.idle_experts + config.vocab_size * config.hidden_size
     flop = _PASSES * FLOP_PER_MAC * used * seq_len
     if isinstance(attention, GroupedAttention):
-        sizes: tuple[Any, ...] = (attention.num_kv_heads, attention.head_dim)
-        value, window = attention.head_dim, attention.window_size
+        kv_heads, size, value = attention.num_kv_heads, attention.head_dim, attention.head_dim
+        window = attention.window_size
     else:
-        sizes = attention.num_heads, attention.qk_nope_head_dim + attention.qk_rope_head_dim
+        kv_heads, size = attention.num_heads, attention.qk_nope_head_dim + attention.qk_rope_head_dim
         value, window = attention.v_head_dim, None
     in_window = 0 if is_full else config.num_window_layers
     for num, of in ((config.num_layers - in_window, None), (in_window, window)):
         if not num:
             continue
         whole = AttentionProblem(
-            1, seq_len, seq_len, attention.num_heads, *sizes, DType.BF16, None, value, causal=not is_full, window=of
+            1, seq_len, seq_len, attention.num_heads, kv_heads, size, v_head_dim=value, causal=not is_full, window=of
         )
         flop += num * _PASSES * whole.flop
     return flop

@@ -129,7 +129,7 @@ class StepPrices:
             expert_parallel=ep, **self.types,
         )  # fmt: skip
 
-    def _message_us(self, what: str, num_bytes: int, ranks: int, stride: int) -> float:
+    def _message_us(self, collective: str, num_bytes: int, ranks: int, stride: int) -> float:
         """Return the time of a collective of devices that are `stride` apart; 0: there are no others.
 
         Raises:
@@ -139,13 +139,15 @@ class StepPrices:
             return 0.0
         per_node = ranks_per_node(ranks, stride, self.node)
         if self.node == 1 or per_node == ranks:
-            return self.price(CollectiveProblem(what, num_bytes, ranks)).latency_us
+            return self.price(CollectiveProblem(collective, num_bytes, ranks)).latency_us
         moe, network_bytes = self.config.moe, None
-        if what == "all_to_all" and moe is not None:  # a token goes once to each other node that has experts of it
+        if (
+            collective == "all_to_all" and moe is not None
+        ):  # a token goes once to each other node that has experts of it
             nodes = ranks // per_node
             others = (nodes - 1) * (1 - (1 - 1 / nodes) ** moe.experts_per_token)
             network_bytes = round(num_bytes * others / moe.experts_per_token)
-        problem = CollectiveProblem(what, num_bytes, ranks, ranks_per_node=per_node, network_bytes=network_bytes)
+        problem = CollectiveProblem(collective, num_bytes, ranks, ranks_per_node=per_node, network_bytes=network_bytes)
         return self.price(problem).latency_us
 
     def _pass(self, operations: Sequence[Operation], tp: int, stride: int) -> Pass:
@@ -170,9 +172,9 @@ class StepPrices:
                 if op.kind in by_kind:
                     by_kind[op.kind] += op.num_layers * self.price(op.work).latency_us
             again = (op for op in part.forward if isinstance(op.work, MemoryWork) and op.work.what in RECOMPUTED)
-            passes = (self._pass(operations, tp, stride) for operations in (part.forward, part.dgrad, part.wgrad))
+            forward, dgrad, wgrad = (self._pass(each, tp, stride) for each in (part.forward, part.dgrad, part.wgrad))
             selective_us = sum(self.price(op.work).latency_us * op.num_layers for op in again)
-            result.append(PartTimes(part, *passes, selective_us, tuple(by_kind.values())))
+            result.append(PartTimes(part, forward, dgrad, wgrad, selective_us, tuple(by_kind.values())))
         return tuple(result)
 
     def _spread(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[float, float]:
@@ -277,7 +279,7 @@ def _stage(
     if zero < 3:
         return stage
     # weights are gathered for both passes, and gradients scattered, in every microbatch
-    gather_us, scatter_us = (data_us(prices, layout, *stage.num_params, what) for what in ("gather", "scatter"))
+    gather_us, scatter_us = (data_us(prices, layout, *stage.num_params, word) for word in ("gather", "scatter"))
     backward_us = passes[1].compute_us + passes[2].compute_us
     before_us = _exposed_us(gather_us, passes[0].compute_us, overlap["dp"])
     behind_us = _exposed_us(gather_us + scatter_us, backward_us, overlap["dp"])
@@ -298,17 +300,17 @@ def _exposed_us(messages_us: float, compute_us: float, share: float) -> float:
     return messages_us - min(share * messages_us, compute_us)
 
 
-def data_us(prices: StepPrices, layout: Layout, num_params: int, num_expert_params: int, what: str) -> float:
+def data_us(prices: StepPrices, layout: Layout, num_params: int, num_expert_params: int, word: str) -> float:
     """Return the time of a stage's messages to ``gather`` its weights, or to ``scatter`` or ``sum`` its gradients."""
     total_us = 0.0
     replicas = layout.num_expert_replicas
     dense = num_params, layout.data * layout.context, layout.tensor
     experts = num_expert_params, replicas, layout.num_devices // layout.pipeline // replicas
     for num, ranks, stride in (dense, experts):
-        if what == "gather":
+        if word == "gather":
             total_us += prices.message_us("all_gather", -(-num // ranks) * _PARAMETER_DTYPE_BYTES, ranks, stride)
         else:
-            name = "reduce_scatter" if what == "scatter" else "all_reduce"
+            name = "reduce_scatter" if word == "scatter" else "all_reduce"
             total_us += prices.message_us(name, num * MAIN_GRADIENT_BYTES, ranks, stride)
     return total_us
 

@@ -10,7 +10,7 @@ gradients are added up in fp32 main gradients (Megatron-LM's gradient accumulati
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
@@ -45,7 +45,7 @@ def gradient_types(types: GemmTypes, *, is_weight: bool = True) -> tuple[GemmTyp
         raise InvalidOptionError(
             f"{types.inputs} has no gradients: train in a type that both operands have, as bf16, fp8 or fp8_block"
         )
-    words = dict(types.words)
+    words: dict[str, Any] = dict(types.words)
     is_wide = types.a.dtype.bits >= _WIDE_BITS
     if not is_wide and not types.is_block_scaled and types.a.dtype is DType.FP8:
         words["accumulate"] = "full"

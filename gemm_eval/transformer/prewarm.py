@@ -148,7 +148,7 @@ def prewarm_for_transformer(
         raise InvalidOptionError(f"these sizes make no transformer: {error}") from None
     problems = [
         gemm.problem
-        for each in _BOTH if phase is None else (phase,)
+        for each in (_BOTH if phase is None else (phase,))
         for gemm in transformer_gemms(
             config, phase=each, batch_size=batch_size, seq_len=seq_len, **types_on(evaluator.arch, dtype, dense_dtype)
         )

@@ -134,10 +134,10 @@ class _PartOfTraining(StepPart):
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _memory(self, name: str, what: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
-        if rows is None and what in _OF_TOKEN_SHARE and width == self.config.hidden_size:
+    def _memory(self, name: str, kernel: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
+        if rows is None and kernel in _OF_TOKEN_SHARE and width == self.config.hidden_size:
             rows = self.token_share
-        return super()._memory(name, what, width, rows=rows, **more)
+        return super()._memory(name, kernel, width, rows=rows, **more)
 
     def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
         for operation in super()._gemms(shape, name, is_quantized=is_quantized):
@@ -168,8 +168,8 @@ class _PartOfTraining(StepPart):
             yield self._collective(f"tp_{base}_all_gather", "all_gather", self.hidden_bytes, ranks)
         yield self._collective(f"tp_{base}_reduce_scatter", "reduce_scatter", ranks * self.hidden_bytes, ranks)
 
-    def _collective(self, name: str, what: str, num_bytes: int, ranks: int) -> Operation:
-        return self._operation(name, CollectiveProblem(what, num_bytes, ranks))
+    def _collective(self, name: str, collective: str, num_bytes: int, ranks: int) -> Operation:
+        return self._operation(name, CollectiveProblem(collective, num_bytes, ranks))
 
     def _all_to_all(self, name: str, moe: Any, elem_bytes: int) -> Operation:
         return replace(super()._all_to_all(name, moe, elem_bytes), name=f"ep_{name}")
@@ -220,7 +220,8 @@ class _PartOfTraining(StepPart):
     def finish(self, name: str, forward: Iterator[Operation], layers: tuple[int, ...] = ()) -> TrainingPart:
         """Return the part with its backward pass."""
         operations = tuple(self._divided(forward))
-        dgrad, wgrad = [], []
+        dgrad: list[Operation] = []
+        wgrad: list[Operation] = []
         for operation in reversed(operations):
             for is_of_weights, gradient in self._backward(operation):
                 (wgrad if is_of_weights else dgrad).append(gradient)
@@ -240,14 +241,16 @@ class _PartOfTraining(StepPart):
             EMBEDDING: {"embedding", "positions"},
             HEAD: {"lm_head"} if not self.config.tied_embeddings else {"embedding"},
         }.get(name)
-        of_layers = local_weights(self.config, self.step, self.types, has_embedding=outside is not None)
+        ends = outside is not None
+        of_part = local_weights(self.config, self.step, self.types, has_embedding=ends, has_head=ends)
         if outside is None:
-            weights = [w for w in of_layers if w.name not in ("embedding", "positions", "lm_head")]
+            weights = list(of_part)
         else:
-            weights = [w for w in of_layers if w.name in outside]
+            weights = [weight for weight in of_part if weight.name in outside]
+        norm = self.config.hidden_size * (1 if self.config.norm == "rms" else 2) if name == HEAD else 0
         experts = sum(weight.num_elems for weight in weights if weight.name.startswith("expert_"))
         narrow = sum(w.num_bytes for w in weights if w.num_bytes * _BITS_PER_BYTE < w.num_elems * self.types.kept.bits)
-        return sum(weight.num_elems for weight in weights) - experts, experts, 2 * narrow
+        return norm + sum(weight.num_elems for weight in weights) - experts, experts, 2 * narrow
 
     def _backward(self, operation: Operation) -> Iterator[tuple[bool, Operation]]:
         """Yield the backward pass of an operation, each with whether it is for weight gradients alone."""
@@ -285,8 +288,8 @@ class _PartOfTraining(StepPart):
     def _conjugate(self, operation: Operation, work: CollectiveProblem) -> Iterator[tuple[bool, Operation]]:
         """Yield the collectives of the backward pass; inputs of weight gradients are gathered again."""
 
-        def named(suffix: str, what: str, num_bytes: int) -> Operation:
-            new = replace(work, what=what, message_bytes=num_bytes)
+        def named(suffix: str, collective: str, num_bytes: int) -> Operation:
+            new = replace(work, what=collective, message_bytes=num_bytes)
             return replace(operation, name=f"{operation.name}_{suffix}", work=new)
 
         size, ranks = work.message_bytes, work.num_ranks

@@ -1,4 +1,4 @@
-"""The exam of training: steps that others published (arch/published/training.csv), on none of which anything is fitted."""
+"""The exam of training: steps that others published (arch/published/training.csv); nothing is fitted on them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _read(row: Mapping[str, str]) -> PublishedRun:
 
 
 def score_training() -> Iterator[TrainingLine]:
-    """Yield all published runs with their estimates, of the least recomputation that fits, or in full where none does."""
+    """Yield all published runs with estimates of the least recomputation that fits, or a full one where none does."""
     for run in published_runs():
         for recompute in RECOMPUTE:
             is_last = recompute == RECOMPUTE[-1]
