@@ -130,10 +130,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
     )
 
 
-def print_notes(memory: ModelMemory, arch: ArchSpec, memory_frac: float) -> None:
-    """Print what the model takes of a device, and what the sums say of a whole pass."""
+def print_notes(memory: ModelMemory | None, arch: ArchSpec, memory_frac: float) -> None:
+    """Print what the model takes of a device, if it is of interest, and what the sums say of a whole pass."""
     console = make_console()
-    console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
+    if memory is not None:
+        console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
     console.print(WHAT_COUNTS)
 
 

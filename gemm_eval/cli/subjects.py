@@ -378,6 +378,15 @@ SUBJECTS = (
         ),
     ),
     Subject(
+        "training",
+        Command(
+            "training.validate", (),
+            "Set training steps that others published beside ours: tokens a second, MFU, and where the time goes.",
+            "Tables of Megatron Bridge and NeMo, the reports on Llama 3 and DeepSeek-V3; nothing is fitted on them.",
+            ("validate training",),
+        ),
+    ),
+    Subject(
         "w4a16",
         Command(
             "w4a16.validate",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gemm_eval.checks import as_integer, check_flag
+from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer
@@ -181,6 +181,7 @@ def model_operations(
     fused = Fusions() if fusions is None else fusions
     if not isinstance(fused, Fusions):
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
+    check_word("phase", phase, ("prefill", "decode"))
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
         absorb_mla=absorb_mla, new_tokens=new_tokens, num_decodes=num_decodes, decode_len=decode_len,
@@ -196,18 +197,18 @@ def model_operations(
     nodes = (
         _MAX_NODE_DEVICES if node_devices is None else as_integer("node_devices", node_devices, 1, _MAX_NODE_DEVICES)
     )
-    outside = _Part(part, step, types, kv, fused, nodes)
+    outside = StepPart(part, step, types, kv, fused, node_devices=nodes)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = _Part(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
+        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind, nodes)
         operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
     operations += outside.head() if index == len(stages) - 1 else outside.send(index, len(stages))
     return tuple(operations)
 
 
-class _Part:
+class StepPart:
     """Layers of one kind in one step of inference on one device; without a `kind` what is outside of layers.
 
     `config` is a model of these layers alone. `elem_bytes` are those of an element of an activation.
@@ -215,7 +216,7 @@ class _Part:
 
     def __init__(
         self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions,
-        node_devices: int, kind: LayerKind | None = None,
+        kind: LayerKind | None = None, node_devices: int = _MAX_NODE_DEVICES,
     ) -> None:  # fmt: skip
         self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
         self.node_devices = node_devices

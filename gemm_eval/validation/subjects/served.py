@@ -338,5 +338,7 @@ def calibrate() -> Iterator[Fitted]:
     }  # fmt: skip
     text = "# Written by `gemm-eval calibrate served`; not to be edited by hand. Microseconds.\n"
     text += yaml.safe_dump(document, sort_keys=False, width=120)
-    shown = [f"{name}: " + ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()]
+    shown = [
+        f"{name}: " + ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()
+    ]
     yield Fitted(engine_calibration_path(), lambda path: path.write_text(text, encoding="utf-8"), tuple(shown))
