@@ -458,7 +458,8 @@ class StepPart:
         turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
         yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
         window, is_chunk = attention.window_size, attention.window_is_chunk
-        pieces = [piece for *call, _ in step.calls for piece in _pieces(*call, window if is_chunk else None)]
+        chunk = window if is_chunk else None
+        pieces = [piece for seqs, new, context, _ in step.calls for piece in _pieces(seqs, new, context, chunk)]
         for sizes in pieces:
             problem = AttentionProblem(
                 *sizes, heads, kv_heads, size, self.types.kept, self.kv_dtype, window=None if is_chunk else window,
@@ -496,7 +497,7 @@ class StepPart:
         cached = latent + rope
         yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
         kept = self.types.kept
-        for *call, is_absorbed in step.calls:
+        for seqs, new, context, is_absorbed in step.calls:
             if is_absorbed:
                 yield from self._gemms(shapes["q_absorb"])
                 key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
@@ -506,7 +507,9 @@ class StepPart:
                 key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
                 # the part with positions, which all heads share, is copied beside each head's own
                 yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
-            problem = AttentionProblem(*call, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed)
+            problem = AttentionProblem(
+                seqs, new, context, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed
+            )
             yield self._operation("attention", AttentionWork(problem))
             if is_absorbed:
                 yield from self._gemms(shapes["v_absorb"])

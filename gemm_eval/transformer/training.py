@@ -134,10 +134,10 @@ class _PartOfTraining(StepPart):
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _memory(self, name: str, kernel: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
-        if rows is None and kernel in _OF_TOKEN_SHARE and width == self.config.hidden_size:
+    def _memory(self, name: str, what: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
+        if rows is None and what in _OF_TOKEN_SHARE and width == self.config.hidden_size:
             rows = self.token_share
-        return super()._memory(name, kernel, width, rows=rows, **more)
+        return super()._memory(name, what, width, rows=rows, **more)
 
     def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
         for operation in super()._gemms(shape, name, is_quantized=is_quantized):
@@ -243,10 +243,7 @@ class _PartOfTraining(StepPart):
         }.get(name)
         ends = outside is not None
         of_part = local_weights(self.config, self.step, self.types, has_embedding=ends, has_head=ends)
-        if outside is None:
-            weights = list(of_part)
-        else:
-            weights = [weight for weight in of_part if weight.name in outside]
+        weights = [weight for weight in of_part if outside is None or weight.name in outside]
         norm = self.config.hidden_size * (1 if self.config.norm == "rms" else 2) if name == HEAD else 0
         experts = sum(weight.num_elems for weight in weights if weight.name.startswith("expert_"))
         narrow = sum(w.num_bytes for w in weights if w.num_bytes * _BITS_PER_BYTE < w.num_elems * self.types.kept.bits)
