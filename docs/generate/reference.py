@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from gemm_eval.arch import (
     GpuSpec,
     Interconnect,
-    Network,
     LibraryPath,
     LibraryRules,
     MulticoreCalibration,
     MulticoreErrors,
     MulticoreSpec,
+    Network,
     Provenance,
     Published,
 )
