@@ -243,10 +243,7 @@ class _PartOfTraining(StepPart):
         }.get(name)
         ends = outside is not None
         of_part = local_weights(self.config, self.step, self.types, has_embedding=ends, has_head=ends)
-        if outside is None:
-            weights = list(of_part)
-        else:
-            weights = [weight for weight in of_part if weight.name in outside]
+        weights = [weight for weight in of_part if outside is None or weight.name in outside]
         norm = self.config.hidden_size * (1 if self.config.norm == "rms" else 2) if name == HEAD else 0
         experts = sum(weight.num_elems for weight in weights if weight.name.startswith("expert_"))
         narrow = sum(w.num_bytes for w in weights if w.num_bytes * _BITS_PER_BYTE < w.num_elems * self.types.kept.bits)
