@@ -20,7 +20,7 @@ from gemm_eval.evaluate.interval import (
     source_of,
     sum_interval,
 )
-from gemm_eval.evaluate.memory_bound import memory_bound
+from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bound
 from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping
@@ -246,7 +246,8 @@ def _unfused(
         sizes = [(rows, value_size, keys), (keys, rows, value_size), (rows, keys, size), (keys, rows, size)]
         meanings = _UNFUSED_GRADIENTS
     products = [evaluate(GemmProblem(num, *each, *types)) for each in sizes]
-    parts = [*products[: len(products) // 2], softmax, *products[len(products) // 2 :]]
+    parts: list[GEMMResult | MemoryBoundResult] = [*products]
+    parts.insert(len(products) // 2, softmax)
     terms = dict(zip(meanings, (part.latency_us for part in parts), strict=True))
     ends = sum_interval((part.latency_us, part.low_us, part.high_us) for part in parts)
     source = "analytic" if products[0].source == "analytic" else "calibrated"

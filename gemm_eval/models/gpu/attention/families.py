@@ -151,13 +151,7 @@ _BACKWARD = tuple(
         partial(gradients.backward_terms, kernel=kernel), library,
     )
     for library, name, kernel in (
-        ("cudnn", "cuDNN", gradients.BackwardKernel(
-            {64: 128, 128: 64, 192: 64, 256: 64}, dict.fromkeys(HEAD_DIMS, 128)
-        )),
-        # FlashAttention 2.7, flash_bwd_launch_template.h, with over 144 KB of shared memory
-        ("flash", "FlashAttention 2", gradients.BackwardKernel(
-            {64: 128, 128: 64, 192: 64, 256: 64}, {64: 128, 128: 128, 192: 64, 256: 64}
-        )),
+        ("cudnn", "cuDNN", gradients.CUDNN_BACKWARD), ("flash", "FlashAttention 2", gradients.FLASH_BACKWARD),
     )
 )  # fmt: skip
 ATTENTION_FAMILIES = {family.name: family for family in (*_FAMILIES, *_PLAIN, *_BACKWARD)}

@@ -32,6 +32,17 @@ class BackwardKernel(NamedTuple):
 
     q_tiles: Mapping[int, int]  # queries of a step by padded head_dim
     key_tiles: Mapping[int, int]  # keys of a CTA
+    computes_padded: bool = False  # products are of padded heads; else of heads as they are
+    has_short_values: bool = False  # causal kernels of values shorter than keys reach the rate of heads as short
+
+
+CUDNN_BACKWARD = BackwardKernel(
+    dict.fromkeys(HEAD_DIMS, 64), dict.fromkeys(HEAD_DIMS, 64), computes_padded=True, has_short_values=True
+)
+"""cuDNN's on wgmma, by the names of its kernels and their times."""
+
+FLASH_BACKWARD = BackwardKernel({64: 128, 128: 64, 192: 64, 256: 64}, {64: 128, 128: 128, 192: 64, 256: 64})
+"""FlashAttention 2.7, flash_bwd_launch_template.h, with over 144 KB of shared memory."""
 
 
 def backward_terms(
@@ -39,17 +50,19 @@ def backward_terms(
 ) -> dict[str, Floats]:
     """Return the time of each of `BACKWARD_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
     per_us = cycles_per_us(arch.max_clock_ghz)
-    sizes = [min(padded_head_dim(size), HEAD_DIMS[-1]) for size in np.maximum(rows.head_dim, rows.value_dim).tolist()]
-    q_tile, k_tile = (
-        np.array([tiles[size] for size in sizes], np.float64) for tiles in (kernel.q_tiles, kernel.key_tiles)
-    )
+    head_dim, value_dim = (_compiled_sizes(sizes) for sizes in (rows.head_dim, rows.value_dim))
+    size = np.maximum(head_dim, value_dim)
+    q_tile, k_tile = (_looked_up(tiles, size) for tiles in (kernel.q_tiles, kernel.key_tiles))
     visits = np.empty(len(rows))
     for tile in np.unique(q_tile).tolist():
-        of = q_tile == tile
-        visits[of] = all_tile_counts(rows.take(of), int(tile), tuple(k_tile[of].astype(int).tolist()))[1]
-    elements = 3.0 * rows.head_dim + 2.0 * rows.value_dim
-    frac = np.array([c[f"matrix16_frac_{size}"] for size in sizes])
-    step_us = np.hypot(products_us(arch, 16, q_tile * k_tile * elements) / frac, exp_us(arch, c, q_tile * k_tile))
+        mask = q_tile == tile
+        visits[mask] = all_tile_counts(rows.take(mask), int(tile), tuple(k_tile[mask].astype(int).tolist()))[1]
+    rate_size = np.where((rows.is_causal > 0) & kernel.has_short_values, value_dim, size)
+    rate_frac = _looked_up({dim: c[f"matrix16_frac_{dim}"] for dim in HEAD_DIMS}, rate_size)
+    if not kernel.computes_padded:
+        head_dim, value_dim = rows.head_dim, rows.value_dim
+    macs = q_tile * k_tile * (3.0 * head_dim + 2.0 * value_dim)
+    step_us = np.hypot(products_us(arch, 16, macs) / rate_frac, exp_us(arch, c, q_tile * k_tile))
     step_us += c["step_cycles"] / per_us
     cta_us = c["cta_cycles"] / per_us
     heads, ctas = rows.batch * rows.num_heads, np.ceil(rows.keys / k_tile)
@@ -64,6 +77,15 @@ def backward_terms(
         "compute_us": compute,
         "tail_us": c["tail_frac"] * longest * np.maximum(0.0, 1.0 - arch.num_sms / (heads * ctas)),
     }
+
+
+def _compiled_sizes(sizes: Floats) -> Floats:
+    """Return the sizes of heads that kernels are compiled for."""
+    return np.array([min(padded_head_dim(size), HEAD_DIMS[-1]) for size in sizes.tolist()], np.float64)
+
+
+def _looked_up(table: Mapping[int, float], sizes: Floats) -> Floats:
+    return np.array([table[int(size)] for size in sizes.tolist()], np.float64)
 
 
 def _around_bytes(rows: AttentionRows) -> Floats:

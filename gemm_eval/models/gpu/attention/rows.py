@@ -61,7 +61,13 @@ CONTEXT_PLAIN = (
 """Of kernels for 16 bits, which do nothing but attention."""
 
 BACKWARD = (
-    *CONTEXT_PLAIN,
+    fitted("fixed_us", "us", 1.0, 60.0, 15.0, FREE, "start and end of the operation's kernels"),
+    *(item for item in _MEMORY if item.name != "fixed_us"),
+    fitted("cta_cycles", "cycles", 0.0, 4e4, 4000.0, FREE, "a tile of keys besides its tiles of queries"),
+    fitted("step_cycles", "cycles", 0.0, 4e3, 300.0, FREE, "a tile of queries besides its products and exponentials"),
+    fitted("exp_frac", "1", 0.05, 20.0, 4.0, FREE, "time of the exponentials over that of the units' rate"),
+    fitted("tail_frac", "1", 0.0, 3.0, 0.7, FREE, "of the longest CTA, which the others wait for at the end"),
+    *(item for item in CONTEXT_PLAIN if item.name.startswith("matrix")),
     fitted("atomic_frac", "1", 0.05, 2.0, 0.5, NO_LIMIT, "share of the L2 bandwidth of sums into gradients of queries"),
 )
 """Of kernels for gradients, in 16 bits."""
