@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from typing import Any, ClassVar
 
-from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
-from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.estimate.price import OperationCost, Prices, costs_of
-from gemm_eval.evaluate import GEMMEvaluator, Result, sum_interval
+from gemm_eval.arch import ArchSpec
+from gemm_eval.checks import as_integer, check_flag, plain_number
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.estimate.replica import Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
+from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
@@ -25,73 +25,15 @@ from gemm_eval.transformer import (
     GemmWork,
     ModelConfig,
     ModelMemory,
-    Operation,
-    check_memory,
     largest_batch,
     load_model,
-    model_memory,
-    model_on,
-    model_operations,
     num_joined,
-    types_on,
 )
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
 
-KINDS = ("gemm", "attention", "moe", "memory", "collective")
-"""Kinds of operations, in the order in which they are shown."""
-
 _US_PER_S = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class StepEstimate:
-    """A step: a chunk of prompts, or tokens of a batch in decode.
-
-    `seq_len` counts the positions of each sequence, the `new_tokens` included. `stages` are the operations of each
-    pipeline stage, on one of its devices.
-    """
-
-    phase: str
-    batch: int
-    new_tokens: int
-    seq_len: int
-    stages: tuple[tuple[OperationCost, ...], ...]
-
-    @property
-    def stage_us(self) -> tuple[float, ...]:
-        """Time of each stage."""
-        return tuple(sum(cost.total_us for cost in stage) for stage in self.stages)
-
-    @property
-    def latency_us(self) -> float:
-        """Time of the step through all stages."""
-        return sum(self.stage_us)
-
-    @property
-    def interval_us(self) -> tuple[float, float]:
-        """The interval of the time of the step that holds 80% of measured ones."""
-        return sum_interval(cost.total for cost in self.costs)
-
-    @property
-    def us_by_kind(self) -> dict[str, float]:
-        """Time of the step by kind of operation, through all stages."""
-        total = dict.fromkeys(KINDS, 0.0)
-        for cost in self.costs:
-            total[cost.operation.kind] += cost.total_us
-        return total
-
-    @property
-    def costs(self) -> tuple[OperationCost, ...]:
-        """Operations of all stages."""
-        return tuple(cost for stage in self.stages for cost in stage)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        names = ("phase", "batch", "new_tokens", "seq_len", "latency_us", "interval_us", "stage_us", "us_by_kind")
-        stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
-        return {name: getattr(self, name) for name in names} | {"stages": stages}
 
 
 def _scaled(latency_us: float, step: StepEstimate) -> tuple[float, float]:
@@ -120,7 +62,7 @@ class ModelEstimate(Result):
         prefill, decode: the steps behind both; of a prompt in chunks the last one.
         memory: what the device that holds most holds, with all sequences at their full length.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
-        num_joined_devices: devices that the link of the arch joins; messages of pipeline stages on more take as long.
+        num_joined_devices: devices that the link of the arch joins: a node; more lie in several, which a network joins.
         has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first
             (`gemm_eval.transformer.model_on`).
         options: what was asked, by name.
@@ -245,8 +187,8 @@ class ModelEstimate(Result):
             )
         if self.num_devices > self.num_joined_devices:
             sentences.append(
-                f"{self.num_devices} devices are more than the {self.num_joined_devices} that their link joins: "
-                "messages between pipeline stages are taken to be as fast as this link."
+                f"{self.num_devices} devices lie in nodes of {self.num_joined_devices}: messages between nodes take "
+                "the network of the arch, over which nothing was timed."
             )
         return tuple(sentences)
 
@@ -294,9 +236,8 @@ def estimate_model(
         batch: sequences that a replica decodes together; with experts over more devices than `tensor_parallel`, of each
             of its tensor-parallel groups. Pipeline stages work on `pipeline_parallel` parts of it at once.
         prompt_len, output_len: tokens of each sequence.
-        tensor_parallel, pipeline_parallel, expert_parallel: degrees. A group of tensor or expert parallelism lies
-            within the devices that the link of the arch joins; pipeline stages may lie beyond, in nodes whose network
-            is then taken to be as fast as the link, which `explain()` says.
+        tensor_parallel, pipeline_parallel, expert_parallel: degrees. Devices lie side by side in nodes of as many as
+            the link of the arch joins; between nodes messages take its network, which `explain()` says.
         dtype, dense_dtype, expert_dtype: as for `transformer_gemms`; None: as the model's file says.
         kv_dtype: of the KV cache; None: as the file says, else the type of activations.
         chunk_tokens: of a prompt in one step of prefill, at most.
@@ -322,66 +263,48 @@ def estimate_model(
         ModelConfigError, ArchError: no such model or arch.
         UnsupportedError: the arch cannot run a type, or says nothing of the link between its devices.
     """  # fmt: skip
-    evaluator = _evaluator(arch)
-    published = model if isinstance(model, ModelConfig) else load_model(model)
-    config = model_on(evaluator.arch, published)
+    replica = Replica(
+        model, arch, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel,
+        expert_parallel=expert_parallel, dtype=dtype, dense_dtype=dense_dtype, expert_dtype=expert_dtype,
+        kv_dtype=kv_dtype, chunk_tokens=chunk_tokens, expert_load=expert_load, fusions=fusions, fused=fused,
+        attention_library=attention_library, collective_library=collective_library, expert_library=expert_library,
+        interconnect=interconnect, memory_frac=memory_frac,
+    )  # fmt: skip
     sizes = {"batch": batch, "prompt_len": prompt_len, "output_len": output_len, "chunk_tokens": chunk_tokens}
     asked: dict[str, Any] = {name: as_integer(name, value, 1, MAX_DIM) for name, value in sizes.items()}
     asked["speculative_tokens"] = as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES)
     check_flag("ignore_memory", ignore_memory)
-    share = plain_number(acceptance)
-    if share is None or not 0 <= share <= 1:
-        raise InvalidOptionError(f"acceptance must be in 0..1, got {shown(acceptance)}")
-    degrees = {
-        "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "expert_parallel": expert_parallel,
-    }  # fmt: skip
-    types: dict[str, Any] = {
-        **types_on(evaluator.arch, dtype, dense_dtype, config),
-        "expert_dtype": expert_dtype,
-        "kv_dtype": kv_dtype,
-    }
-    held: dict[str, Any] = {
-        **degrees, **types, "batch_size": batch, "seq_len": prompt_len + output_len, "chunk_tokens": chunk_tokens,
-    }  # fmt: skip
-    memory = (
-        model_memory(config, **held)
-        if ignore_memory
-        else check_memory(config, evaluator.arch, memory_frac=memory_frac, **held)
-    )
-    box = _interconnect(evaluator.arch, interconnect)
-    libraries: dict[str, Any] = {
-        "attention_library": attention_library, "collective_library": collective_library,
-        "expert_library": expert_library,
-    }  # fmt: skip
+    tokens = tokens_per_step(speculative_tokens, acceptance)
+    memory = (replica.memory if ignore_memory else replica.check_memory)(batch, prompt_len + output_len)
     ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
-    chunks = [("prefill", 1, end, end - start) for start, end in zip((0, *ends[:-1]), ends, strict=True)]
+    chunks = [StepSize("prefill", 1, end - start, end) for start, end in zip((0, *ends[:-1]), ends, strict=True)]
     num_parts = min(pipeline_parallel, batch)  # of the batch, each in another stage
     new = speculative_tokens + 1
     context = prompt_len + max(1, output_len // 2)  # in the middle of the output
-    *prefill, decode = _estimate_steps(
-        Prices(evaluator, fused=fused, interconnect=box, **libraries),
-        config,
-        [*chunks, ("decode", -(-batch // num_parts), context + new - 1, new)],
-        {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
-    )
+    *prefill, decode = replica.steps([*chunks, StepSize("decode", -(-batch // num_parts), new, context + new - 1)])
     chunk_us = [chunk.stage_us for chunk in prefill]
     step_us = max(sum(decode.stage_us), num_parts * max(decode.stage_us))  # in which all parts pass all stages
-    tokens = sum(share**index for index in range(speculative_tokens + 1))
-    limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
-    num_groups = max(1, expert_parallel // tensor_parallel)
-    options = asked | degrees | types | {
-        "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
-        "separate_quantization": not (fusions or Fusions()).quantization, "interconnect": box,
-    } | libraries  # fmt: skip
     return ModelEstimate(
-        model_name=config.name, arch_name=evaluator.arch.name, batch=batch, prompt_len=prompt_len,
-        output_len=output_len, num_devices=pipeline_parallel * tensor_parallel * num_groups, num_groups=num_groups,
+        model_name=replica.config.name, arch_name=replica.arch.name, batch=batch, prompt_len=prompt_len,
+        output_len=output_len, num_devices=replica.num_devices, num_groups=replica.num_groups,
         ttft_us=pipeline_us(chunk_us), tpot_us=step_us / tokens, tokens_per_step=tokens,
         prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))), prefill=prefill[-1], decode=decode,
-        memory=memory, memory_limit_bytes=limit, num_joined_devices=num_joined(evaluator.arch),
-        has_expanded_weights=dtype is None and config != published, options=FrozenDict(options), _config=config,
-        _held=FrozenDict(held),
+        memory=memory, memory_limit_bytes=replica.memory_limit_bytes, num_joined_devices=num_joined(replica.arch),
+        has_expanded_weights=replica.has_expanded_weights,
+        options=FrozenDict(asked | {"acceptance": acceptance} | replica.options), _config=replica.config,
+        _held=FrozenDict(replica.held | {"seq_len": prompt_len + output_len}),
     )  # fmt: skip
+
+
+def tokens_per_step(speculative_tokens: int, acceptance: float) -> float:
+    """Return the expected tokens that a sequence gains in a step: accepted guesses, and one.
+
+    A guess holds with the probability `acceptance`, if those before it do. InvalidOptionError: it is not in 0..1.
+    """
+    share = plain_number(acceptance)
+    if share is None or not 0 <= share <= 1:
+        raise InvalidOptionError(f"acceptance must be in 0..1, got {shown(acceptance)}")
+    return sum(share**index for index in range(speculative_tokens + 1))
 
 
 def estimate_models(
@@ -396,7 +319,7 @@ def estimate_models(
         options: the rest of the arguments of `estimate_model`.
     """
     workers = as_integer("num_workers", num_workers, 1, _MAX_WORKERS)
-    evaluators = [_evaluator(arch) for arch in archs]
+    evaluators = [evaluator_of(arch) for arch in archs]
     configs = [model if isinstance(model, ModelConfig) else load_model(model) for model in models]
     points = list(product(evaluators, configs, list(batches), list(prompt_lens)))
     if workers == 1:
@@ -418,62 +341,3 @@ def _estimate_some(
         estimate_model(config, evaluator, batch, prompt_len=prompt_len, **options)
         for evaluator, config, batch, prompt_len in points
     ]
-
-
-def _evaluator(arch: Any) -> GEMMEvaluator:
-    if isinstance(arch, str | os.PathLike | GpuSpec | MulticoreSpec):
-        return GEMMEvaluator(arch)
-    if not isinstance(arch, GEMMEvaluator):
-        raise InvalidInputError(f"arch must be an arch, its name or path, or a GEMMEvaluator, got {shown(arch)}")
-    return arch
-
-
-def _interconnect(arch: ArchSpec, asked: str | None) -> str | None:
-    """Return the kind of server that joins GPUs over PCIe; None: they are joined otherwise, or not."""
-    if asked is not None:
-        check_word("interconnect", asked, PCIE_BOXES)
-    link = arch.interconnect if isinstance(arch, GpuSpec) else None
-    return (asked or link.topology) if link is not None and link.topology in PCIE_BOXES else None
-
-
-def _estimate_steps(
-    prices: Prices, config: ModelConfig, sizes: Iterable[tuple[Any, int, int, int]], options: dict[str, Any]
-) -> list[StepEstimate]:
-    """Return steps of a model, given by phase, batch, positions and new tokens; all work is priced in one batch."""
-    steps = []
-    for phase, batch, seq_len, new in sizes:
-        asked = {"phase": phase, "batch_size": batch, "seq_len": seq_len, "new_tokens": new} | options
-        stages = [_operations(config, stage=stage, **asked) for stage in range(options["pipeline_parallel"])]
-        steps.append(((phase, batch, new, seq_len), stages))
-    prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
-    return [StepEstimate(*head, tuple(costs_of(prices, stage) for stage in stages)) for head, stages in steps]
-
-
-_cached_operations = lru_cache(maxsize=1024, typed=True)(model_operations)
-
-
-def _operations(config: ModelConfig, **asked: Any) -> tuple[Operation, ...]:
-    """Return `model_operations`, which other archs and points have too."""
-    try:
-        return _cached_operations(config, **asked)
-    except TypeError:  # an argument that has no hash, and no meaning either
-        return model_operations(config, **asked)
-
-
-def pipeline_us(chunk_us: Sequence[Sequence[float]]) -> float:
-    """Return the time from the start of the first chunk on the first stage to the end of the last on the last stage.
-
-    A stage works on one chunk at a time, in order, and a chunk begins on a stage when the stage before is done with it
-    (a permutation flow shop):
-
-        finish[i][s] = max(finish[i - 1][s], finish[i][s - 1]) + time[i][s]
-
-    Args:
-        chunk_us: [num_chunks, num_stages], time of each chunk on each stage.
-    """
-    finish_us = [0.0] * len(chunk_us[0])
-    for stage_us in chunk_us:
-        done_us = 0.0  # with this chunk, on the stage before
-        for stage, us in enumerate(stage_us):
-            done_us = finish_us[stage] = max(finish_us[stage], done_us) + us
-    return finish_us[-1]

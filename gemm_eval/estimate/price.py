@@ -164,7 +164,10 @@ class Prices:
             )
             for problem in problems
         )  # fmt: skip
-        return [Price(r.latency_us, "link", r.source, r.algorithm, r.low_us, r.high_us) for r in results]
+        bounds = ("link", "network")
+        return [
+            Price(r.latency_us, bounds[r.num_nodes > 1], r.source, r.algorithm, r.low_us, r.high_us) for r in results
+        ]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]

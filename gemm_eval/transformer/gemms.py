@@ -337,9 +337,9 @@ def with_gradients(gemm: LayerGemm) -> tuple[LayerGemm, ...]:
 def make_step(
     config: ModelConfig, phase: str, batch_size: int, seq_len: int, tensor_parallel: int, expert_parallel: int, *,
     expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, absorb_mla: bool | None = None,
-    new_tokens: int | None = None,
+    new_tokens: int | None = None, num_decodes: int = 0, decode_len: int = 1,
 ) -> Step:  # fmt: skip
-    """Check the options of `transformer_gemms` that sizes depend on."""
+    """Check the options of `transformer_gemms` and `model_operations` that sizes depend on."""
     check_word("phase", phase, PHASES)
     is_prefill = phase != "decode"  # of all positions at once
     if phase == "train" and new_tokens not in (None, seq_len):
@@ -360,6 +360,8 @@ def make_step(
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
         absorb_mla=absorbs, lm_head_all_tokens=phase != "prefill", expands_cache=is_prefill and new < context,
+        num_decodes=as_integer("num_decodes", num_decodes, 0, MAX_DIM),
+        decode_context=as_integer("decode_len", decode_len, 1, MAX_DIM),
     )  # fmt: skip
 
 

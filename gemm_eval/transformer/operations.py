@@ -5,6 +5,7 @@ Kinds of work are plain data, which `gemm_eval.estimate` prices. GEMMs are those
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -140,6 +141,13 @@ class Fusions:
 _BITS_PER_BYTE = 8
 _FP32_BYTES = 4
 _TOKEN_BYTES = 8
+LOW_LATENCY_TOKENS = 256
+"""Most tokens of a device that go to experts of other nodes one copy each, by DeepEP's low-latency kernels.
+
+Source: docs/legacy.md of https://github.com/deepseek-ai/DeepEP, which recommends them below that.
+"""
+
+_MAX_NODE_DEVICES = 1 << 20
 _CHOICE_BYTES = 8  # an expert's number and its weight, for each that a token takes
 _POST_ATTENTION, _POST_FFN = 3, 4  # norms of a layer from which on it has one there too
 _INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the norm before attention
@@ -147,10 +155,11 @@ _INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the
 
 def model_operations(
     config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
-    new_tokens: int | None = None, tensor_parallel: int = 1, expert_parallel: int = 1, pipeline_parallel: int = 1,
-    stage: int = 0, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
-    expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None, absorb_mla: bool | None = None,
-    expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True, fusions: Fusions | None = None,
+    new_tokens: int | None = None, num_decodes: int = 0, decode_len: int = 1, tensor_parallel: int = 1,
+    expert_parallel: int = 1, pipeline_parallel: int = 1, stage: int = 0, dtype: str | DtypeScheme | None = None,
+    dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
+    absorb_mla: bool | None = None, expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True,
+    fusions: Fusions | None = None, node_devices: int | None = None,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
@@ -158,11 +167,15 @@ def model_operations(
     runs. Arguments not named here, and errors, are those of `transformer_gemms`.
 
     Args:
+        num_decodes, decode_len: sequences that are decoded in the same step beside a chunk of prefill (a mixed step of
+            continuous batching), and the positions that the new token of each attends to.
         pipeline_parallel, stage: stages, and which of them: the first has the embedding, the last norm and LM head;
             all others send what they computed to the next.
         kv_dtype: type of the KV cache, as for `model_memory`.
         experts_as_layer: routed experts as one `MoeLayer`; False: as grouped GEMMs, with what is around them.
         fusions: which operations run as one kernel; None: all that engines fuse.
+        node_devices: devices of a node, which lie side by side: more than `LOW_LATENCY_TOKENS` go to experts once for
+            each other node, and stages send to other nodes. None: one node has all.
     """
     check_flag("experts_as_layer", experts_as_layer)
     fused = Fusions() if fusions is None else fusions
@@ -171,7 +184,7 @@ def model_operations(
     check_word("phase", phase, ("prefill", "decode"))
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
-        absorb_mla=absorb_mla, new_tokens=new_tokens,
+        absorb_mla=absorb_mla, new_tokens=new_tokens, num_decodes=num_decodes, decode_len=decode_len,
     )  # fmt: skip
     if config.moe is None and step.expert_parallel > 1:
         raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
@@ -181,14 +194,17 @@ def model_operations(
     types = weight_types(part, dtype, dense_dtype, expert_dtype)
     kv = kv_type(part, types, dtype, kv_dtype)
 
-    outside = StepPart(part, step, types, kv, fused)
+    nodes = (
+        _MAX_NODE_DEVICES if node_devices is None else as_integer("node_devices", node_devices, 1, _MAX_NODE_DEVICES)
+    )
+    outside = StepPart(part, step, types, kv, fused, nodes)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind)
+        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
         operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
-    operations += outside.head() if index == len(stages) - 1 else outside.send()
+    operations += outside.head() if index == len(stages) - 1 else outside.send(index, len(stages))
     return tuple(operations)
 
 
@@ -200,9 +216,10 @@ class StepPart:
 
     def __init__(
         self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions,
-        kind: LayerKind | None = None,
+        node_devices: int, kind: LayerKind | None = None,
     ) -> None:  # fmt: skip
         self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
+        self.node_devices = node_devices
         self.layer_kind = "" if kind is None else kind.name
         self.num_layers = 1 if kind is None else config.num_layers
         self.has_rope = kind is not None and kind.has_rope
@@ -286,11 +303,17 @@ class StepPart:
         yield self._memory("logits_cast", "cast", vocab, writes=wide, rows=head.M)
         yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
 
-    def send(self) -> Iterator[Operation]:
-        """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
+    def send(self, stage: int, num_stages: int) -> Iterator[Operation]:
+        """Yield the hidden state for the next stage, and the residual where the next norm adds it.
+
+        A node holds as many whole stages as fit, or a part of one; the next stage then lies in another node.
+        """
         tensors = 1 + self.fusions.residual_norm
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
-        yield self._operation("stage_send", CollectiveProblem("send", size, 2))
+        devices = max(self.step.tensor_parallel, self.step.expert_parallel)
+        stages_per_node = max(1, self.node_devices // devices)
+        is_far = num_stages * devices > self.node_devices and (stage + 1) % stages_per_node == 0
+        yield self._operation("stage_send", CollectiveProblem("send", size, 2, ranks_per_node=1 if is_far else None))
 
     # ---- a layer ---------------------------------------------------------------------------------------------------
 
@@ -352,7 +375,8 @@ class StepPart:
         """Yield router, messages, routed experts and shared experts.
 
         Beyond a tensor-parallel group (`expert_parallel` above `tensor_parallel`) tokens go to their experts and back,
-        one copy for each expert that a token takes. Within one, each device has all tokens, and the sums are reduced.
+        one copy for each expert that a token takes; many tokens go once to each other node, where the copies are made.
+        Within one, each device has all tokens, and the sums are reduced.
         """
         yield from self._gemms(shapes["router"])
         word = "gate_up" if moe.is_gated else "up"
@@ -386,8 +410,14 @@ class StepPart:
     def _all_to_all(self, name: str, moe: Moe, elem_bytes: int) -> Operation:
         """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
         copies = -(-self.step.tokens * moe.experts_per_token // self.step.tensor_parallel)
-        size = copies * self.config.hidden_size * elem_bytes
-        return self._operation(name, CollectiveProblem("all_to_all", size, self.step.expert_parallel))
+        size, ranks = copies * self.config.hidden_size * elem_bytes, self.step.expert_parallel
+        num_nodes = -(-ranks // self.node_devices)
+        if num_nodes == 1:
+            return self._operation(name, CollectiveProblem("all_to_all", size, ranks))
+        is_short = self.step.tokens <= LOW_LATENCY_TOKENS * self.step.tensor_parallel
+        sent = moe.experts_per_token if is_short else moe.nodes_of_token(num_nodes)  # copies of a token
+        leaving = math.ceil(size * sent / moe.experts_per_token * (num_nodes - 1) / num_nodes)
+        return self._operation(name, CollectiveProblem("all_to_all", size, ranks, network_bytes=leaving))
 
     def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
         """Yield routed experts as grouped GEMMs, with what is around them."""
@@ -428,7 +458,8 @@ class StepPart:
         turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
         yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
         window, is_chunk = attention.window_size, attention.window_is_chunk
-        for sizes in _pieces(step, window if is_chunk else None):
+        pieces = [piece for *call, _ in step.calls for piece in _pieces(*call, window if is_chunk else None)]
+        for sizes in pieces:
             problem = AttentionProblem(
                 *sizes, heads, kv_heads, size, self.types.kept, self.kv_dtype, window=None if is_chunk else window,
                 has_sinks=attention.sinks,
@@ -465,33 +496,30 @@ class StepPart:
         cached = latent + rope
         yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
         kept = self.types.kept
-        if step.absorb_mla:
-            yield from self._gemms(shapes["q_absorb"])
-            key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
-        else:
-            expanded = shapes["kv_b_proj"]
-            yield from self._gemms(expanded)
-            key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
-            # the part with positions, which all heads share, is copied beside each head's own
-            yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
-        problem = AttentionProblem(
-            step.num_seqs, step.new_tokens, step.context, heads, kv_heads, key, kept, cache, value,
-            is_latent=step.absorb_mla,
-        )  # fmt: skip
-        yield self._operation("attention", AttentionWork(problem))
-        if step.absorb_mla:
-            yield from self._gemms(shapes["v_absorb"])
+        for *call, is_absorbed in step.calls:
+            if is_absorbed:
+                yield from self._gemms(shapes["q_absorb"])
+                key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
+            else:
+                expanded = shapes["kv_b_proj"]
+                yield from self._gemms(expanded)
+                key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
+                # the part with positions, which all heads share, is copied beside each head's own
+                yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
+            problem = AttentionProblem(*call, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed)
+            yield self._operation("attention", AttentionWork(problem))
+            if is_absorbed:
+                yield from self._gemms(shapes["v_absorb"])
 
 
-def _pieces(step: Step, chunk: int | None) -> Sequence[tuple[int, int, int]]:
+def _pieces(num_seqs: int, new_tokens: int, context: int, chunk: int | None) -> Sequence[tuple[int, int, int]]:
     """Return (batch, queries, keys) of calls of attention: in chunks of the first, the whole and the last one."""
     if chunk is None:
-        return [(step.num_seqs, step.new_tokens, step.context)]
-    filled = (step.context - step.new_tokens) % chunk
-    first = min(step.new_tokens, chunk - filled) if filled else 0
-    num_whole, last = divmod(step.new_tokens - first, chunk)
+        return [(num_seqs, new_tokens, context)]
+    filled = (context - new_tokens) % chunk
+    first = min(new_tokens, chunk - filled) if filled else 0
+    num_whole, last = divmod(new_tokens - first, chunk)
     pieces = (
-        (step.num_seqs, first, filled + first), (step.num_seqs * num_whole, num_whole and chunk, chunk),
-        (step.num_seqs, last, last),
+        (num_seqs, first, filled + first), (num_seqs * num_whole, num_whole and chunk, chunk), (num_seqs, last, last),
     )  # fmt: skip
     return [piece for piece in pieces if piece[1]]

@@ -56,7 +56,8 @@ class Step:
     """A forward pass of one tensor-parallel group: `num_seqs` sequences, `new_tokens` tokens of each.
 
     `context` counts the positions that the last new token attends to, itself included. `expands_cache`: latents of
-    cached positions are expanded too, where they are not absorbed.
+    cached positions are expanded too, where they are not absorbed. In a mixed step, `num_decodes` sequences more have
+    one new token each, which attends to `decode_context` positions.
     """
 
     model: str
@@ -70,11 +71,29 @@ class Step:
     absorb_mla: bool = False
     lm_head_all_tokens: bool = False
     expands_cache: bool = False
+    num_decodes: int = 0
+    decode_context: int = 1
 
     @property
     def tokens(self) -> int:
         """Rows of every GEMM on all tokens."""
-        return self.num_seqs * self.new_tokens
+        return self.num_seqs * self.new_tokens + self.num_decodes
+
+    @property
+    def sampled(self) -> int:
+        """Rows of the LM head: the last token of each sequence, or all of them."""
+        return self.tokens if self.lm_head_all_tokens else self.num_seqs + self.num_decodes
+
+    @property
+    def calls(self) -> tuple[tuple[int, int, int, bool], ...]:
+        """Calls of attention: sequences, new tokens and positions of each, and whether latents are absorbed."""
+        own = (self.num_seqs, self.new_tokens, self.context, self.absorb_mla)
+        return (own, (self.num_decodes, 1, self.decode_context, True)) if self.num_decodes else (own,)
+
+    @property
+    def absorbed_tokens(self) -> int:
+        """Tokens whose queries are multiplied into the latents."""
+        return self.tokens if self.absorb_mla else self.num_decodes
 
     def tensor_split(self, size: int, what: str) -> int:
         """Return `size` over the tensor-parallel degree; see `split`."""
@@ -257,19 +276,20 @@ def _latent_shapes(config: ModelConfig, attention: LatentAttention, step: Step) 
         yield Shape("q_b_proj", 1, tokens, attention.q_lora_rank, heads * (nope + rope), layers)
     yield Shape("kv_a_proj", 1, tokens, hidden, latent + rope, layers)
 
+    if step.absorbed_tokens:
+        yield Shape("q_absorb", heads, step.absorbed_tokens, nope, latent, layers)
     if step.absorb_mla:
-        yield Shape("q_absorb", heads, tokens, nope, latent, layers)
         groups, rows, value = step.num_seqs, step.new_tokens * heads, latent
         key = latent + rope
     else:
-        expanded = step.num_seqs * step.context if step.expands_cache else tokens
+        expanded = step.num_seqs * (step.context if step.expands_cache else step.new_tokens)
         yield Shape("kv_b_proj", 1, expanded, latent, heads * (nope + attention.v_head_dim), layers)
         groups, rows, value = step.num_seqs * heads, step.new_tokens, attention.v_head_dim
         key = nope + rope
     yield Shape("attn_score", groups, rows, key, step.context, layers, Operand.ACTIVATION)
     yield Shape("attn_value", groups, rows, step.context, value, layers, Operand.ACTIVATION)
-    if step.absorb_mla:
-        yield Shape("v_absorb", heads, tokens, latent, attention.v_head_dim, layers)
+    if step.absorbed_tokens:
+        yield Shape("v_absorb", heads, step.absorbed_tokens, latent, attention.v_head_dim, layers)
 
     yield Shape("o_proj", 1, tokens, heads * attention.v_head_dim, hidden, layers)
 
@@ -318,6 +338,5 @@ def _network(
 
 def lm_head_shape(config: ModelConfig, step: Step) -> Shape:
     """Return the LM head on the last token of each sequence, or on all; its columns are padded to split evenly."""
-    rows = step.tokens if step.lm_head_all_tokens else step.num_seqs
     columns = -(-config.vocab_size // step.tensor_parallel)
-    return Shape("lm_head", 1, rows, config.hidden_size, columns, 1, Operand.LM_HEAD)
+    return Shape("lm_head", 1, step.sampled, config.hidden_size, columns, 1, Operand.LM_HEAD)

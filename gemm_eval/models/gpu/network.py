@@ -130,8 +130,8 @@ def network_cost(link: Interconnect, of: Mapping[str, float], problem: Collectiv
     network = link.network
     assert network is not None
     if problem.network_bytes is not None:
-        costs = _expert_costs(link, network, of, problem, nodes)
-    elif problem.what in ("all_to_all", "send"):
+        return _expert_cost(link, network, of, problem, nodes)
+    if problem.what in ("all_to_all", "send"):
         costs = _exchange_costs(link, network, of, problem, nodes)
     else:
         costs = ring_costs(link, network, of, problem, nodes)
@@ -213,27 +213,25 @@ def _exchange_costs(
         yield _cost(f"send/receive, {name}", of["peer_launch_us"], inner, hop_us, network_us)
 
 
-def _expert_costs(
+def _expert_cost(
     link: Interconnect, network: Network, of: Mapping[str, float], problem: CollectiveProblem, nodes: Nodes
-) -> Iterator[NetworkCost]:
-    """Yield the costs of tokens to experts and back, in the two modes of DeepEP.
+) -> NetworkCost:
+    """Return the cost of tokens to experts and back, in the mode of DeepEP that the bytes over the network tell.
 
-    Direct (low latency): each copy goes to its expert's rank, by itself. Forwarded (normal): a token goes once to each
-    node, to the rank of its own rail, which hands copies on over the link; counts go before the tokens.
+    Low latency: each copy goes to its expert's rank by itself. Normal, where fewer bytes than those leave a node: a
+    token goes once to each node, to the rank of its own rail, which hands copies on over the link; counts go first.
     """
     assert problem.network_bytes is not None
     ranks, (num_nodes, per_node) = problem.num_ranks, nodes
-    copies, rate = float(problem.message_bytes), _rate(network)
+    copies, sent = float(problem.message_bytes), float(problem.network_bytes)
     link_bytes_per_us = link_rate(link, per_node, of["peer_contention"]) * of["peer_link_frac"]
     launch_us = of["peer_launch_us"]
-    near = copies * (per_node - 1) / ranks
-    yield _cost(
-        "direct to experts", launch_us, CollectiveTerms(launch_us, 0.0, near / link_bytes_per_us), network.latency_us,
-        copies * (ranks - per_node) / ranks / rate, DEEPEP,
+    if sent >= copies * (num_nodes - 1) // num_nodes:
+        terms = CollectiveTerms(launch_us, 0.0, copies * (per_node - 1) / ranks / link_bytes_per_us)
+        return _cost("direct to experts", launch_us, terms, network.latency_us, sent / _rate(network), DEEPEP)
+    terms = CollectiveTerms(
+        launch_us + of["peer_simple_us"], (num_nodes + per_node - 2) * of["peer_us"],
+        copies * (per_node - 1) / per_node / link_bytes_per_us,
     )  # fmt: skip
-    start_us, hops_us = launch_us + of["peer_simple_us"], (num_nodes + per_node - 2) * of["peer_us"]
-    forwarded = copies * (per_node - 1) / per_node
-    yield _cost(
-        "once to each node, forwarded", launch_us, CollectiveTerms(start_us, hops_us, forwarded / link_bytes_per_us),
-        2 * network.latency_us, problem.network_bytes / rate, DEEPEP,
-    )  # fmt: skip
+    name = "once to each node, forwarded"
+    return _cost(name, launch_us, terms, 2 * network.latency_us, sent / _rate(network), DEEPEP)

@@ -1,0 +1,259 @@
+"""A replica: the devices that hold one copy of a model, and the times of its steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.checks import check_word
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.estimate.engine import IDEAL, Engine
+from gemm_eval.estimate.price import OperationCost, Prices, costs_of
+from gemm_eval.evaluate import GEMMEvaluator, sum_interval
+from gemm_eval.moe import Distribution
+from gemm_eval.transformer import (
+    MEMORY_FRAC,
+    Fusions,
+    ModelConfig,
+    ModelMemory,
+    Operation,
+    check_memory,
+    largest_batch,
+    load_model,
+    model_memory,
+    model_on,
+    model_operations,
+    types_on,
+)
+from gemm_eval.words import shown
+
+KINDS = ("gemm", "attention", "moe", "memory", "collective")
+"""Kinds of operations, in the order in which they are shown."""
+
+
+class StepSize(NamedTuple):
+    """The size of a step: a chunk of prompts, tokens of a batch in decode, or both in one (a mixed step).
+
+    Attributes:
+        phase: ``"prefill"`` or ``"decode"``; a mixed step is a prefill with decodes beside it.
+        batch: sequences.
+        new_tokens: of each sequence in this step.
+        seq_len: positions of each sequence, the new ones included.
+        num_decodes, decode_len: sequences of one new token beside a chunk of prefill, and positions of each.
+    """
+
+    phase: str
+    batch: int
+    new_tokens: int
+    seq_len: int
+    num_decodes: int = 0
+    decode_len: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepEstimate:
+    """A priced step; the first fields are those of `StepSize`.
+
+    `stages` are the operations of each pipeline stage, on one of its devices.
+    """
+
+    phase: str
+    batch: int
+    new_tokens: int
+    seq_len: int
+    stages: tuple[tuple[OperationCost, ...], ...]
+    num_decodes: int = 0
+    decode_len: int = 1
+
+    @property
+    def stage_us(self) -> tuple[float, ...]:
+        """Time of each stage."""
+        return tuple(sum(cost.total_us for cost in stage) for stage in self.stages)
+
+    @property
+    def latency_us(self) -> float:
+        """Time of the step through all stages."""
+        return sum(self.stage_us)
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """The interval of the time of the step that holds 80% of measured ones."""
+        return sum_interval(cost.total for cost in self.costs)
+
+    @property
+    def us_by_kind(self) -> dict[str, float]:
+        """Time of the step by kind of operation, through all stages."""
+        total = dict.fromkeys(KINDS, 0.0)
+        for cost in self.costs:
+            total[cost.operation.kind] += cost.total_us
+        return total
+
+    @property
+    def costs(self) -> tuple[OperationCost, ...]:
+        """Operations of all stages."""
+        return tuple(cost for stage in self.stages for cost in stage)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        mixed = ("num_decodes", "decode_len") if self.num_decodes else ()
+        names = (
+            "phase", "batch", "new_tokens", "seq_len", *mixed, "latency_us", "interval_us", "stage_us", "us_by_kind",
+        )  # fmt: skip
+        stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
+        return {name: getattr(self, name) for name in names} | {"stages": stages}
+
+
+class Replica:
+    """The devices that hold one copy of a model: layout, types and kernels, and prices of the work of its steps.
+
+    Arguments and errors are those of `estimate_model`. Equal work of several steps is priced once.
+
+    Attributes:
+        config: the model as the arch runs it.
+        held: options of `model_memory`, but for batch and positions.
+        options: what was asked, by name.
+        has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first.
+    """
+
+    def __init__(
+        self, model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str], *,
+        tensor_parallel: int = 1, pipeline_parallel: int = 1, expert_parallel: int = 1, dtype: str | None = None,
+        dense_dtype: str | None = None, expert_dtype: str | None = None, kv_dtype: str | None = None,
+        chunk_tokens: int | None = None, expert_load: str | Distribution = "uniform", fusions: Fusions | None = None,
+        fused: bool | None = None, attention_library: str | None = None, collective_library: str | None = None,
+        expert_library: str | None = None, interconnect: str | None = None, memory_frac: float = MEMORY_FRAC,
+        engine: Engine = IDEAL,
+    ) -> None:  # fmt: skip
+        self.engine = engine
+        self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
+        self.evaluator = evaluator = evaluator_of(arch)
+        self.arch = evaluator.arch
+        published = model if isinstance(model, ModelConfig) else load_model(model)
+        self.config = config = model_on(self.arch, published)
+        self.has_expanded_weights = dtype is None and config != published
+        degrees = {
+            "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel,
+            "expert_parallel": expert_parallel,
+        }  # fmt: skip
+        types: dict[str, Any] = {
+            **types_on(self.arch, dtype, dense_dtype, config), "expert_dtype": expert_dtype, "kv_dtype": kv_dtype,
+        }  # fmt: skip
+        libraries: dict[str, Any] = {
+            "attention_library": attention_library, "collective_library": collective_library,
+            "expert_library": expert_library,
+        }  # fmt: skip
+        box = _interconnect(self.arch, interconnect)
+        self.tensor_parallel, self.pipeline_parallel, self.expert_parallel = degrees.values()
+        self.memory_frac = memory_frac
+        self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
+        self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
+        if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
+            self._asked["node_devices"] = self.arch.interconnect.num_gpus
+        self._prices = Prices(evaluator, fused=fused, interconnect=box, **libraries)
+        self.options: dict[str, Any] = degrees | types | {
+            "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
+            "separate_quantization": not (fusions or Fusions()).quantization, "interconnect": box,
+        } | libraries  # fmt: skip
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of data-parallel attention: experts are spread over more devices than a tensor-parallel group has."""
+        return max(1, self.expert_parallel // self.tensor_parallel)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the replica."""
+        return self.pipeline_parallel * self.tensor_parallel * self.num_groups
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Bytes that a device may hold; None: the arch does not say its DRAM."""
+        return int(self.arch.dram_bytes * self.memory_frac) if isinstance(self.arch, GpuSpec) else None
+
+    def memory(self, batch: int, seq_len: int) -> ModelMemory:
+        """Return what the device that holds most holds with `batch` sequences of `seq_len` positions a group."""
+        return model_memory(self.config, batch_size=batch, seq_len=seq_len, **self.held)
+
+    def check_memory(self, batch: int, seq_len: int) -> ModelMemory:
+        """Return `memory`; InfeasibleError: it does not fit, with each change that would do."""
+        held = {**self.held, "batch_size": batch, "seq_len": seq_len}
+        return check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+
+    def largest_batch(self, seq_len: int) -> int | None:
+        """Return the most sequences a group that fit, 0: not one; None: the arch does not say its DRAM."""
+        limit_bytes = self.memory_limit_bytes
+        if limit_bytes is None:
+            return None
+        return largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+
+    def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:
+        """Return priced steps; all work that is new is priced in one batch.
+
+        Raises:
+            UnsupportedError: the arch cannot run a type, or has no link for a collective.
+            InfeasibleError: no mapping fits.
+        """
+        steps = []
+        for size in sizes:
+            asked = {
+                "phase": size.phase, "batch_size": size.batch, "seq_len": size.seq_len, "new_tokens": size.new_tokens,
+                "num_decodes": size.num_decodes, "decode_len": size.decode_len,
+            } | self._asked  # fmt: skip
+            stages = [_operations(self.config, stage=stage, **asked) for stage in range(self.pipeline_parallel)]
+            steps.append((size, stages))
+        self._prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
+        return [
+            StepEstimate(*size[:4], tuple(costs_of(self._prices, stage) for stage in stages), *size[4:])
+            for size, stages in steps
+        ]
+
+
+def evaluator_of(arch: Any) -> GEMMEvaluator:
+    """Return the evaluator of an arch, its name or path; or the evaluator that was given."""
+    if isinstance(arch, str | os.PathLike | GpuSpec | MulticoreSpec):
+        return GEMMEvaluator(arch)
+    if not isinstance(arch, GEMMEvaluator):
+        raise InvalidInputError(f"arch must be an arch, its name or path, or a GEMMEvaluator, got {shown(arch)}")
+    return arch
+
+
+def _interconnect(arch: ArchSpec, asked: str | None) -> str | None:
+    """Return the kind of server that joins GPUs over PCIe; None: they are joined otherwise, or not."""
+    if asked is not None:
+        check_word("interconnect", asked, PCIE_BOXES)
+    link = arch.interconnect if isinstance(arch, GpuSpec) else None
+    return (asked or link.topology) if link is not None and link.topology in PCIE_BOXES else None
+
+
+_cached_operations = lru_cache(maxsize=1024, typed=True)(model_operations)
+
+
+def _operations(config: ModelConfig, **asked: Any) -> tuple[Operation, ...]:
+    """Return `model_operations`, which other archs and points have too."""
+    try:
+        return _cached_operations(config, **asked)
+    except TypeError:  # an argument that has no hash, and no meaning either
+        return model_operations(config, **asked)
+
+
+def pipeline_us(chunk_us: Sequence[Sequence[float]]) -> float:
+    """Return the time from the start of the first chunk on the first stage to the end of the last on the last stage.
+
+    A stage works on one chunk at a time, in order, and a chunk begins on a stage when the stage before is done with it
+    (a permutation flow shop):
+
+        finish[i][s] = max(finish[i - 1][s], finish[i][s - 1]) + time[i][s]
+
+    Args:
+        chunk_us: [num_chunks, num_stages], time of each chunk on each stage.
+    """
+    finish_us = [0.0] * len(chunk_us[0])
+    for stage_us in chunk_us:
+        done_us = 0.0  # with this chunk, on the stage before
+        for stage, us in enumerate(stage_us):
+            done_us = finish_us[stage] = max(finish_us[stage], done_us) + us
+    return finish_us[-1]
