@@ -126,10 +126,12 @@ class StepPrices:
     def _parts(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[TrainingPart, ...]:
         return training_parts(
             self.config, batch_size=micro_batch, seq_len=self.seq_len, tensor_parallel=tp, context_parallel=cp,
-            expert_parallel=ep, **self.types,
+            expert_parallel=ep, node_devices=self.node if self.node > 1 else None, **self.types,
         )  # fmt: skip
 
-    def _message_us(self, collective: str, num_bytes: int, ranks: int, stride: int) -> float:
+    def _message_us(
+        self, collective: str, num_bytes: int, ranks: int, stride: int, network_bytes: int | None = None
+    ) -> float:
         """Return the time of a collective of devices that are `stride` apart; 0: there are no others.
 
         Raises:
@@ -140,13 +142,6 @@ class StepPrices:
         per_node = ranks_per_node(ranks, stride, self.node)
         if self.node == 1 or per_node == ranks:
             return self.price(CollectiveProblem(collective, num_bytes, ranks)).latency_us
-        moe, network_bytes = self.config.moe, None
-        if (
-            collective == "all_to_all" and moe is not None
-        ):  # a token goes once to each other node that has experts of it
-            nodes = ranks // per_node
-            others = (nodes - 1) * (1 - (1 - 1 / nodes) ** moe.experts_per_token)
-            network_bytes = round(num_bytes * others / moe.experts_per_token)
         problem = CollectiveProblem(collective, num_bytes, ranks, ranks_per_node=per_node, network_bytes=network_bytes)
         return self.price(problem).latency_us
 
@@ -157,7 +152,7 @@ class StepPrices:
             work = operation.work
             if isinstance(work, CollectiveProblem):
                 group = operation.name[:2]
-                us = self.message_us(work.what, work.message_bytes, work.num_ranks, strides[group])
+                us = self.message_us(work.what, work.message_bytes, work.num_ranks, strides[group], work.network_bytes)
                 messages_us[group] += operation.num_layers * us
             else:
                 compute_us += operation.num_layers * self.price(work).latency_us

@@ -61,6 +61,5 @@ __all__ = [
     "check_memory", "count_parameters", "largest_batch", "largest_seq_len", "layer_kinds", "legal_layouts",
     "list_models", "load_model", "memory_document", "memory_levers", "model_memory", "model_on", "model_operations",
     "moe_layer_of", "num_joined", "num_parameters", "say_memory", "stage_config", "stage_layers", "training_parts",
-    "transformer_gemms", "types_on",
-    "with_redundant_experts",
+    "transformer_gemms", "types_on", "with_redundant_experts",
 ]  # fmt: skip

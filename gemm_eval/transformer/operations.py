@@ -197,12 +197,12 @@ def model_operations(
     nodes = (
         _MAX_NODE_DEVICES if node_devices is None else as_integer("node_devices", node_devices, 1, _MAX_NODE_DEVICES)
     )
-    outside = StepPart(part, step, types, kv, fused, node_devices=nodes)
+    outside = StepPart(part, step, types, kv, fused, nodes)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind, nodes)
+        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
         operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
     operations += outside.head() if index == len(stages) - 1 else outside.send(index, len(stages))
     return tuple(operations)
@@ -216,7 +216,7 @@ class StepPart:
 
     def __init__(
         self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions,
-        kind: LayerKind | None = None, node_devices: int = _MAX_NODE_DEVICES,
+        node_devices: int, kind: LayerKind | None = None,
     ) -> None:  # fmt: skip
         self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
         self.node_devices = node_devices

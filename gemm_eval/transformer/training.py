@@ -23,7 +23,7 @@ from gemm_eval.transformer.gradients import MAIN_GRADIENT, gradients
 from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
 from gemm_eval.transformer.shapes import UNIFORM, Shape, Step, lm_head_shape
-from gemm_eval.workload import MAX_DIM, CollectiveProblem
+from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem
 
 GROUPS = ("tp", "cp", "ep", "pp")
 """Groups of devices that exchange messages within a microbatch; names of collectives begin with one of these."""
@@ -87,7 +87,7 @@ class TrainingPart(NamedTuple):
 def training_parts(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, context_parallel: int = 1,
     expert_parallel: int = 1, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
-    expert_load: str | Distribution = UNIFORM,
+    expert_load: str | Distribution = UNIFORM, node_devices: int | None = None,
 ) -> tuple[TrainingPart, ...]:  # fmt: skip
     """Return the parts of a model for a microbatch of `batch_size` sequences: embedding, kinds of layers, head, send.
 
@@ -96,6 +96,7 @@ def training_parts(
     Args:
         context_parallel: devices that each sequence is divided over, in two chunks a device, so that all have equally
             many pairs of queries and keys.
+        node_devices: devices of a node, as for `model_operations`; None: all.
     """
     cp = as_integer("context_parallel", context_parallel, 1, MAX_DIM)
     if as_integer("seq_len", seq_len, 1, MAX_DIM) % (2 * cp if cp > 1 else 1):
@@ -107,7 +108,8 @@ def training_parts(
         raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
 
     def part_of(alone: ModelConfig, inner: Step, kind: LayerKind | None) -> _PartOfTraining:
-        return _PartOfTraining(alone, inner, weight_types(alone, dtype, dense_dtype), kind, cp)
+        types = weight_types(alone, dtype, dense_dtype)
+        return _PartOfTraining(alone, inner, types, kind, cp, MAX_RANKS if node_devices is None else node_devices)
 
     outside = part_of(config, step, None)
     parts = [outside.finish(EMBEDDING, outside.embedding())]
@@ -117,7 +119,7 @@ def training_parts(
         layer = part_of(alone, inner, kind)
         forward = layer.layer(is_start=False, experts_as_layer=False)
         parts.append(layer.finish(kind.name, forward, kind.layers))
-    parts += [outside.finish(HEAD, outside.head()), outside.finish(SEND, outside.send_hidden())]
+    parts += [outside.finish(HEAD, outside.head()), outside.finish(SEND, outside.next_stage())]
     return tuple(parts)
 
 
@@ -125,9 +127,10 @@ class _PartOfTraining(StepPart):
     """A part of a model in training: what differs from inference in the forward pass, and all of the backward pass."""
 
     def __init__(
-        self, config: ModelConfig, step: Step, types: WeightTypes, kind: LayerKind | None, context_parallel: int
-    ) -> None:
-        super().__init__(config, step, types, types.kept, _FUSIONS, kind)
+        self, config: ModelConfig, step: Step, types: WeightTypes, kind: LayerKind | None, context_parallel: int,
+        node_devices: int,
+    ) -> None:  # fmt: skip
+        super().__init__(config, step, types, types.kept, _FUSIONS, node_devices, kind)
         self.context_parallel = context_parallel
         self.token_share = -(-step.tokens // step.tensor_parallel)
         self.hidden_bytes = self.token_share * config.hidden_size * self.elem_bytes
@@ -191,7 +194,7 @@ class _PartOfTraining(StepPart):
         if ranks > 1:
             yield self._collective("tp_loss_all_reduce", "all_reduce", _LOSS_SUMS * _FP32_BYTES * head.M, ranks)
 
-    def send_hidden(self) -> Iterator[Operation]:
+    def next_stage(self) -> Iterator[Operation]:
         """Yield the hidden state for the next stage."""
         yield self._collective("pp_send", "send", self.hidden_bytes, 2)
 
