@@ -223,7 +223,7 @@ def model(
     prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS)] = "1024",
     output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
     chunk_tokens: Annotated[int | None, opt.option(
-        "Tokens of a prompt in one step, at most. Default: 8192.", "--chunk", show_default=False, panel=_REQUESTS
+        "Tokens of a prompt in one step, at most. Default: the engine's, 8192.", "--chunk", show_default=False, panel=_REQUESTS
     )] = None,
     speculative_tokens: Annotated[
         int, opt.option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
@@ -246,6 +246,10 @@ def model(
         "--separate-quantization", panel=_KERNELS
     )] = False,
     interconnect: opt.InterconnectOption = None,
+    engine: Annotated[str, opt.option(
+        "Serving engine, whose kernels and host times count: ideal (the sum of the kernels), vllm, sglang, trtllm, or a "
+        "YAML file.", metavar="NAME|FILE", panel=_KERNELS
+    )] = "ideal",
     run: opt.ModelRun,
     operations: Annotated[bool, opt.option("Also what each operation of both steps takes.", "--operations")] = False,
     memory: opt.MemoryOptions,
@@ -254,8 +258,8 @@ def model(
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
 
     A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by
-    memory. The chunks of a prompt follow each other through the pipeline stages. The host and the network to clients
-    are not in it. A model that does not fit is refused, with what would
+    memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time is in it that the
+    GPU waits for the engine's host. The network to clients is not. A model that does not fit is refused, with what would
     help; several batches or prompts show which do.
 
     Examples:
@@ -264,7 +268,7 @@ def model(
 
     gemm-eval model llama-3-70b --arch h200-sxm --arch b200 --tp 4 --batch 64 --dtype fp8
 
-    gemm-eval model deepseek-v3 --arch b200 --tp 8 --ep 8 --batch 1..256 --prompt 4096 --out served.csv
+    gemm-eval model deepseek-v3 --arch b200 --tp 8 --batch 1..256 --prompt 4096 --engine sglang --out served.csv
     """  # fmt: skip
     from gemm_eval.cli.render_model import print_estimates
     from gemm_eval.estimate import estimate_models
@@ -280,7 +284,8 @@ def model(
         "expert_parallel": expert_parallel, **vars(types), "kv_dtype": kv_dtype,
         "speculative_tokens": speculative_tokens, "acceptance": acceptance, "fused": fused,
         "memory_frac": memory.memory_frac, "ignore_memory": memory.ignore_memory or num > 1,
-        "fusions": Fusions(quantization=not separate_quantization), "interconnect": interconnect,
+        "fusions": Fusions(quantization=False) if separate_quantization else None, "interconnect": interconnect,
+        "engine": engine,
     }  # fmt: skip
     if chunk_tokens is not None:
         options["chunk_tokens"] = chunk_tokens
@@ -298,6 +303,7 @@ def _row(estimate: ModelEstimate) -> dict[str, Any]:
     """Return an estimate as a row: options, figures, memory, and the times of each kind of operation."""
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
+    del document["engine"]  # `options` has its name
     for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells
         del document[name]
     steps = {name: document.pop(name) for name in ("prefill", "decode")}
