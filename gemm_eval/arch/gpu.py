@@ -39,6 +39,19 @@ L40S says `TWO_SOCKETS`, the server in which it was timed: there eight GPUs have
 """
 
 
+class Network(Frozen):
+    """The network between nodes, rail-optimized: GPUs of one index in all nodes share switches, a rail.
+
+    What libraries reach on it is not part of a spec.
+    """
+
+    kind: Literal["infiniband-hdr", "infiniband-ndr", "infiniband-xdr", "roce"] = Field(
+        description="kind and generation"
+    )
+    gb_per_s: Positive = Field(description="out of a GPU, one direction: its NICs, or its share of those of a node")
+    latency_us: Positive = Field(description="from a GPU to one of another node, of a few bytes")
+
+
 class Interconnect(Frozen):
     """The link of a GPU to the others of its node. What libraries reach on it is not part of a spec."""
 
@@ -51,6 +64,9 @@ class Interconnect(Frozen):
     num_gpus: Annotated[int, Field(ge=2, le=1024)] = Field(description="GPUs that it joins, at most")
     has_multicast: bool = Field(
         default=False, description="the switch copies stores and adds up loads (NVLink SHARP), so that NCCL's NVLS runs"
+    )
+    network: Network | None = Field(
+        default=None, description="what joins nodes; absent: collectives of more GPUs than the link joins are refused"
     )
 
     @property

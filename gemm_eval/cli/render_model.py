@@ -58,11 +58,14 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
     title = f"{first.problem.what} on {first.arch_name}, {first.link_gb_per_s:,.0f} GB/s a direction; {first.library}"
     rows = [result.to_dict()["problem"] | result.to_dict() for result in results]
     columns: list[Column] = [
-        ("ranks", "num_ranks", ""), ("bytes", "message_bytes", ","), ("time", "latency_us", time_text),
+        ("ranks", "num_ranks", ""), *([("nodes", "num_nodes", "")] if any(r.num_nodes > 1 for r in results) else []),
+        ("bytes", "message_bytes", ","), ("time", "latency_us", time_text),
         ("bus GB/s", "bus_gb_per_s", format_number), ("bound", "bound", ""), ("algorithm", "algorithm", ""),
     ]  # fmt: skip
     print_table(rows, columns, title=title, num_keys=2)
     console.print(f"Joined by {first.interconnect}. Coefficients {first.origin}.", highlight=False)
+    if between := next((result.between_nodes for result in results if result.num_nodes > 1), None):
+        console.print(between, highlight=False)
 
 
 def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> None:

@@ -191,9 +191,17 @@ class Prices:
         return first_library(self.engine.expert_libraries.get(arch.sm_arch, ()), arch, types)
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
-        sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
-        results = (self.evaluator.evaluate_collective(*each, **self._collective) for each in sizes)
-        return [Price(r.latency_us, "link", r.source, r.algorithm, r.low_us, r.high_us) for r in results]
+        results = (
+            self.evaluator.evaluate_collective(
+                problem.what, problem.message_bytes, problem.num_ranks, ranks_per_node=problem.ranks_per_node,
+                network_bytes=problem.network_bytes, **self._collective,
+            )
+            for problem in problems
+        )  # fmt: skip
+        bounds = ("link", "network")
+        return [
+            Price(r.latency_us, bounds[r.num_nodes > 1], r.source, r.algorithm, r.low_us, r.high_us) for r in results
+        ]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]

@@ -157,6 +157,8 @@ class Replica:
         self.memory_frac = memory_frac
         self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
+        if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
+            self._asked["node_devices"] = self.arch.interconnect.num_gpus
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
             "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,

@@ -392,9 +392,11 @@ class GEMMEvaluator:
 
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None,
-        interconnect: str | None = None,
+        interconnect: str | None = None, ranks_per_node: int | None = None, network_bytes: int | None = None,
     ) -> CollectiveResult:  # fmt: skip
-        """Return the time of a collective between GPUs of this kind in one node.
+        """Return the time of a collective between GPUs of this kind, in one node or several.
+
+        Between nodes, nothing was timed: `source` is ``"analytic"``, and intervals are wide.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_collective("all_reduce", 1 << 20, 8)    # doctest: +SKIP
@@ -410,18 +412,24 @@ class GEMMEvaluator:
             interconnect: how a server joins GPUs over PCIe: ``"pcie-one-socket"``, where the bridges or switches of one
                 CPU join all of them, or ``"pcie-two-sockets"``, where traffic crosses to another CPU; None: as the spec
                 says.
+            ranks_per_node: devices that take part in each node, at most those that the link joins; None: as many as
+                fit, equally many in each node.
+            network_bytes: of an ``"all_to_all"`` of tokens to experts: bytes that leave a device's node, each token
+                once for each other node (`CollectiveProblem`); None: each copy by itself. One node has none.
 
         Raises:
             InvalidProblemError: no such operation, or sizes that make none.
             InvalidOptionError: no such library or interconnect.
-            UnsupportedError: the spec does not say what joins its chips, it joins fewer, or not by PCIe.
+            UnsupportedError: the spec does not say what joins its chips or, for more of them than its link joins,
+                nodes; or not by PCIe.
         """
+        asked = what, message_bytes, num_ranks, dtype, library, interconnect, ranks_per_node, network_bytes
         try:
-            return self._collective(what, message_bytes, num_ranks, dtype, library, interconnect)
+            return self._collective(*asked)
         except InvalidInputError:
             raise
         except TypeError:  # no hash: an error in the words of the checks behind
-            return self._collective.__wrapped__(what, message_bytes, num_ranks, dtype, library, interconnect)
+            return self._collective.__wrapped__(*asked)
 
     def evaluate_problem(self, problem: GemmProblem, **options: Unpack[RunArguments]) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; options as for `evaluate`."""

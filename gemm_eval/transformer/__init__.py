@@ -1,6 +1,13 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
-from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
+from gemm_eval.transformer.config import (
+    LayerKind,
+    ModelConfig,
+    layer_kinds,
+    stage_config,
+    stage_layers,
+    with_redundant_experts,
+)
 from gemm_eval.transformer.gemms import LayerGemm, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
@@ -44,4 +51,5 @@ __all__ = [
     "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
     "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",
     "stage_config", "stage_layers", "transformer_gemms", "types_on",
+    "with_redundant_experts",
 ]  # fmt: skip

@@ -229,6 +229,26 @@ class LayerKind(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
+def with_redundant_experts(config: ModelConfig, num_redundant: int) -> ModelConfig:
+    """Return a model of which some experts are held twice, so that more degrees of expert parallelism divide them.
+
+    Both copies share the tokens of their expert, which are taken to be the busiest: load spreads over all copies alike.
+    The router is counted as wide as there are copies. vLLM: ``--num-redundant-experts``; DeepSeek-V3, arXiv:2412.19437,
+    section 3.4: 32 for its 256.
+
+    Raises:
+        InvalidOptionError: the model has no experts, or fewer.
+    """
+    if config.moe is None:
+        raise InvalidOptionError(f"redundant experts are for models with experts, which {config.name} has not")
+    num = as_integer("num_redundant", num_redundant, 0, config.moe.num_experts)
+    groups = {} if (config.moe.num_experts + num) % config.moe.num_groups == 0 else {
+        "num_groups": 1, "groups_per_token": 1
+    }  # fmt: skip
+    moe = config.moe.model_copy(update={"num_experts": config.moe.num_experts + num, **groups})
+    return config.model_copy(update={"moe": moe})
+
+
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that a model has, in the order in which they first occur."""
     windows, experts, attention = set(config.window_layers), set(config.moe_layers), config.attention

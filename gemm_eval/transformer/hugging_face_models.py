@@ -209,6 +209,12 @@ def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str
     }  # fmt: skip
 
 
+def _groups(keys: Keys) -> Fields:
+    """Return the groups among which a token chooses before experts, and how many it takes; by default all."""
+    groups = keys.size("n_group", 1)
+    return {"num_groups": groups, "groups_per_token": min(groups, keys.size("topk_group", groups))}
+
+
 def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
     if moe is not None and moe["num_layers"] == num_layers(keys):
         keys.ignore(key)
@@ -276,6 +282,8 @@ def read_deepseek(keys: Keys) -> Fields:
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
+        if method != "greedy":
+            moe |= _groups(keys)
     keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
     return {**sizes(keys), "attention": latent, "ffn": _dense(keys, moe), "moe": moe}
 
@@ -286,7 +294,7 @@ def read_glm4_moe(keys: Keys) -> Fields:
     layers = range(min(keys.count("first_k_dense_replace"), num_layers(keys)), num_layers(keys))
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
-        moe["num_shared_experts"] = keys.count("n_shared_experts")
+        moe |= {"num_shared_experts": keys.count("n_shared_experts"), **_groups(keys)}
     keys.count("num_nextn_predict_layers", 0)
     return {**sizes(keys), "attention": attended, "ffn": _dense(keys, moe), "moe": moe}
 

@@ -456,8 +456,8 @@ def memory_levers(
     """Return the changes, each alone, with which a model fits into `limit_bytes` of a device.
 
     Candidates are the least degrees of parallelism that the model divides into, narrower weights and caches, fewer
-    sequences and positions. Groups of tensor and expert parallelism stay within the devices that the link of `arch`
-    joins. `options` are those of `model_memory`.
+    sequences and positions. Groups of tensor parallelism stay within the devices that the link of `arch` joins, those
+    of expert parallelism too where no network joins nodes. `options` are those of `model_memory`.
     """
 
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
@@ -468,11 +468,13 @@ def memory_levers(
         return MemoryLever(option, value, total) if total <= limit_bytes else None
 
     joined = _MAX_DEGREE if arch is None else num_joined(arch)
+    link = arch.interconnect if isinstance(arch, GpuSpec) else None
+    reached = joined if link is None or link.network is None else _MAX_DEGREE
     result: list[MemoryLever | None] = []
     for option, at_most in (
         ("tensor_parallel", joined),
         ("pipeline_parallel", min(_MAX_DEGREE, config.num_layers)),
-        ("expert_parallel", min(joined, config.moe.num_experts) if config.moe is not None else 0),
+        ("expert_parallel", min(reached, config.moe.num_experts) if config.moe is not None else 0),
     ):
         now = options.get(option, 1)
         degrees = (now << power for power in range(1, at_most.bit_length()) if now << power <= at_most)

@@ -5,6 +5,7 @@ Kinds of work are plain data, which `gemm_eval.estimate` prices. GEMMs are those
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -141,6 +142,13 @@ class Fusions:
 _BITS_PER_BYTE = 8
 _FP32_BYTES = 4
 _TOKEN_BYTES = 8
+LOW_LATENCY_TOKENS = 256
+"""Most tokens of a device that go to experts of other nodes one copy each, by DeepEP's low-latency kernels.
+
+Source: docs/legacy.md of https://github.com/deepseek-ai/DeepEP, which recommends them below that.
+"""
+
+_MAX_NODE_DEVICES = 1 << 20
 _CHOICE_BYTES = 8  # an expert's number and its weight, for each that a token takes
 _POST_ATTENTION, _POST_FFN = 3, 4  # norms of a layer from which on it has one there too
 _INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the norm before attention
@@ -152,7 +160,7 @@ def model_operations(
     expert_parallel: int = 1, pipeline_parallel: int = 1, stage: int = 0, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
     absorb_mla: bool | None = None, expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True,
-    fusions: Fusions | None = None,
+    fusions: Fusions | None = None, node_devices: int | None = None,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
@@ -167,6 +175,8 @@ def model_operations(
         kv_dtype: type of the KV cache, as for `model_memory`.
         experts_as_layer: routed experts as one `MoeLayer`; False: as grouped GEMMs, with what is around them.
         fusions: which operations run as one kernel; None: all that engines fuse.
+        node_devices: devices of a node, which lie side by side: more than `LOW_LATENCY_TOKENS` go to experts once for
+            each other node, and stages send to other nodes. None: one node has all.
     """
     check_flag("experts_as_layer", experts_as_layer)
     fused = Fusions() if fusions is None else fusions
@@ -184,14 +194,17 @@ def model_operations(
     types = weight_types(part, dtype, dense_dtype, expert_dtype)
     kv = kv_type(part, types, dtype, kv_dtype)
 
-    outside = _Part(part, step, types, kv, fused)
+    nodes = (
+        _MAX_NODE_DEVICES if node_devices is None else as_integer("node_devices", node_devices, 1, _MAX_NODE_DEVICES)
+    )
+    outside = _Part(part, step, types, kv, fused, nodes)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = _Part(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind)
+        layers = _Part(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
         operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
-    operations += outside.head() if index == len(stages) - 1 else outside.send()
+    operations += outside.head() if index == len(stages) - 1 else outside.send(index, len(stages))
     return tuple(operations)
 
 
@@ -203,9 +216,10 @@ class _Part:
 
     def __init__(
         self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions,
-        kind: LayerKind | None = None,
+        node_devices: int, kind: LayerKind | None = None,
     ) -> None:  # fmt: skip
         self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
+        self.node_devices = node_devices
         self.layer_kind = "" if kind is None else kind.name
         self.num_layers = 1 if kind is None else config.num_layers
         self.has_rope = kind is not None and kind.has_rope
@@ -289,11 +303,17 @@ class _Part:
         yield self._memory("logits_cast", "cast", vocab, writes=wide, rows=head.M)
         yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
 
-    def send(self) -> Iterator[Operation]:
-        """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
+    def send(self, stage: int, num_stages: int) -> Iterator[Operation]:
+        """Yield the hidden state for the next stage, and the residual where the next norm adds it.
+
+        A node holds as many whole stages as fit, or a part of one; the next stage then lies in another node.
+        """
         tensors = 1 + self.fusions.residual_norm
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
-        yield self._operation("stage_send", CollectiveProblem("send", size, 2))
+        devices = max(self.step.tensor_parallel, self.step.expert_parallel)
+        stages_per_node = max(1, self.node_devices // devices)
+        is_far = num_stages * devices > self.node_devices and (stage + 1) % stages_per_node == 0
+        yield self._operation("stage_send", CollectiveProblem("send", size, 2, ranks_per_node=1 if is_far else None))
 
     # ---- a layer ---------------------------------------------------------------------------------------------------
 
@@ -355,7 +375,8 @@ class _Part:
         """Yield router, messages, routed experts and shared experts.
 
         Beyond a tensor-parallel group (`expert_parallel` above `tensor_parallel`) tokens go to their experts and back,
-        one copy for each expert that a token takes. Within one, each device has all tokens, and the sums are reduced.
+        one copy for each expert that a token takes; many tokens go once to each other node, where the copies are made.
+        Within one, each device has all tokens, and the sums are reduced.
         """
         yield from self._gemms(shapes["router"])
         word = "gate_up" if moe.is_gated else "up"
@@ -389,8 +410,14 @@ class _Part:
     def _all_to_all(self, name: str, moe: Moe, elem_bytes: int) -> Operation:
         """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
         copies = -(-self.step.tokens * moe.experts_per_token // self.step.tensor_parallel)
-        size = copies * self.config.hidden_size * elem_bytes
-        return self._operation(name, CollectiveProblem("all_to_all", size, self.step.expert_parallel))
+        size, ranks = copies * self.config.hidden_size * elem_bytes, self.step.expert_parallel
+        num_nodes = -(-ranks // self.node_devices)
+        if num_nodes == 1:
+            return self._operation(name, CollectiveProblem("all_to_all", size, ranks))
+        is_short = self.step.tokens <= LOW_LATENCY_TOKENS * self.step.tensor_parallel
+        sent = moe.experts_per_token if is_short else moe.nodes_of_token(num_nodes)  # copies of a token
+        leaving = math.ceil(size * sent / moe.experts_per_token * (num_nodes - 1) / num_nodes)
+        return self._operation(name, CollectiveProblem("all_to_all", size, ranks, network_bytes=leaving))
 
     def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
         """Yield routed experts as grouped GEMMs, with what is around them."""

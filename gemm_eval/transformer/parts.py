@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from math import comb, prod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -156,6 +157,8 @@ class Moe(Frozen):
     layers: LayerSet | None = Field(default=None, description="which, as 3-60; None: the last ones")
     num_experts: Few = Field(description="routed experts of a layer")
     experts_per_token: Few
+    num_groups: Few = Field(default=1, description="groups of experts, in order, of which a token chooses some first")
+    groups_per_token: Few = Field(default=1, description="groups that a token chooses, among whose experts it chooses")
     intermediate_size: Size = Field(description="of one routed expert")
     is_gated: bool = True
     num_shared_experts: Annotated[int, Field(ge=0, le=1 << 16)] = Field(default=0, description="seen by every token")
@@ -172,6 +175,13 @@ class Moe(Frozen):
             raise ValueError(
                 f"moe.experts_per_token must be <= num_experts = {self.num_experts}, got {self.experts_per_token}"
             )
+        if self.groups_per_token > self.num_groups or self.num_experts % self.num_groups:
+            raise ValueError(
+                f"moe.num_groups must divide num_experts = {self.num_experts} and be >= groups_per_token, got "
+                f"{self.num_groups} and {self.groups_per_token}"
+            )
+        if self.experts_per_token * self.num_groups > self.num_experts * self.groups_per_token:
+            raise ValueError(f"moe.groups_per_token = {self.groups_per_token} groups have fewer than experts_per_token")
         if self.num_shared_experts == 0 and (self.shared_intermediate_size is not None or self.shared_gate):
             raise ValueError("moe.shared_intermediate_size and shared_gate are for num_shared_experts >= 1, got 0")
         check_layers("moe.layers", self.layers, self.num_layers, "moe.num_layers")
@@ -181,6 +191,30 @@ class Moe(Frozen):
     def shared_width(self) -> int:
         """Intermediate size of all shared experts together, which run as one FFN."""
         return self.num_shared_experts * (self.shared_intermediate_size or self.intermediate_size)
+
+    def nodes_of_token(self, num_nodes: int) -> float:
+        """Return in how many of `num_nodes` nodes the experts of a token lie, in expectation.
+
+        A token chooses groups at random, then experts at random among theirs; nodes hold equally many experts, in
+        order. A node has none of them with the chances of two draws without replacement (hypergeometric). Groups that
+        nodes cut, neither holding whole ones, are left out, which counts too many nodes.
+        """
+        groups, chosen, topk = self.num_groups, self.groups_per_token, self.experts_per_token
+        if groups % num_nodes and num_nodes % groups:
+            groups = chosen = 1
+        among = self.num_experts * chosen // groups  # experts of the groups chosen
+        inside = max(1, groups // num_nodes)  # groups that a node holds, of some experts each
+        size = self.num_experts / max(groups, num_nodes)
+        without = sum(
+            comb(inside, num) * comb(groups - inside, chosen - num) * _chance_of_none(among, num * size, topk)
+            for num in range(min(inside, chosen) + 1)
+        )
+        return num_nodes * (1.0 - without / comb(groups, chosen))
+
+
+def _chance_of_none(total: int, marked: float, draws: int) -> float:
+    """Return the chance that of `draws` out of `total` without replacement none is among `marked`."""
+    return prod(max(0.0, total - marked - index) / (total - index) for index in range(draws))
 
 
 class PublishedParameters(Frozen):

@@ -193,7 +193,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 MAX_MESSAGE_BYTES = 1 << 50
 """Largest message of a device."""
 
-MAX_RANKS = 1 << 10
+MAX_RANKS = 1 << 17
 """Most devices that exchange messages."""
 
 
@@ -215,14 +215,21 @@ class CollectiveProblem:
     Devices that take part are `num_ranks`; 1: nothing is sent. `dtype` matters for sums only: switches add up 16 and 32
     bits, and no narrower ones.
 
+    Ranks may lie in several nodes, `ranks_per_node` in each; None: as many as the link of the arch joins.
+    `network_bytes` are those of an ``all_to_all`` of tokens to experts that leave the device's node, where a token goes
+    once to each other node that has experts of it; None: each copy is sent by itself.
+
     Raises:
-        InvalidProblemError: no such operation, a size that is no positive integer or too large, or a send of many.
+        InvalidProblemError: no such operation, a size that is no positive integer or too large, a send of many, ranks
+            that nodes do not divide, or `network_bytes` of another operation or above the message.
     """
 
     what: str
     message_bytes: int
     num_ranks: int
     dtype: DType = DType.BF16
+    ranks_per_node: int | None = None
+    network_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.what not in COLLECTIVES:
@@ -236,9 +243,26 @@ class CollectiveProblem:
         if self.what == "send" and self.num_ranks > 2:
             raise InvalidProblemError(f"num_ranks of a send must be 2, or 1 for none, got {self.num_ranks}")
         _set(self, "dtype", parse_dtype(self.dtype))
+        if self.ranks_per_node is not None or self.network_bytes is not None:
+            self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        for name, least, most in (("ranks_per_node", 1, MAX_RANKS), ("network_bytes", 0, self.message_bytes)):
+            given = getattr(self, name)
+            if given is not None:
+                value = plain_integer(given)
+                if value is None or not least <= value <= most:
+                    raise InvalidProblemError(f"{name} must be an integer in {least}..{most:,}, got {shown(given)}")
+                _set(self, name, value)
+        per_node = self.ranks_per_node
+        if per_node is not None and per_node < self.num_ranks and self.num_ranks % per_node:
+            raise InvalidProblemError(f"ranks_per_node must divide num_ranks = {self.num_ranks}, got {per_node}")
+        if self.network_bytes is not None and self.what != "all_to_all":
+            raise InvalidProblemError(f"network_bytes are of an all_to_all, got {self.what}")
 
     def __str__(self) -> str:
-        return f"{self.what} of {self.message_bytes:,} bytes, {self.num_ranks} ranks"
+        nodes = "" if self.ranks_per_node is None else f" in nodes of {self.ranks_per_node}"
+        return f"{self.what} of {self.message_bytes:,} bytes, {self.num_ranks} ranks{nodes}"
 
     @property
     def buffer_bytes(self) -> int:

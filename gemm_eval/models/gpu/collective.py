@@ -1,4 +1,7 @@
-"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. MODEL.md, "Collectives"."""
+"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. MODEL.md, "Collectives".
+
+Between nodes: `gemm_eval.models.gpu.network`.
+"""
 
 from __future__ import annotations
 
@@ -372,12 +375,23 @@ def collective_cost(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> CollectiveCost:
     """Return what runs and what it takes, for two ranks or more."""
-    row = CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+    row = _row(link, library, problem)
     algorithms = _algorithms(link, of, row)
     name = min(algorithms, key=lambda name: float(algorithms[name].latency_us))
     launches = ["peer_launch_us" if row.is_exchange else "launch_us"]
     launches += ["one_shot_us", "two_shot_us"] if row.is_direct else []
     return CollectiveCost(name, min(of[launch] for launch in launches), CollectiveTerms(*map(float, algorithms[name])))
+
+
+def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveRows:
+    return CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+
+
+def algorithms_of(
+    link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
+) -> dict[str, CollectiveTerms]:
+    """Return the terms of each algorithm and protocol in a node; infinite where it does not run this problem."""
+    return _algorithms(link, of, _row(link, library, problem))
 
 
 COLLECTIVE_MODEL_VERSION = "collective-3"
@@ -510,7 +524,7 @@ def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str,
 
 def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Interconnect, *, is_own: bool) -> Origin:
     library = ", ".join(found.libraries)
-    if is_own and other == link:
+    if is_own and other == link.model_copy(update={"network": None}):
         return origin_of(found.gpu, found.date, library, is_own=True)
     if is_own or other is None:
         text = f"those of {found.gpu}, whose link was changed: fitted on nothing of this one"
@@ -529,6 +543,7 @@ def _distance(other: Interconnect, link: Interconnect) -> tuple[bool, int, float
 
 def _preset_link(gpu: str) -> Interconnect | None:
     try:
-        return load_arch(gpu, GpuSpec).interconnect
+        link = load_arch(gpu, GpuSpec).interconnect
     except ArchError:
         return None
+    return None if link is None else link.model_copy(update={"network": None})
