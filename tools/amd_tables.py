@@ -4,8 +4,8 @@ Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) 
 of M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose best
 tuning is of 2025 are a table apart, which is held back, where there are enough of 2026.
 
-Of layers of experts a time that stands for several numbers of tokens is of the one that was tuned first: the others are
-copies. A layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out.
+Of layers of experts a time that stands for several numbers of tokens is left out: all but one of them are copies. A
+layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     keys = tuned[["q_dtype_a", "q_dtype_w", "q_type"]].itertuples(index=False, name=None)
     tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key) for key in keys])
     tuned = tuned[(tuned["chip"] == "mi355x") & tuned["dtype"].notna()]
-    time = [*_LAYER, "us1", "us2"]
-    tuned = tuned[tuned["date"] == tuned.groupby(time)["date"].transform("min")]
-    tuned = tuned[tuned.groupby(time)["token"].transform("nunique") == 1]
+    tuned = tuned[tuned.groupby([*_LAYER, "us1", "us2"])["token"].transform("nunique") == 1]
     best = tuned.sort_values("us", kind="stable").drop_duplicates([*_LAYER, "token"])
     for dtype, rows in best.groupby("dtype"):
         frame = rows.sort_values([*_LAYER, "token"])
