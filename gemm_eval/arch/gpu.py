@@ -58,9 +58,9 @@ class Interconnect(Frozen):
 
     link: Link = Field(description="generation: coefficients of collectives carry over within one")
     topology: Literal["switch", "mesh", "all-to-all", "pcie-one-socket", "pcie-two-sockets"] = Field(
-        description="switch: any two GPUs at full rate, at once; mesh: direct links between some; all-to-all: a link between any "
-        "two; pcie-one-socket: all "
-        "GPUs behind the bridges or PCIe switches of one CPU; pcie-two-sockets: traffic also crosses two CPUs"
+        description="switch: any two GPUs at full rate, at once; mesh: direct links between some; all-to-all: a link "
+        "between any two; pcie-one-socket: all GPUs behind the bridges or PCIe switches of one CPU; pcie-two-sockets: "
+        "traffic also crosses two CPUs"
     )
     gb_per_s: Positive = Field(description="out of a GPU, one direction, all its links together, as published")
     num_gpus: Annotated[int, Field(ge=2, le=1024)] = Field(description="GPUs that it joins, at most")
@@ -167,6 +167,12 @@ def check_nvidia(arch: BaseSpec, model: str) -> None:
     """Raise `UnsupportedError` where a GPU of another maker would take what was modelled on NVIDIA's alone."""
     if isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS:
         raise UnsupportedError(f"{model}: modelled on NVIDIA GPUs alone, and {arch.name} is {arch.sm_arch}")
+
+
+def check_carried(arch: BaseSpec, model: str) -> None:
+    """Raise `UnsupportedError` as `check_nvidia`, unless the spec names the GPU whose shares hold (`carried_from`)."""
+    if isinstance(arch, GpuSpec) and arch.carried_from is None:
+        check_nvidia(arch, f"{model} without carried_from in the spec")
 
 
 class GpuSpec(BaseSpec):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, MulticoreSpec, check_carried
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
@@ -25,9 +25,9 @@ from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping
 from gemm_eval.models.gpu.attention import (
+    AITER,
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
-    AITER,
     DEFAULT_ATTENTION,
     attention_answers,
     attention_coefficients,
@@ -170,6 +170,7 @@ def attention_results(
         UnsupportedError: the chip does not compute in a type of queries, or fused, or the library has no kernel.
         InfeasibleError: no tile fits in SRAM.
     """
+    check_carried(arch, "attention")
     if isinstance(arch, GpuSpec) and kernels is not None:
         return _fused_on_gpu(arch, problems, kernels)
     results = []

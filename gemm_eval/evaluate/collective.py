@@ -48,7 +48,8 @@ class CollectiveResult(Result):
 
     Attributes:
         library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``,
-            on AMD's GPUs likewise ``aiter`` or ``rccl``; between nodes ``nccl``, or ``deepep`` for tokens to experts and back.
+            on AMD's GPUs likewise ``aiter`` or ``rccl``; between nodes ``nccl``, or ``deepep`` for tokens to experts
+            and back.
         latency_us: time of the call, in microseconds; 0 for one rank.
         low_us, high_us: 80% of measured times are expected between them.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
@@ -146,7 +147,6 @@ class CollectiveResult(Result):
         names = list(data)
         before = names.index("breakdown")
         return {**{name: data[name] for name in names[:before]}, **rates, **{n: data[n] for n in names[before:]}}
-
 
 
 def _words_of(arch: ArchSpec) -> dict[str, str]:

@@ -525,6 +525,8 @@ def _preset(root: Path, name: str) -> GpuSpec | None:  # noqa: ARG001  another r
 def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[dict[str, float], Origin]:
     preferred = FAMILIES[family].carries_from.get(chip.sm_arch, ())
     patterns = f"{library}-{family}.yaml", f"*-{family}.yaml"
+    if not FAMILIES[family].is_quantization:  # kernels of GEMMs are those of a maker
+        chip = chip._replace(carried_from=None)
     paths = [path for pattern in patterns for path in nearest_first(root, chip, pattern, preferred)]
     if not paths:
         return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")

@@ -250,8 +250,8 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
     """Return what a rank sends while all do, in bytes per microsecond: a share of this is what algorithms reach.
 
     Through a switch, or the bridges of one socket, it is the whole link. Of a mesh, and of links between any two GPUs,
-    those to GPUs that take no part lie idle: rings and exchanges use all others at once. Across two sockets the rate falls with each doubling of the ranks: more bridges, then the link between the
-    sockets, are shared.
+    those to GPUs that take no part lie idle: rings and exchanges use all others at once. Across two sockets the rate
+    falls with each doubling of the ranks: more bridges, then the link between the sockets, are shared.
 
     Args:
         contention: power of 2 / ranks at which the rate falls across two sockets.

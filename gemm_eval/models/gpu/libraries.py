@@ -459,9 +459,7 @@ def default_library(arch: GpuSpec, types: GemmTypes) -> str:
     (`default_of`).
     """
     if arch.sm_arch not in SM_ARCHS:
-        names = [
-            name for name, of in LIBRARIES.items() if arch.sm_arch in of.default_of and not of.grouped_families
-        ]
+        names = [name for name, of in LIBRARIES.items() if arch.sm_arch in of.default_of and not of.grouped_families]
         return next((name for name in names if LIBRARIES[name].takes(types)), names[-1])
     if types.is_weight_quantized:
         return TRTLLM if has_w4a16_format(types) and not _has_run_ours(arch) else AUTO
@@ -516,11 +514,12 @@ def engine_libraries(arch: GpuSpec, types: GemmTypes) -> tuple[str, ...]:
 
     TensorRT-LLM's and DeepGEMM's on datacenter Blackwell, but for int4 weights, for which vLLM takes them only where
     it is told to. Else those of vLLM and SGLang: Marlin's for weights narrower than 16 bits, Triton's for the rest.
-    On AMD's GPUs they run aiter's. For mxfp4 vLLM has Marlin's before Triton's (fused_moe/oracle/mxfp4.py in 2026; with Triton's gpt-oss-120b took 35%
-    longer on Hopper, vllm-project/vllm#27523), and SGLang has them on sm_120 (sgl-project/sglang#28231).
+    For mxfp4 vLLM has Marlin's before Triton's (fused_moe/oracle/mxfp4.py in 2026; with Triton's gpt-oss-120b took 35%
+    longer on Hopper, vllm-project/vllm#27523), and SGLang has them on sm_120 (sgl-project/sglang#28231). On another
+    maker's GPUs its own.
     """
     if arch.sm_arch not in SM_ARCHS:
-        return ("aiter-moe",)
+        return tuple(name for name, of in LIBRARIES.items() if of.grouped_families and arch.sm_arch in of.default_of)
     is_data_center_blackwell = arch.sm_arch in ("sm_100", "sm_103") and types.b.dtype is not DType.INT4
     return (*(_ENGINES_ON_BLACKWELL if is_data_center_blackwell else ()), *_ENGINES)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root
+from gemm_eval.arch import ClockState, GpuSpec, L2State, check_carried, data_root
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
@@ -112,6 +112,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     options = check_options(options)
     l2, clock = str(options.l2), str(options.clock)
     quantization = quantization_of(types, options.quantize_from)
+    if quantization.num_passes > 0:
+        check_carried(arch, "quantize_from")
     is_carried = quantization.num_passes > 0 and arch.carried_from is not None  # kernels that another maker's stand for
     library = default_library(arch, types) if options.library in (None, AUTO) else str(options.library)
     rules = library_of(HYPOTHETICAL if library == AUTO else library)

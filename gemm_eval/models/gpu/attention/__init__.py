@@ -1,11 +1,11 @@
 """Attention on GPUs: families of fused kernels, their coefficients, and what problems take. MODEL.md, "Attention"."""
 
 from gemm_eval.models.gpu.attention.families import (
+    AITER,
     ATTENTION,
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
     ATTENTION_MODEL_VERSION,
-    AITER,
     DEFAULT_ATTENTION,
     INCREASING,
     AttentionCalibration,
@@ -24,11 +24,11 @@ from gemm_eval.models.gpu.attention.families import (
 from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
 __all__ = [
+    "AITER",
     "ATTENTION",
     "ATTENTION_FAMILIES",
     "ATTENTION_LIBRARIES",
     "ATTENTION_MODEL_VERSION",
-    "AITER",
     "DEFAULT_ATTENTION",
     "INCREASING",
     "AttentionCalibration",

@@ -136,9 +136,7 @@ _16_BITS = (DType.BF16, DType.FP16)
 MFMA_EXPERTS = (
     _experts("mfma_moe", 96, _is_plain(*_16_BITS)),
     _experts("mfma_moe_fp8", 97, _is_plain(DType.FP8)),
-    _experts(
-        "mfma_moe_fp8_block", 98, lambda types: _is_scaled(DType.FP8, 128, 128)(types) or _is_scaled(DType.FP8, 32, 1)(types)
-    ),
+    _experts("mfma_moe_fp8_block", 98, lambda types: types.a.dtype is DType.FP8 and types.is_block_scaled),  # mxfp8 too
     _experts("mfma_moe_mxfp4", 99, _is_scaled(DType.FP4, 32, 1)),
     # the instruction of gfx950 multiplies fp8 by fp4 as they are stored: nothing is unpacked
     _experts("mfma_moe_w4a8", 100, _takes_fp4_weights(DType.FP8), dequant=(0.0, 1.0, 0.0)),
