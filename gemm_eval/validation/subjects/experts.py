@@ -251,6 +251,8 @@ _TOLD_BY = {
     "moe_grouped_router_ns": "has_grouped_router",
 }  # fmt: skip
 
+_OF_FEW_TOKENS, _MOST_FEW_TOKENS = ("kernel_us", "ramp_us"), 8  # which rows of more tokens hardly tell: defaults hold
+
 
 class Told(NamedTuple):
     """The coefficients that a table tells, and values and sources of those that only tables of other types tell."""
@@ -273,7 +275,10 @@ def told_by(arch: GpuSpec, table: measured.ExpertTable, packed: PackedLayers, tr
         name: gpu_model.load_calibration(path) for name, path in paths.items() if name != family and path.is_file()
     }
     free, held, sources = [], {}, {}
+    has_few = table.num_tokens[train].min(initial=_MOST_FEW_TOKENS + 1) <= _MOST_FEW_TOKENS
     for name in free_coefficients(FAMILIES[family]):
+        if name in _OF_FEW_TOKENS and not has_few:
+            continue
         column = getattr(packed.work, _TOLD_BY[name]) if packed.work is not None and name in _TOLD_BY else None
         if column is None or np.ptp(column[train[packed.row_of]]) > 0:
             free.append(name)

@@ -108,9 +108,18 @@ MFMA_NARROW = (
 
 
 def _with_layer(**ranges: tuple[float, float, float]) -> tuple[Coefficient, ...]:
-    """Return coefficients of grouped kernels; their first GEMM computes the activation before it stores."""
+    """Return coefficients of grouped kernels; their first GEMM computes the activation before it stores.
+
+    Defaults are round, within what fits of an MI355X's layers gave (arch/calibration/mi355x).
+    """
     layer = (item for item in MOE_LAYER if item.name != "moe_activation_frac")
-    return with_ranges((*_COEFFICIENTS, *layer), kernel_us=(0.2, 12.0, 4.0), **ranges)
+    own = {
+        "kernel_us": (0.2, 12.0, 4.0), "ramp_us": (0.0, 1.5, 0.4), "step_cycles": (0.0, 2000.0, 500.0),
+        "tile_cycles": (0.0, 8000.0, 2500.0), "epilogue_bytes_per_cycle": (4.0, 256.0, 30.0),
+        "sm_l2_frac": (0.1, 1.5, 0.6), "dram_frac": (0.4, 1.2, 1.0), "l2_first": (0.0, 4.0, 1.8),
+        "matrix_frac": (0.2, 1.0, 0.45), "l2_hold_frac": (0.05, 1.0, 0.6), "moe_finalize_frac": (0.02, 1.0, 0.5),
+    }  # fmt: skip
+    return with_ranges((*_COEFFICIENTS, *layer), **(own | ranges))
 
 
 def _experts(
