@@ -16,7 +16,7 @@ from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import coefficients_for
 from gemm_eval.models.gpu.learned import OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import memory_bound_coefficients
-from gemm_eval.moe import MoeLayer, moe_layer
+from gemm_eval.moe import moe_layer
 from gemm_eval.validation.tables import find_timings
 
 PEAKS = {  # dense fp16 TFLOP/s of the data sheets; of the two GPUs of an MI250X one
@@ -108,19 +108,18 @@ def test_links_between_any_two_gpus_are_all_used_only_by_all_ranks() -> None:
     rates = {num: result.bus_gb_per_s for num, result in results.items()}
     assert rates[2] < 64 < rates[4] < 3 * 64 < rates[8] < 7 * 48 * 1.05
     assert [result.library for result in results.values()] == ["aiter"] * 3
-    assert ev.evaluate_collective("all_reduce", 1 << 14, 8, library="rccl").algorithm == "ring, LL"
+    assert ev.evaluate_collective("all_reduce", 1 << 14, 8, library="rccl").algorithm.startswith("ring, LL")
     with pytest.raises(InvalidOptionError, match="rccl, aiter"):
         ev.evaluate_collective("all_reduce", 1 << 14, 8, library="nccl")
 
 
 def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
-    layer = MoeLayer(64, 2048, 768, 16, 2, dtype="fp8_block")
-    result = moe_layer(GEMMEvaluator("mi355x"), layer)
+    result, carried = (moe_layer(gpu, 64, 2048, 768, 16, 2, dtype="fp8_block") for gpu in ("mi355x", "mi300x"))
     assert (result.library, result.source) == ("aiter-moe", "calibrated")
-    assert moe_layer(GEMMEvaluator("mi300x"), layer).source == "analytic"
+    assert carried.source == "analytic"
     for name, more in (("llama-3-8b", {}), ("gpt-oss-20b", {"tensor_parallel": 2})):
         estimate = estimate_model(name, "mi300x", batch=4, prompt_len=128, output_len=8, **more)
-        assert 1.1 < estimate.tpot_high_us / estimate.tpot_us < 1.6
+        assert 1.1 < estimate.tpot_interval_us[1] / estimate.tpot_us < 1.6
         kernels = {cost.how for cost in estimate.decode.costs if cost.operation.kind in ("attention", "moe")}
         assert kernels <= {"packed_mma", "aiter-moe", ""}
 
