@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, check_nvidia
+from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, MulticoreSpec, check_carried
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
@@ -25,6 +25,7 @@ from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping
 from gemm_eval.models.gpu.attention import (
+    AITER,
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
     DEFAULT_ATTENTION,
@@ -149,15 +150,20 @@ def attention_kernels(arch: ArchSpec, fused: bool | None, library: str | None) -
     if fused is not None:
         check_flag("fused", fused)
     if library is not None:
-        check_word("library", library, ATTENTION_LIBRARIES)
+        check_word("library", library, (*ATTENTION_LIBRARIES, AITER))
     is_gpu = isinstance(arch, GpuSpec)
+    is_other_maker = isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS
+    if library is not None and is_gpu and (library == AITER) != is_other_maker:
+        raise UnsupportedError(
+            f"attention by {library} is for {'AMD' if library == AITER else 'NVIDIA'} GPUs, and {arch.name} is none"
+        )
     if library is not None and (fused is False or not is_gpu):
         raise InvalidOptionError(f"library={library!r} is of fused attention on GPUs")
     if fused is False:
         return None
     if not is_gpu:
         return CORES if fused else CORES_IF_THEY_CAN
-    return library or DEFAULT_ATTENTION
+    return DEFAULT_ATTENTION if library in (None, AITER) else library
 
 
 def attention_results(
@@ -172,7 +178,7 @@ def attention_results(
         UnsupportedError: the chip does not compute in a type of queries, or fused, or the library has no kernel.
         InfeasibleError: no tile fits in SRAM.
     """
-    check_nvidia(arch, "attention")
+    check_carried(arch, "attention")
     if isinstance(arch, GpuSpec) and kernels is not None:
         of_gradients = library_of_gradients(arch) if kernels == DEFAULT_ATTENTION else kernels
         libraries = [of_gradients if problem.backward else kernels for problem in problems]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_eval.arch import ArchSpec, GpuSpec, Interconnect
+from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, Interconnect
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import UnsupportedError
@@ -15,7 +15,7 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.collective import (
     COLLECTIVE_LIBRARIES,
     COLLECTIVE_MODEL_VERSION,
-    TRTLLM_DIRECT,
+    MODELLED_AS,
     collective_coefficients,
     collective_cost,
     collective_curve,
@@ -47,16 +47,17 @@ class CollectiveResult(Result):
     """The time of a collective, term by term.
 
     Attributes:
-        library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``;
-            between nodes ``nccl``, or ``deepep`` for tokens to experts and back.
+        library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``,
+            on AMD's GPUs likewise ``aiter`` or ``rccl``; between nodes ``nccl``, or ``deepep`` for tokens to experts
+            and back.
         latency_us: time of the call, in microseconds; 0 for one rank.
         low_us, high_us: 80% of measured times are expected between them.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
         breakdown: microseconds by term (`COLLECTIVE_TERMS`, between nodes also `NETWORK_TERMS`); they add up to
             `latency_us`.
         link_gb_per_s: what the spec says of the link, one direction, in 1e9 bytes/s.
-        interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``pcie-one-socket``
-            or ``pcie-two-sockets``.
+        interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``all-to-all``,
+            ``pcie-one-socket`` or ``pcie-two-sockets``.
         source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very GPU, with or without what
             its timings showed beyond the terms; else ``analytic``. A send, which nobody timed, is always ``analytic``:
             it goes as an all-to-all does.
@@ -148,7 +149,15 @@ class CollectiveResult(Result):
         return {**{name: data[name] for name in names[:before]}, **rates, **{n: data[n] for n in names[before:]}}
 
 
-_DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step
+def _words_of(arch: ArchSpec) -> dict[str, str]:
+    """Return the libraries of an arch's GPUs, and whose kernels each is modelled as.
+
+    The last is the default: serving engines have kernels of their own for the short all-reduces of a decode step.
+    """
+    is_other_maker = isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS
+    return MODELLED_AS if is_other_maker else {name: name for name in COLLECTIVE_LIBRARIES}
+
+
 _NOTHING = {name: 0.0 for name in COLLECTIVE_TERMS if name != CORRECTION}
 
 
@@ -172,8 +181,10 @@ def find_collective(
         ranks_per_node,
         network_bytes,
     )
-    library = _DEFAULT_LIBRARY if library is None else library
-    check_word("library", library, COLLECTIVE_LIBRARIES)
+    whose = _words_of(arch)
+    word = next(iter(reversed(whose))) if library is None else library
+    check_word("library", word, tuple(whose))
+    library = whose[word]
     if not isinstance(arch, GpuSpec):
         raise UnsupportedError(
             f"{arch.name} does not say what joins it to other chips: messages are modelled between GPUs"
@@ -198,7 +209,7 @@ def find_collective(
         ends_us = latency_us * low_frac, latency_us * high_frac
         source = source_of(origin, latency_us, physics_us)
     return CollectiveResult(
-        problem, arch.name, library, latency_us, *ends_us, algorithm, FrozenDict(terms), link.gb_per_s, link.topology,
+        problem, arch.name, word, latency_us, *ends_us, algorithm, FrozenDict(terms), link.gb_per_s, link.topology,
         "analytic" if problem.what == "send" else source, origin.text, COLLECTIVE_MODEL_VERSION,
     )  # fmt: skip
 

@@ -276,8 +276,8 @@ def calibrate_collectives(arch: GpuSpec) -> model.CollectiveCalibration:
     if not sets:
         raise InvalidInputError(f"no timings of collectives on {arch.name} are committed")
     link = interconnect_of(arch)
-    parts = {model.RING: True, model.EXCHANGE: True, model.MULTICAST: link.has_multicast, model.DIRECT: link.is_nvlink,
-             model.SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
+    parts = {model.RING: True, model.EXCHANGE: True, model.MULTICAST: link.has_multicast,
+             model.DIRECT: link.has_peer_memory, model.SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
     names = {item.name for items, has_part in parts.items() if has_part for item in items}
     how = "each block of as many ranks and a decade of bytes by a fit on the others, all operations together"
     return model.CollectiveCalibration(

@@ -1,6 +1,7 @@
 """Attention on GPUs: families of fused kernels, their coefficients, and what problems take. MODEL.md, "Attention"."""
 
 from gemm_eval.models.gpu.attention.families import (
+    AITER,
     ATTENTION,
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
@@ -24,6 +25,7 @@ from gemm_eval.models.gpu.attention.families import (
 from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
 __all__ = [
+    "AITER",
     "ATTENTION",
     "ATTENTION_FAMILIES",
     "ATTENTION_LIBRARIES",

@@ -40,6 +40,9 @@ ATTENTION_LIBRARIES = {
 }
 """Whose kernels are modelled, and what they are."""
 
+AITER = "aiter"
+"""Kernels of aiter and CK on AMD's GPUs, of which none was timed: modelled as those of `DEFAULT_ATTENTION`."""
+
 DEFAULT_ATTENTION = "trtllm"
 """Where nothing is said."""
 
@@ -249,7 +252,7 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
         names = np.where(is_packed, "packed_tcgen05", "single_tcgen05")
     else:
         names = _before_tcgen05(arch, rows)
-    if is_decode:
+    if is_decode and (rows.is_latent > 0).any():
         latents = "latent_whole" if latent.latent_kernel(arch).schedule == "whole" else "latent_split"
         names = np.where(rows.is_latent > 0, latents, names)
         names = np.where((rows.is_latent > 0) & latent.has_cluster_kernel(arch, rows), "latent_cluster", names)
@@ -380,7 +383,8 @@ def _coefficients(root: Path, chip: calibrations.Chip, library: str) -> Attentio
     for calibration in map(AttentionCalibration.load, reversed(paths)):  # the best comes last and holds
         origin = calibrations.origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
         for name, fitted in calibration.families.items():
-            values[name] = complete_coefficients(fitted.coefficients, families[name].coefficients)
+            complete = complete_coefficients(fitted.coefficients, families[name].coefficients)
+            values[name] = calibrations.to_chip(complete, chip, calibration.gpu)
             origins[name] = origin
     return AttentionCoefficients(values, origins)
 
