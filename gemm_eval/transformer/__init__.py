@@ -2,6 +2,7 @@
 
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
 from gemm_eval.transformer.gemms import LayerGemm, model_on, transformer_gemms, types_on
+from gemm_eval.transformer.layouts import Layout, legal_layouts
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
     CHUNK_TOKENS,
@@ -38,10 +39,10 @@ from gemm_eval.transformer.shapes import moe_layer_of
 
 __all__ = [
     "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "Ffn", "Fusions",
-    "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "MemoryLever", "MemoryWork",
+    "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "Layout", "MemoryLever", "MemoryWork",
     "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters",
     "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
-    "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
+    "largest_seq_len", "layer_kinds", "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
     "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",
     "stage_config", "stage_layers", "transformer_gemms", "types_on",
 ]  # fmt: skip
