@@ -157,11 +157,17 @@ class Replica:
         self.memory_frac = memory_frac
         self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
+        self._fitting: dict[tuple[int, int], ModelMemory] = {}
+        self._largest: dict[int, int] = {}
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
             "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
             "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
+
+    def share_prices(self, other: Replica) -> None:
+        """Price no work again that another replica has priced: of the same arch, engine and libraries."""
+        self._prices = other._prices
 
     @property
     def num_groups(self) -> int:
@@ -184,15 +190,20 @@ class Replica:
 
     def check_memory(self, batch: int, seq_len: int) -> ModelMemory:
         """Return `memory`; InfeasibleError: it does not fit, with each change that would do."""
-        held = {**self.held, "batch_size": batch, "seq_len": seq_len}
-        return check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+        if (batch, seq_len) not in self._fitting:
+            held = {**self.held, "batch_size": batch, "seq_len": seq_len}
+            memory = check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+            self._fitting[batch, seq_len] = memory
+        return self._fitting[batch, seq_len]
 
     def largest_batch(self, seq_len: int) -> int | None:
         """Return the most sequences a group that fit, 0: not one; None: the arch does not say its DRAM."""
         limit_bytes = self.memory_limit_bytes
         if limit_bytes is None:
             return None
-        return largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+        if seq_len not in self._largest:
+            self._largest[seq_len] = largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+        return self._largest[seq_len]
 
     def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:
         """Return priced steps; all work that is new is priced in one batch.

@@ -45,7 +45,7 @@ class ServingEstimate(Result):
         max_seqs: sequences that one holds: by memory, or by the limit of the engine.
         prompt_frac: share of decode steps that a chunk of a prompt makes longer.
         is_full: requests wait because prompts come faster than they are read, or because memory is full.
-        prefill, decode: the steps behind it; of a prompt one chunk.
+        prefill, decode: the steps behind it; of a prompt one chunk, of decode that of about `mean_seqs` sequences.
     """
 
     model_name: str
@@ -272,7 +272,7 @@ def serve(
         itl_p99_us=state.long_step_us if is_long else state.step_us,
         requests_per_s=state.requests_per_us * num_schedulers * _US_PER_S, mean_seqs=state.num_seqs,
         max_seqs=max_seqs, prompt_frac=state.prompt_frac, is_full=state.is_full, memory=memory,
-        prefill=reader.chunk_step(1, 0), decode=times.decode_step(max(1, round(state.num_seqs))),
+        prefill=reader.chunk_step(), decode=times.decode_step(state.num_seqs),
         options=FrozenDict(replica.options | requests._asdict()),
     )  # fmt: skip
 
