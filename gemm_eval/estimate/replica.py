@@ -27,6 +27,8 @@ from gemm_eval.transformer import (
     model_memory,
     model_on,
     model_operations,
+    stage_config,
+    stage_layers,
     types_on,
 )
 from gemm_eval.words import shown
@@ -157,6 +159,7 @@ class Replica:
         self.memory_frac = memory_frac
         self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
+        self._stages = _equal_stages(config, pipeline_parallel)
         self._fitting: dict[tuple[int, int], ModelMemory] = {}
         self._largest: dict[int, int] = {}
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
@@ -218,16 +221,26 @@ class Replica:
                 "phase": size.phase, "batch_size": size.batch, "seq_len": size.seq_len, "new_tokens": size.new_tokens,
                 "num_decodes": size.num_decodes, "decode_len": size.decode_len,
             } | self._asked  # fmt: skip
-            stages = [_operations(self.config, stage=stage, **asked) for stage in range(self.pipeline_parallel)]
+            stages = {stage: _operations(self.config, stage=stage, **asked) for stage in set(self._stages)}
             steps.append((size, stages))
-        self._prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
-        return [
-            StepEstimate(
-                *size[:4], tuple(costs_of(self._prices, stage) for stage in stages), *size[4:],
-                host_us=self.engine.host_us(size.batch + size.num_decodes),
-            )
-            for size, stages in steps
-        ]  # fmt: skip
+        self._prices.find(operation.work for _, stages in steps for stage in stages.values() for operation in stage)
+        estimates = []
+        for size, stages in steps:
+            costs = {stage: costs_of(self._prices, operations) for stage, operations in stages.items()}
+            host_us = self.engine.host_us(size.batch + size.num_decodes)
+            all_costs = tuple(costs[stage] for stage in self._stages)
+            estimates.append(StepEstimate(*size[:4], all_costs, *size[4:], host_us=host_us))
+        return estimates
+
+
+def _equal_stages(config: ModelConfig, pipeline_parallel: int) -> tuple[int, ...]:
+    """Return for each pipeline stage the first one that has the same layers, and the same of what is outside of them."""
+    first: dict[Any, int] = {}
+    stages = stage_layers(config.num_layers, pipeline_parallel)
+    return tuple(
+        first.setdefault((stage_config(config, layers), index if index in (0, len(stages) - 1) else None), index)
+        for index, layers in enumerate(stages)
+    )
 
 
 def evaluator_of(arch: Any) -> GEMMEvaluator:

@@ -24,7 +24,8 @@ from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
 
 _MAX_DEVICES = 1 << 10
-_DIGITS = 9  # of two rates that count as different
+_DIGITS = 6  # after the point, of rates that count as different
+_LEAST_GAIN = 1.01  # in tok/s/user, of a deployment on the front over one with more tok/s/GPU
 _FULL_STEPS = ("prefill", "decode")  # of an estimate, which a list of many does without
 
 
@@ -51,7 +52,8 @@ class Deployments(Result):
     Attributes:
         ttft_limit_us, tpot_limit_us: largest mean TTFT and TPOT that were allowed; None: any.
         front: deployments within the limits of which no other has more tok/s/GPU and more tok/s/user, most tok/s/GPU
-            first; of equal ones that of fewest devices.
+            first. One that has less than 1% more tok/s/user than the one before is left out; of equal ones the one of
+            fewest devices stays.
         nearest: the deployment that misses its limits by least where none keeps them.
         num_points, num_within: deployments that were estimated, and those within the limits.
         left_out: layouts that cannot serve the requests.
@@ -202,15 +204,15 @@ def _excess(point: ServingEstimate, limits: tuple[float | None, float | None]) -
 
 
 def _front(points: Sequence[ServingEstimate]) -> list[ServingEstimate]:
-    """Return the deployments that no other beats in both rates, one of each pair of rates."""
-    rates = [
-        [float(f"{rate:.{_DIGITS}g}") for rate in (point.tokens_per_s_per_device, point.tokens_per_s_per_user)]
-        for point in points
-    ]
-    is_best = pareto_front(np.reshape(rates, (-1, 2)), maximize=[True, True])
-    best = [(*rates[index], points[index]) for index in np.flatnonzero(is_best)]
-    best.sort(key=lambda item: (-item[0], -item[1], item[2].num_devices, item[2].ttft_us))
-    return list({item[:2]: item[2] for item in reversed(best)}.values())[::-1]
+    """Return the deployments that no other beats in both rates, but for those that hardly gain on the one before."""
+    rates = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in points]
+    is_best = pareto_front(np.round(np.reshape(rates, (-1, 2)), _DIGITS), maximize=[True, True])
+    front: list[ServingEstimate] = []
+    best = [points[index] for index in np.flatnonzero(is_best)]
+    for point in sorted(best, key=lambda e: (-round(e.tokens_per_s_per_device, _DIGITS), e.num_devices, e.ttft_us)):
+        if not front or point.tokens_per_s_per_user > _LEAST_GAIN * front[-1].tokens_per_s_per_user:
+            front.append(point)
+    return front
 
 
 class _Worker(NamedTuple):

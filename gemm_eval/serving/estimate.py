@@ -271,7 +271,7 @@ def serve(
         num_workers = num_prefill_replicas * prefill.replica.num_groups
         load = load._replace(
             prefill_workers=num_workers / num_schedulers, num_prefill_workers=num_workers,
-            transfer_us=_transfer_us(replica, requests.prompt_len),
+            transfer_us=times.transfer_us,
         )  # fmt: skip
     state = steady_state(load, Times(times.decode_us, reader.chunk_us))
     overhead_us = replica.engine.request_us + reader.fill_us()
@@ -297,8 +297,3 @@ def serve(
         ),
     )  # fmt: skip
 
-
-def _transfer_us(replica: Replica, prompt_len: int) -> float:
-    """Return the time in which the cache of a prompt goes to the devices that decode it."""
-    num_bytes = replica.memory(1, prompt_len).kv_cache_bytes
-    return replica.evaluator.evaluate_collective("send", num_bytes, 2).latency_us

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 from gemm_eval.estimate import Replica, StepEstimate, StepSize
 
@@ -32,8 +33,11 @@ class StepTimes:
         self._chunk_len = first + (prompt_tokens + self.chunk_tokens) // 2
         self._decode_len, self._new_tokens = decode_len, new_tokens
         self._is_mixed = replica.engine.has_mixed_steps
+        self._prompt_len = prompt_len
         self._steps: dict[StepSize, StepEstimate] = {}
-        self._stage_us: dict[StepSize, tuple[float, ...]] = {}
+        # times without the host's, which are read when asked
+        self._gpu_us: dict[int, float] = {}
+        self._added_us: dict[tuple[int, int], float] = {}
 
     @property
     def chunks_per_step(self) -> float:
@@ -71,8 +75,14 @@ class StepTimes:
 
     def fill_us(self) -> float:
         """Return how much later than from one stage a chunk comes out of a whole pipeline."""
-        stage_us = self._times(self._chunk_size(1, 0))
+        stage_us = self.chunk_step().stage_us
         return sum(stage_us) - max(stage_us)
+
+    @cached_property
+    def transfer_us(self) -> float:
+        """Time in which the cache of a prompt goes to the devices that decode it."""
+        num_bytes = self.replica.memory(1, self._prompt_len).kv_cache_bytes
+        return self.replica.evaluator.evaluate_collective("send", num_bytes, 2).latency_us
 
     def decode_step(self, num_seqs: float) -> StepEstimate:
         """Return the step of decode with the number of sequences on the grid that is next below.
@@ -96,21 +106,20 @@ class StepTimes:
         return StepSize("prefill", num_chunks, self.chunk_tokens, self._chunk_len, beside, decode_len)
 
     def _decode_us(self, num_seqs: int) -> float:
-        stage_us = self._times(self._decode_size(num_seqs))
-        parts = min(self.replica.pipeline_parallel, num_seqs)
-        return max(sum(stage_us), parts * max(stage_us)) + self.replica.engine.host_us(num_seqs)
+        if num_seqs not in self._gpu_us:
+            stage_us = self._step(self._decode_size(num_seqs)).stage_us
+            parts = min(self.replica.pipeline_parallel, num_seqs)
+            self._gpu_us[num_seqs] = max(sum(stage_us), parts * max(stage_us))
+        return self._gpu_us[num_seqs] + self.replica.engine.host_us(num_seqs)
 
     def _chunk_us(self, num_chunks: int, num_decodes: int) -> float:
-        step_us = max(self._times(self._chunk_size(num_chunks, num_decodes)))
-        if num_decodes:
-            return max(0.0, step_us - max(self._times(self._decode_size(num_decodes))))
-        return step_us + self.replica.engine.host_us(num_chunks)
-
-    def _times(self, size: StepSize) -> tuple[float, ...]:
-        """Return the time of each stage."""
-        if size not in self._stage_us:
-            self._stage_us[size] = self._step(size).stage_us
-        return self._stage_us[size]
+        key = num_chunks, num_decodes
+        if key not in self._added_us:
+            step_us = max(self._step(self._chunk_size(num_chunks, num_decodes)).stage_us)
+            if num_decodes:
+                step_us = max(0.0, step_us - max(self._step(self._decode_size(num_decodes)).stage_us))
+            self._added_us[key] = step_us
+        return self._added_us[key] + (0.0 if num_decodes else self.replica.engine.host_us(num_chunks))
 
     def _step(self, size: StepSize) -> StepEstimate:
         self._find([size])
@@ -130,20 +139,21 @@ def _grid(most: int, bits: int = _GRID_BITS) -> list[int]:
     return numbers
 
 
-def _on_grid(value: float, bits: int = _GRID_BITS) -> int:
+def _on_grid(value: float) -> int:
     """Return the number of the grid at or below a value; at least 1."""
     whole = max(1, int(value))
-    return whole // _spacing(whole, bits) * _spacing(whole, bits)
+    return whole // _spacing(whole) * _spacing(whole)
 
 
 def _spacing(whole: int, bits: int = _GRID_BITS) -> int:
+    """Return how far the numbers of the grid around a whole number are from each other."""
     return 1 << max(0, whole.bit_length() - bits)
 
 
 def _interpolate(function: Callable[[int], float], value: float, bits: int = _GRID_BITS) -> float:
     """Return a function between the two numbers of the grid around a value; below 1 that at 1."""
-    low = _on_grid(value, bits)
-    step = _spacing(low, bits)
+    step = _spacing(int(max(1.0, value)), bits)
+    low = max(1, int(value)) // step * step
     share = (max(1.0, value) - low) / step
     if share <= 0.0:
         return function(low)
