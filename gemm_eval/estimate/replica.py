@@ -164,7 +164,8 @@ class Replica:
         self._largest: dict[int, int] = {}
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
-            "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
+            "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
+            "memory_frac": memory_frac,
             "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
 
@@ -234,7 +235,7 @@ class Replica:
 
 
 def _equal_stages(config: ModelConfig, pipeline_parallel: int) -> tuple[int, ...]:
-    """Return for each pipeline stage the first one that has the same layers, and the same of what is outside of them."""
+    """Return for each pipeline stage the first one that runs the same operations."""
     first: dict[Any, int] = {}
     stages = stage_layers(config.num_layers, pipeline_parallel)
     return tuple(

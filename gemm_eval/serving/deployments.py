@@ -1,4 +1,4 @@
-"""`find_deployments`: layouts, pools, types and loads of a served model on a number of devices, and the best of them."""
+"""`find_deployments`: layouts, pools, types and loads of a served model on a number of devices; the best of them."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ class ServingEstimate(Result):
     decode: StepEstimate
     options: FrozenDict[str, Any]
     _derived: ClassVar[tuple[str, ...]] = (
-        "layout", "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s", "tokens_per_s_per_device",
-        "tokens_per_s_per_user",
+        "layout", "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s",
+        "tokens_per_s_per_device", "tokens_per_s_per_user",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -296,4 +296,3 @@ def serve(
             | {"prefill": None if prefill is None else FrozenDict(prefill.replica.options)}
         ),
     )  # fmt: skip
-

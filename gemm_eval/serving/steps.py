@@ -45,7 +45,7 @@ class StepTimes:
         return max(1.0, self.replica.chunk_tokens / self.chunk_tokens)
 
     def price(self, most_decodes: int, *, reads_prompts: bool = True) -> None:
-        """Price in one batch all steps that loads of up to `most_decodes` sequences may ask for; 0: of prompts alone."""
+        """Price in one batch all steps that loads of up to `most_decodes` sequences ask for; 0: of prompts alone."""
         sizes = [self._decode_size(num) for num in _grid(most_decodes)] if most_decodes else []
         if reads_prompts:
             beside = _grid(most_decodes, _COARSE_BITS) if self._is_mixed and most_decodes else [0]

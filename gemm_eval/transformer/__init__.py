@@ -42,7 +42,7 @@ __all__ = [
     "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "Layout", "MemoryLever", "MemoryWork",
     "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters",
     "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
-    "largest_seq_len", "layer_kinds", "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
-    "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",
+    "largest_seq_len", "layer_kinds", "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers",
+    "model_memory", "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",
     "stage_config", "stage_layers", "transformer_gemms", "types_on",
 ]  # fmt: skip
