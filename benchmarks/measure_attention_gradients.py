@@ -217,7 +217,7 @@ def main() -> None:
             break
         for library in rows:
             heads = (library, *case[3:7], case.causal)
-            is_refused = library == "cudnn" and case.window or library == "flash" and case.v_head_dim != case.head_dim
+            is_refused = (library == "cudnn" and case.window) or (library == "flash" and case.v_head_dim != case.head_dim)
             if is_refused or heads in refused:
                 continue
             try:

@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli import arch, checkpoint, configs, gemm, kernels, measure, model, operations, space, train, validate
+from gemm_eval.cli import (
+    arch,
+    checkpoint,
+    configs,
+    gemm,
+    kernels,
+    measure,
+    model,
+    operations,
+    serve,
+    space,
+    train,
+    validate,
+)
 from gemm_eval.cli.options import EXIT_CODES, command, option
 from gemm_eval.cli.words import Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
@@ -74,6 +87,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "moe": operations.moe,
     "prewarm": model.prewarm,
+    "serve": serve.serve,
     "kernels": kernels.kernels,
     "asm": kernels.asm,
     "profile": kernels.profile,

@@ -30,7 +30,15 @@ from gemm_eval.transformer.memory import (
     num_parameters,
     say_memory,
 )
-from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, model_operations
+from gemm_eval.transformer.operations import (
+    AttentionWork,
+    Fusions,
+    GemmWork,
+    MemoryWork,
+    Operation,
+    model_operations,
+    sends_to_other_node,
+)
 from gemm_eval.transformer.parts import (
     Attention,
     Ffn,
@@ -60,6 +68,7 @@ __all__ = [
     "PublishedParameters", "Quantization", "QuantizedPart", "TrainingPart", "WeightFormat", "WeightPart",
     "check_memory", "count_parameters", "largest_batch", "largest_seq_len", "layer_kinds", "legal_layouts",
     "list_models", "load_model", "memory_document", "memory_levers", "model_memory", "model_on", "model_operations",
-    "moe_layer_of", "num_joined", "num_parameters", "say_memory", "stage_config", "stage_layers", "training_parts",
+    "moe_layer_of", "num_joined", "num_parameters", "say_memory",
+    "sends_to_other_node", "stage_config", "stage_layers", "training_parts",
     "transformer_gemms", "types_on", "with_redundant_experts",
 ]  # fmt: skip

@@ -118,15 +118,20 @@ class WeightTypes:
         if operand in self._types_of:
             return (StoredTypes(shape.num_layers, self._types_of[operand]),)
         assert self._config is not None
-        assert self._config.quantization is not None
-        form_of = self._config.quantization.format_of
-        layers = gemm_layers(self._config, shape.name) or (None,) * shape.num_layers  # the LM head is outside of them
-        counts = Counter(form_of(shape.name, layer) for layer in layers)
         kept_types = self._types_of[Operand.ACTIVATION]
         return tuple(
             StoredTypes(num, kept_types if form is None else form.types(self.kept), form)
-            for form, num in sorted(counts.items(), key=lambda item: item[0] is None)
+            for form, num in _form_counts(self._config, shape.name, shape.num_layers)
         )
+
+
+@lru_cache(maxsize=4096)
+def _form_counts(config: ModelConfig, gemm: str, num_layers: int) -> tuple[tuple[WeightFormat | None, int], ...]:
+    """Return how many layers store the weights of a GEMM in each form, quantized ones first."""
+    assert config.quantization is not None
+    layers = gemm_layers(config, gemm) or (None,) * num_layers  # the LM head is outside of them
+    counts = Counter(config.quantization.format_of(gemm, layer) for layer in layers)
+    return tuple(sorted(counts.items(), key=lambda item: item[0] is None))
 
 
 def weight_types(

@@ -208,6 +208,12 @@ def model_operations(
     return tuple(operations)
 
 
+def sends_to_other_node(stage: int, num_stages: int, devices: int, node_devices: int) -> bool:
+    """Say whether the stage after one of `devices` devices is in another node: a node holds whole stages, or a part."""
+    stages_per_node = max(1, node_devices // devices)
+    return num_stages * devices > node_devices and (stage + 1) % stages_per_node == 0
+
+
 class StepPart:
     """Layers of one kind in one step of inference on one device; without a `kind` what is outside of layers.
 
@@ -304,15 +310,11 @@ class StepPart:
         yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
 
     def send(self, stage: int, num_stages: int) -> Iterator[Operation]:
-        """Yield the hidden state for the next stage, and the residual where the next norm adds it.
-
-        A node holds as many whole stages as fit, or a part of one; the next stage then lies in another node.
-        """
+        """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
         tensors = 1 + self.fusions.residual_norm
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
         devices = max(self.step.tensor_parallel, self.step.expert_parallel)
-        stages_per_node = max(1, self.node_devices // devices)
-        is_far = num_stages * devices > self.node_devices and (stage + 1) % stages_per_node == 0
+        is_far = sends_to_other_node(stage, num_stages, devices, self.node_devices)
         yield self._operation("stage_send", CollectiveProblem("send", size, 2, ranks_per_node=1 if is_far else None))
 
     # ---- a layer ---------------------------------------------------------------------------------------------------
