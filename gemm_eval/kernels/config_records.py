@@ -46,10 +46,7 @@ _ENUMS: dict[str, type[enum.IntEnum]] = {
 
 
 class ConfigKey(NamedTuple):
-    """The GEMM, GPU (a preset) and state of L2 that a config is best for; group_size is 0 in mode COLUMN.
-
-    `l2` is "cold", where weights come from DRAM, or "warm", where what fits is in L2.
-    """
+    """A GEMM on a GPU (a preset), with weights from DRAM (`l2` cold) or from L2 (warm); group_size 0: COLUMN."""
 
     gpu: str
     M: int

@@ -65,10 +65,7 @@ def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str,
 
 
 def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
-    """Return how many rows groups are expected to have, the most first, where each row falls on any of them.
-
-    The rows of a group follow a binomial distribution, of whose evenly spaced quantiles each group has one.
-    """
+    """Return the expected rows of groups, the most first: evenly spaced quantiles of a binomial distribution."""
     if num_groups == 1:
         return (rows,)
     share, middle = 1 / num_groups, rows / num_groups
@@ -182,10 +179,7 @@ def spec_of_device(device: int) -> GpuSpec:
 
 @cache
 def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
-    """Return the preset of a GPU, or of the GPU most like it, with the SMs and limits that it really has.
-
-    A GPU without a preset takes that of its compute capability, else of its major one, whose number of SMs is nearest.
-    """
+    """Return the preset of a GPU, else of the nearest by compute capability and SMs, with this GPU's limits."""
     specs = {name: load_arch(name) for name in list_archs()}
     presets = {name: spec for name, spec in specs.items() if isinstance(spec, GpuSpec) and spec.sm_arch in SM_ARCHS}
     result = presets.get(slug)

@@ -189,17 +189,7 @@ def dataset_hash(path: str | os.PathLike[str]) -> str:
 def write_timings(
     path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any], columns: Mapping[str, str] = COLUMNS
 ) -> None:
-    """Write rows (sorted by size) and their meta file; neither is ever half-written.
-
-    Args:
-        path: of the data set.
-        rows: values by column.
-        meta: what the meta file says, besides number of rows and hash.
-        columns: pandas type by column, of `COLUMNS`, `CANDIDATE_COLUMNS`, `KERNEL_COLUMNS` and `GROUPED_COLUMNS`.
-
-    Raises:
-        GemmEvalError: pandas or pyarrow is not installed.
-    """
+    """Write rows (sorted by size; `columns`: their pandas types) and the meta file; neither is ever half-written."""
     import yaml
 
     pd = _import_pandas()

@@ -28,10 +28,7 @@ _LADDERS = {
 
 
 def scaled_text(kind: str, value: float) -> str:
-    """Return a value in the unit of its size: ``12.3 ms``, ``101 MB``, ``1.5 MiB``, ``3.20 mJ``, ``1.11 GFLOP``.
-
-    Kinds are those of `Column`, and ``"flop"``; values are in the base unit.
-    """
+    """Return a value, of a kind of `Column` or ``flop``, in the unit of its size: ``12.3 ms``, ``101 MB``."""
     if kind == "time":
         return time_text(value)
     ladder = _LADDERS[kind]

@@ -122,10 +122,7 @@ class Points:
 
     @cached_property
     def best(self) -> list[BestDesign]:
-        """The best point by each objective and, of several, the one that balances them; each point once.
-
-        What balances is the least product of the objectives' ratios to their best, whatever their scales.
-        """
+        """The best point by each objective, and that of the least product of ratios to the best; each point once."""
         values = {name: self.front[name].to_numpy(np.float64) for name in self.result.objectives[:_MOST_OBJECTIVES]}
         best_in: dict[int, list[str]] = {}
         balance = np.zeros(len(self.front))

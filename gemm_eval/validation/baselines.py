@@ -35,10 +35,7 @@ _LOSS_SCALE = 0.1  # relative errors beyond 10% count linearly, not squared
 
 
 def rooflines(arch: GpuSpec, rows: Timings) -> tuple[Floats, Floats]:
-    """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
-
-    The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
-    """
+    """Return each row's time, in us, at the published peak of the input type and at the published bandwidth."""
     rate = np.empty(len(rows))
     types = rows.column("input_dtype")
     for dtype in sorted(set(types.tolist())):
@@ -112,10 +109,7 @@ def fit_positive(
 
 @dataclass(frozen=True)
 class FittedRoofline:
-    """The roofline whose constants are fitted, the fairest that there is: on all rows, or by group (`Timings.groups`).
-
-    A group with fewer than `min_rows` rows has the constants that a fit starts at.
-    """
+    """The fitted roofline, on all rows or by group; groups below `min_rows` keep the constants a fit starts at."""
 
     arch: GpuSpec = field(repr=False)
     by_group: bool = False

@@ -195,12 +195,7 @@ def cross_fit(
 def held_out(
     groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]]
 ) -> dict[str, Floats]:
-    """Return the predictions of all rows by who makes them, each by fits on the rows of other groups.
-
-    Args:
-        groups: [rows]; rows of a group are held out together.
-        predict: takes the rows to fit on and those to predict, as masks [rows]; returns predictions of the latter.
-    """
+    """Return predictions of all rows; `predict` takes masks of the rows to fit on and of a held-out group."""
     names = np.asarray(groups)
     predicted: dict[str, Floats] = {}
     for group in dict.fromkeys(names.tolist()):

@@ -330,11 +330,7 @@ def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:
 
 
 def worst_choices(study: Study, num: int) -> list[dict[str, Any]]:
-    """Return the GEMMs for which the first choice of the Triton model is slowest against the best, worst first.
-
-    Returns:
-        Keys data_set, M, N, K, speed_frac, and config, measured_us and predicted_us of `chosen` and of `best`.
-    """
+    """Return the GEMMs whose first choice is slowest against the best, worst first, with `chosen` and `best`."""
     timings, predicted_us, measured_us = study.timings, study.scores[0].predicted_us, study.timings.measured_us
     groups, speeds = rows_by_gemm(timings.gemm), study.choices[0].speeds
     records = []

@@ -45,10 +45,7 @@ _WORK = (("tensor",), ("half", "single"), ("imad",))
 
 
 def count_kernel(instructions: Sequence[Instruction], language: ModuleType) -> tuple[OpCounts, LoopCard]:
-    """Count what a kernel and its main loop issue, by class; where no loop does the work, the kernel stands for it.
-
-    `language` is the module that knows the class, width, shape and waits of an instruction.
-    """
+    """Count what a kernel and its main loop issue, by class; the module `language` knows its instructions."""
     used = _without_padding(instructions)
     kinds = {one.address: language.kind_of(one) for one in used}
     num = Counter(kinds.values())

@@ -278,11 +278,7 @@ class BlasInfo(NamedTuple):
 
 
 def blas_info() -> BlasInfo:
-    """Return what there is to know of numpy's BLAS.
-
-    Raises:
-        GemmEvalError: threadpoolctl is not installed.
-    """
+    """Return what there is to know of numpy's BLAS; GemmEvalError: threadpoolctl is not installed."""
     with needs_extra("measuring this machine", "host"):
         from threadpoolctl import threadpool_info
     import numpy as np

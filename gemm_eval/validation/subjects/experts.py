@@ -57,13 +57,7 @@ class PackedLayers(NamedTuple):
 
 
 def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
-    """Pack rows of either kind, with nothing that a user does not say, but with default coefficients.
-
-    Args:
-        arch, table: the layers, or grouped GEMMs.
-        seed: of the draws of loads.
-        l2: of layers: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
-    """
+    """Pack rows with default coefficients; `seed` draws loads; layers have `l2` warm as timed, or cold as in models."""
     types, num = table.types, len(table)
     defaults = default_coefficients(gpu_model.library_of(table.library).family(arch, types))
 

@@ -155,10 +155,7 @@ def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
 
 
 def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRoofline | None:
-    """Return a roofline fitted on the timings of the GPU that the coefficients for a set come from.
-
-    They are of the same library, and of the same types if there are any; None: there are none at all.
-    """
+    """Return a roofline fitted on timings of the GPU of the coefficients, of this library and types; None: none."""
     gpu = dense.origin_of(arch, timings).gpu
     if gpu is None:
         return None
