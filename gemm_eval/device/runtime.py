@@ -1,7 +1,4 @@
-"""A GPU of this machine: its limits, loaded kernels, streams, and memory for each stream.
-
-CuPy is imported when a GPU is first needed.
-"""
+"""A GPU of this machine: its limits, loaded kernels, streams, and memory for each stream."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Records of the best configs of GEMMs, and the file that holds them.
-
-The file is JSON that a person can read, replaced as a whole, by one process at a time. It is read where there is no GPU
-and none of the library's extras is installed.
-"""
+"""Records of the best configs of GEMMs, and the file that holds them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Points of a sweep as its page shows them: the best ones, tables, charts and words.
-
-Columns keep the names that files and notebooks know them by.
-"""
+"""Points of a sweep as its page shows them: the best ones, tables, charts and words."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ class NaiveRoofline:
         return self
 
     def predict(self, rows: Timings) -> Floats:
-        longer: Floats = np.maximum(*rooflines(self.arch, rows)) + rows.timer_us
-        return longer
+        return np.maximum(*rooflines(self.arch, rows)) + rows.timer_us
 
 
 class SmoothRoof(NamedTuple):
@@ -76,8 +75,7 @@ class SmoothRoof(NamedTuple):
         compute, dram = compute_us / self.compute_frac, dram_us / self.dram_frac
         longer = np.maximum(compute, dram)
         ratio = np.minimum(compute, dram) / longer
-        total: Floats = self.overhead_us + longer * (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
-        return total
+        return self.overhead_us + longer * (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
 
 
 def fit_roof(
@@ -87,8 +85,7 @@ def fit_roof(
     target, upper = np.log(measured_us), (most_overhead_us, *_UPPER[1:])
 
     def errors(logs: Floats) -> Floats:
-        result: Floats = np.log(SmoothRoof(*np.exp(logs).tolist()).predict(compute_us, dram_us)) - target
-        return result
+        return np.log(SmoothRoof(*np.exp(logs).tolist()).predict(compute_us, dram_us)) - target
 
     return SmoothRoof(*np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(upper), _LOSS_SCALE)).tolist())
 
@@ -100,11 +97,9 @@ def fit_positive(
     """Return positive constants with which `times(constants, rows)` fits the measured times of `rows` best."""
 
     def errors(logs: Floats) -> Floats:
-        result: Floats = np.log(times(np.exp(logs), rows) / measured_us[rows])
-        return result
+        return np.log(times(np.exp(logs), rows) / measured_us[rows])
 
-    constants: Floats = np.exp(robust_fit(errors, np.log(start), np.log(low), np.log(high), _LOSS_SCALE))
-    return constants
+    return np.exp(robust_fit(errors, np.log(start), np.log(low), np.log(high), _LOSS_SCALE))
 
 
 @dataclass(frozen=True)
@@ -183,8 +178,7 @@ def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints,
     if np.count_nonzero(varies) > 1 and len(at) > _LEAST_POINTS:
         with suppress(QhullError):  # all in one plane
             inside = LinearNDInterpolator(at[:, varies], logs)(wanted[:, varies])
-    result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
-    return result
+    return np.exp(np.where(np.isnan(inside), nearest, inside))
 
 
 NVIDIA = "nvMatmulHeuristics"
@@ -237,8 +231,7 @@ class NvidiaHeuristics:
         measured_us = np.concatenate([timings.measured_us for timings in train])
 
         def errors(constants: Floats) -> Floats:
-            relative: Floats = (constants[0] + constants[1] * raw_us) / measured_us - 1.0
-            return relative
+            return (constants[0] + constants[1] * raw_us) / measured_us - 1.0
 
         # a bound above 0 on the scale and on the value at the least raw time keeps predictions positive
         lowest = -0.9 * float(raw_us.min())
@@ -246,8 +239,7 @@ class NvidiaHeuristics:
         return replace(self, offset_us=offset_us, scale=scale)
 
     def predict(self, rows: Timings) -> Floats:
-        latency_us: Floats = np.maximum(self.offset_us + self.scale * self._raw_us(rows), _LEAST_US)
-        return latency_us
+        return np.maximum(self.offset_us + self.scale * self._raw_us(rows), _LEAST_US)
 
     def _raw_us(self, rows: Timings) -> Floats:
         asked = rows.frame[_ASKED].itertuples(index=False, name=None)

@@ -80,8 +80,7 @@ def robust_fit(
     """Return what makes `errors` small: least squares with a soft L1 loss, which begins at `loss_scale`, in bounds."""
     from scipy.optimize import least_squares
 
-    fitted: Floats = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
-    return fitted
+    return least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
 
 
 def fit_logs(
@@ -96,8 +95,7 @@ def fit_logs(
     logs = np.log(measured_us)
 
     def errors(x: Floats) -> Floats:
-        result: Floats = weights * (np.log(predict(ranges.values(x))) - logs)
-        return result
+        return weights * (np.log(predict(ranges.values(x))) - logs)
 
     return robust_fit(
         errors, shares, 0.0, 1.0, search.loss_scale, diff_step=np.array([search.difference]), ftol=search.tolerance,

@@ -212,14 +212,12 @@ class Score:
     @property
     def error_frac(self) -> Floats:
         """Relative error of each row, [rows]."""
-        frac: Floats = self.predicted_us / self.timings.measured_us - 1.0
-        return frac
+        return self.predicted_us / self.timings.measured_us - 1.0
 
     def breakdown(self, row: int) -> dict[str, float]:
         """Return the terms of a row's prediction, in microseconds, of a model that has terms; they add up to it."""
         assert self.fit_of is not None
-        terms: dict[str, float] = self.fitted[int(self.fit_of[row])].breakdown(self.timings, row)
-        return terms
+        return self.fitted[int(self.fit_of[row])].breakdown(self.timings, row)
 
 
 make_score = Score

@@ -1,7 +1,4 @@
-"""Studies of single configs: errors of predictors, and how good the config is that each would choose for a GEMM.
-
-Of W4A16 kernels a study is told apart by family, and judged by regret; of Triton kernels by data set, and by speed.
-"""
+"""Studies of single configs: errors of predictors, and how good the config is that each would choose for a GEMM."""
 
 from __future__ import annotations
 
@@ -122,8 +119,7 @@ def profile_us(timings: Timings) -> Floats:
     calls = timings.frame["num_replays"].to_numpy(np.float64)
     if "calls_per_replay" in timings.frame:
         calls = calls * timings.frame["calls_per_replay"].to_numpy(np.float64)
-    total: Floats = calls * timings.measured_us
-    return total
+    return calls * timings.measured_us
 
 
 def share_of_configs(timings: Timings, share: float) -> Ints:

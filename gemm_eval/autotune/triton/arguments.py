@@ -1,7 +1,4 @@
-"""The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled.
-
-Rules reject a config for what the hardware or Triton cannot do, and for certain waste: alone, or beside others.
-"""
+"""The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The predicted subjects, a module each: its exam, its fits, and what `validate` and `calibrate` print and write.
-
-The commands themselves are made from the registry in `gemm_eval.cli.subjects`.
-"""
+"""The predicted subjects, a module each: its exam, its fits, and what `validate` and `calibrate` print and write."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ def _fit(
             for path, prior in priors.items()
             if path in at_shares
         ]
-        result: Floats = np.append(np.nan_to_num(np.log(predicted) - logs, nan=_MISSING), off)
-        return result
+        return np.append(np.nan_to_num(np.log(predicted) - logs, nan=_MISSING), off)
 
     best = 1.0 + np.clip((np.log([_value_at(arch, path) for path in paths]) - low) / (high - low), 0.001, 0.999)
     for difference in _DIFFERENCES:

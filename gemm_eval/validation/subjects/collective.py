@@ -168,8 +168,7 @@ def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, trai
 
     def times(constants: Floats, rows: Ints) -> Floats:
         first_us, hop_us, frac = constants
-        latency_us: Floats = first_us + hop_us * hops[rows] + least_us[rows] / frac
-        return latency_us
+        return first_us + hop_us * hops[rows] + least_us[rows] / frac
 
     for of_operation in _groups_by(frame, "operation"):
         rows = of_operation[train[of_operation]]

@@ -1,7 +1,4 @@
-"""Models of single kernel configs: coefficients are fitted family by family, and terms can be switched off.
-
-An ablation says what each term buys: the error without its effect, the other coefficients fitted again.
-"""
+"""Models of single kernel configs: coefficients are fitted family by family, and terms can be switched off."""
 
 from __future__ import annotations
 
@@ -234,8 +231,7 @@ class _Part(Generic[M]):
         self._full: M | None = None
 
     def errors(self, predicted_us: Floats) -> Floats:
-        size: Floats = np.abs(predicted_us / self.rows.measured_us - 1.0)
-        return size
+        return np.abs(predicted_us / self.rows.measured_us - 1.0)
 
     def predict_without(self, values: Mapping[str, float]) -> Floats:
         return self._cross_fit([fitted.without(values) for fitted in self._fits]).predict(self.rows)

@@ -125,8 +125,7 @@ class LayerModel:
             of_runs = {name: value[runs] for name, value in packed.work._asdict().items() if name != "types"}
             terms = gpu_model.layer_terms(self.arch, self.coefficients, packed.work._replace(**of_runs))
             total += sum(terms.values(), np.zeros(len(runs)))
-        mean: Floats = np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
-        return mean
+        return np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
 
     def gemms_us(self, packed: PackedLayers, mask: Mask | None = None) -> Floats:
         """Return the time of each GEMM of the rows where `mask` is true, else 0; the last is that of no GEMM."""

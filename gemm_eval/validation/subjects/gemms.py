@@ -150,8 +150,7 @@ def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTab
 
 def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
     """Return which times of a set, without what the measurement added, lie in the intervals of its answers."""
-    inside: Mask = (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
-    return inside
+    return (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
 
 
 def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRoofline | None:

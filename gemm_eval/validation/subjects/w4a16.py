@@ -160,8 +160,7 @@ def has_all_configs(timings: Timings) -> Mask:
         given = packed.params[of_type], candidates, packed.coefficients[of_type]
         _, M, K, N = timings.sizes[row].tolist()
         num_legal.append(OF_OURS.find_top(*given, 1, M, K, N, NO_LAYOUTS, np.empty(0), np.empty((0, 2), np.int64)))
-    is_all: Mask = np.bincount(timings.gemm) == np.array(num_legal)
-    return is_all
+    return np.bincount(timings.gemm) == np.array(num_legal)
 
 
 _NEAR = 2.0
@@ -224,8 +223,7 @@ class W4A16Model(configs.ConfigModel):
         """Return the weight of each row in a fit, [rows]; 1 in the mean."""
         num_configs = np.bincount(rows.gemm)[rows.gemm]
         weights = np.minimum(1.0, _NEAR * rows.best_us / rows.measured_us) / np.sqrt(num_configs)
-        scaled: Floats = weights / weights.mean()
-        return scaled
+        return weights / weights.mean()
 
 
 _FIRST_POWER = 8.0  # of best / predicted, the weight of a config: learned of those that may be chosen
@@ -292,8 +290,7 @@ class CorrectedModel:
         is_near = (rank < NEAR_CONFIGS) & (us <= NEAR_RATIO * least_us)
         answer_us = _least_of_gemm(rows, np.where(is_near, corrected_us, np.inf))
         others_us = np.maximum(corrected_us, us * (answer_us / least_us))
-        predicted_us: Floats = np.where(is_near & (corrected_us == answer_us), corrected_us, others_us)
-        return predicted_us
+        return np.where(is_near & (corrected_us == answer_us), corrected_us, others_us)
 
     def breakdown(self, timings: Timings, row: int) -> dict[str, float]:
         """Return the terms of a row's prediction, and what its correction adds, in microseconds."""
@@ -309,8 +306,7 @@ def _questions(kinds: Sequence[tuple[GemmTypes, RunOptions]]) -> npt.NDArray[np.
 
 def _least_of_gemm(rows: Timings, us: Floats) -> Floats:
     """Return the least of some times of each row's GEMM, [rows]."""
-    least: Floats = pd.Series(us).groupby(rows.gemm).transform("min").to_numpy(np.float64)
-    return least
+    return pd.Series(us).groupby(rows.gemm).transform("min").to_numpy(np.float64)
 
 
 def chosen_rows(timings: Timings, predicted_us: Floats) -> Ints:
