@@ -166,10 +166,7 @@ def num_calls(latency_us: float, protocol: TimingProtocol) -> int:
 def capture_calls(
     device: Timer, calls: Sequence[Call], protocol: TimingProtocol, *, floor_us: float = 0.0, best_us: float = math.inf
 ) -> TimedGraph:
-    """Capture as many of `calls` (one for each copy of the weights), in turn, as a replay has, and replay them once.
-
-    `best_us` is the best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
-    """
+    """Capture as many of `calls` (one a copy of the weights), in turn, as a replay has; `best_us`: `give_up_ratio`."""
     calls[0]()  # a library picks its kernel, and the driver loads it
     device.synchronize()
     rough_us = max(device.elapsed_us(calls[-1]), 1.0)

@@ -87,10 +87,7 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
 def choose(
     sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
 ) -> KernelConfig:
-    """Return the kernel that the model finds fastest and that the GPU can run; remembered.
-
-    `spec` is the GPU as the model takes it, `limits` as it is; `group_size` is 0 in mode COLUMN.
-    """
+    """Return the fastest kernel by the model (`spec`) that the GPU (`limits`) can run; group_size 0: mode COLUMN."""
     types = activation, mode, group_size
     return _first_that_runs(lambda k: rank(sizes, *types, spec, k), sizes, types, limits)
 
@@ -276,10 +273,7 @@ def make_plan(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig,
     limits: DeviceLimits,
 ) -> Plan[Any]:  # fmt: skip
-    """Check and compile a kernel for a GEMM, or for groups that share a launch. Needs no GPU.
-
-    Operands of its launches are `Operands`, or `GroupedOperands` for groups.
-    """
+    """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU."""
     check_rows(sizes)
     variant, family = make_variant(config, activation, mode, group_size), family_of(config)
     is_of_groups = isinstance(family, GroupedFamily)

@@ -171,11 +171,7 @@ def _refuse(column: Any, is_bad: Any, message: str) -> None:
 
 
 def dataset_hash(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of what a data set says: the same for parquet and CSV, whatever the order of rows and columns.
-
-    Raises:
-        GemmEvalError: as `read_timings`.
-    """
+    """Return the SHA-256 of a data set, the same for parquet, CSV and any order; GemmEvalError: as `read_timings`."""
     pd, frame = _import_pandas(), read_timings(path)
 
     def canonical(value: Any) -> str:

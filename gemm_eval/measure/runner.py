@@ -59,11 +59,7 @@ class Runner(Timer, Protocol):
         """Return build and launch of the item that was bound last; None: a trace must tell."""
 
     def check(self) -> Mapping[str, float]:
-        """Compare small GEMMs with float64, and return relative errors by layout.
-
-        Raises:
-            GemmEvalError: a result is wrong.
-        """
+        """Compare small GEMMs with float64, and return relative errors by layout; GemmEvalError: a result is wrong."""
 
     def mark(self, index: int) -> None:
         """Enqueue the marker kernel with a grid of index + 1 blocks: it separates calls in a trace."""

@@ -98,11 +98,7 @@ class Column:
         return _BASE_UNITS.get(self.kind) or self.unit or of_name
 
     def format(self, value: Cell) -> str:
-        """Return the text of a cell, empty for a missing value.
-
-        Raises:
-            InvalidOptionError: words in a column of numbers.
-        """
+        """Return the text of a cell, empty for a missing value; InvalidOptionError: words in a column of numbers."""
         if value is None or value != value:  # noqa: PLR0124  nan is the one value that differs from itself
             return ""
         if self.kind == "text":

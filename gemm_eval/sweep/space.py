@@ -274,11 +274,7 @@ class Space:
         return values, why
 
     def arch(self, values: Mapping[str, Any]) -> ArchSpec:
-        """Return the spec of a point, given its columns.
-
-        Raises:
-            ArchValidationError: the values make no valid spec.
-        """
+        """Return the spec of a point, given its columns; ArchValidationError: the values make no valid spec."""
         base = self.bases[values[ARCH]]
         return build_arch(base, {field: values[field] for field in self.fields}) if self.fields else base
 

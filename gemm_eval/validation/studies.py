@@ -107,10 +107,7 @@ def static_points(timings: Timings) -> Floats:
 
 
 def order_by(timings: Timings, cost: Floats) -> Ints:
-    """Return the rows GEMM by GEMM, least `cost` first; ties in the order of the registry, never in that of the table.
-
-    Triton's kernels have no registry: there ties are in the order of the table.
-    """
+    """Return the rows GEMM by GEMM, least `cost` first; ties by the registry, or of Triton's kernels by the table."""
     return np.lexsort((timings.column("registry_place"), cost, timings.gemm))
 
 

@@ -156,11 +156,7 @@ def check_host_packages() -> None:
 
 
 def detect_host() -> HostFacts:
-    """Find out what CPU this is; takes a second or two, in which one core is busy.
-
-    Raises:
-        GemmEvalError: a package of the extra `host` is missing.
-    """
+    """Find out what CPU this is, in a second or two; GemmEvalError: a package of the extra `host` is missing."""
     with needs_extra("measuring this machine", "host"):
         import cpuinfo
         import psutil

@@ -69,10 +69,7 @@ _SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly
 
 
 class HostTiming(NamedTuple):
-    """The time of one GEMM: the median of samples, the fastest, and their interquartile range over the median.
-
-    A sample is the mean of some runs. Those in which the system took a core away do not count.
-    """
+    """The time of a GEMM: median and fastest of undisturbed samples, and their interquartile range over the median."""
 
     shape: HostShape
     latency_us: float

@@ -206,10 +206,7 @@ _MIN_ROWS = 200  # for a fit of all coefficients
 
 @dataclass(frozen=True, eq=False)
 class TritonModel(configs.ConfigModel):
-    """The model of Triton kernels: one family, whose fit starts at its coefficients.
-
-    So these must not come from rows that are held out of it.
-    """
+    """The model of Triton kernels: one family, whose fit starts at its coefficients, unseen by held-out rows."""
 
     families: tuple[str, ...] = ("",)
     FAMILIES: ClassVar = {"": triton_model.TRITON_COEFFICIENTS}

@@ -81,10 +81,7 @@ def rows_of(timings: Timings) -> W4A16Rows:
 
 
 def list_w4a16_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
-    """Return the tables of our kernels that come with the library for `gpu`, an arch name.
-
-    With `is_held_back` those that no coefficient may be fitted on, instead of all others.
-    """
+    """Return the committed tables of our kernels for `gpu`; `is_held_back`: those that no coefficient is fitted on."""
     ours = [path for path in (measured_root(gpu) / "w4a16").glob("*.parquet") if not path.stem.endswith("-cublas")]
     return sorted(path for path in ours if ("held_back" in meta_of(path)) is is_held_back)
 
