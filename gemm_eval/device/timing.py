@@ -118,10 +118,7 @@ class TimingProtocol:
         return max(self.cold_bytes, self.l2_multiple * l2_bytes)
 
     def num_weight_copies(self, weight_bytes: int, l2_bytes: int, most: int) -> int:
-        """Return how many copies of the weights calls go round, `most` at most, one at least.
-
-        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together.
-        """
+        """Return how many copies of the weights calls go round, 1 to `most`: cold, the others together exceed L2."""
         if self.l2 == "warm":
             return 1
         return max(1, min(self.cold_bytes_of(l2_bytes) // weight_bytes + 2, self.max_calls, most))
