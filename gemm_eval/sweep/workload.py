@@ -188,11 +188,7 @@ def attention_dram_bytes(result: AttentionResult) -> float:
 
 
 def attention_energy_pj(arch: ArchSpec, result: AttentionResult) -> float:
-    """Return the energy of attention by MODEL.md, "Energy"; nan where the chip does not say.
-
-    Its DRAM bytes stand for what cores move through their ports, and the softmax takes none, as no spec has energies of
-    the vector unit.
-    """
+    """Return the energy of attention by MODEL.md, "Energy", without the softmax; nan where the chip does not say."""
     if not isinstance(arch, MulticoreSpec):
         return math.nan
     arch = arch.for_dtype(result.problem.dtype)
