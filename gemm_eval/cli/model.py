@@ -223,7 +223,8 @@ def model(
     prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS)] = "1024",
     output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
     chunk_tokens: Annotated[int | None, opt.option(
-        "Tokens of a prompt in one step, at most. Default: the engine's, 8192.", "--chunk", show_default=False, panel=_REQUESTS
+        "Tokens of a prompt in one step, at most. Default: the engine's, 8192.", "--chunk", show_default=False,
+        panel=_REQUESTS
     )] = None,
     speculative_tokens: Annotated[
         int, opt.option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
@@ -247,8 +248,8 @@ def model(
     )] = False,
     interconnect: opt.InterconnectOption = None,
     engine: Annotated[str, opt.option(
-        "Serving engine, whose kernels and host times count: ideal (the sum of the kernels), vllm, sglang, trtllm, or a "
-        "YAML file.", metavar="NAME|FILE", panel=_KERNELS
+        "Serving engine, whose kernels and host times count: ideal (the sum of the kernels), vllm, sglang, trtllm, or "
+        "a YAML file.", metavar="NAME|FILE", panel=_KERNELS
     )] = "ideal",
     run: opt.ModelRun,
     operations: Annotated[bool, opt.option("Also what each operation of both steps takes.", "--operations")] = False,
@@ -258,9 +259,9 @@ def model(
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
 
     A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by
-    memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time is in it that the
-    GPU waits for the engine's host. The network to clients is not. A model that does not fit is refused, with what would
-    help; several batches or prompts show which do.
+    memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU
+    waits for the engine's host is in it. The network to clients is not. A model that does not fit is refused, with what
+    would help; several batches or prompts show which do.
 
     Examples:
 

@@ -167,7 +167,8 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
     else:
         console.print(
             f"{first.model_name}, {first.output_len:,} tokens of output, {first.num_devices} "
-            f"device{'s' * (first.num_devices > 1)} a replica, engine {first.engine}; tok/s are output tokens a second of a device in decode"
+            f"device{'s' * (first.num_devices > 1)} a replica, engine {first.engine}; "
+            "tok/s are output tokens a second of a device in decode"
         )
         rows = [
             {

@@ -367,8 +367,8 @@ SUBJECTS = (
                 _flag("fits", "Also the runs that host times were fitted on."),
             ),
             "Score TPOT and TTFT of models on servers: vLLM, SGLang and TensorRT-LLM, as clients measured them.",
-            "Runs of NVIDIA of DeepSeek-R1, Llama-3.1-70B and Qwen3-32B on H100, H200 and B200, aggregated serving. Takes "
-            "a minute.",
+            "Runs of NVIDIA of DeepSeek-R1, Llama-3.1-70B and Qwen3-32B on H100, H200 and B200, aggregated serving. "
+            "Takes a minute.",
             ("validate served", "validate served --engine vllm --arch h200-sxm"),
         ),
         Command(

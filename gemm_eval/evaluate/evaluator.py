@@ -213,7 +213,7 @@ class GEMMEvaluator:
         return self._origin.on(arch)
 
     def preferring(self, *, library: str | None = None, clock: str | None = None) -> GEMMEvaluator:
-        """Return an evaluator that prefers these options where this one prefers none; it is kept, and so are its results.
+        """Return an evaluator that prefers these options where this one prefers none; it and its results are kept.
 
         Raises:
             InvalidOptionError: no such `library` or `clock`.

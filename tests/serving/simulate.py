@@ -24,8 +24,9 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
     """Play a closed loop of clients: the engine picks its next step whenever one ends.
 
     Outputs have `load.num_steps` decode steps, more or less by up to the share `spread`, or exactly so many where they
-    have fixed lengths: then the first requests are sent at once, where steps are not mixed, else one after the other. A client sends its next
-    request as soon as the last one is finished; in mixed steps of fixed lengths, one a step. In pools, prompts are read by workers of their own, each one at a time.
+    have fixed lengths: then the first requests are sent at once, where steps are not mixed, else one after the other. A
+    client sends its next request as soon as the last one is finished; in mixed steps of fixed lengths, one a step. In
+    pools, prompts are read by workers of their own, each one at a time.
     """
     rng = random.Random(seed)
 

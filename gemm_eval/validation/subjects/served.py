@@ -1,8 +1,8 @@
 """The exam of served models: TPOT and TTFT of runs of engines on servers, as clients measured them.
 
-Runs are predicted by the call that a user makes (`gemm_eval.serving.estimate_serving`): model, GPU, engine, layout, types,
-lengths and requests in flight. Half of the configurations of each (model, GPU) are for fits, and the other half for the
-report. The numbers of an engine that predict a run are fitted on other (model, GPU) alone.
+Runs are predicted by the call that a user makes (`gemm_eval.serving.estimate_serving`): model, GPU, engine, layout,
+types, lengths and requests in flight. Half of the configurations of each (model, GPU) are for fits, and the other half
+for the report. The numbers of an engine that predict a run are fitted on other (model, GPU) alone.
 """
 
 from __future__ import annotations
@@ -173,6 +173,33 @@ class Predictor:
         return np.array([self.serving_us(run, engine_of(run)) for run in runs])
 
 
+class _LinearTimes(NamedTuple):
+    """TPOT and TTFT of runs, [runs, 2], and their slopes by host time, around host times `start`."""
+
+    start: Mapping[str, float]
+    base_us: Floats
+    slopes: Mapping[str, Floats]
+
+    @classmethod
+    def around(
+        cls, predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], start: Mapping[str, float]
+    ) -> _LinearTimes:
+        """Return the times by the model, and slopes by differences."""
+        base_us = predictor.predict(runs, lambda _: _with(engine, start))
+        slopes = {}
+        for item in _ITEMS:
+            step = max(0.1 * start[item.name], 0.01 * item.default)
+            moved = _with(engine, {**start, item.name: start[item.name] + step})
+            slopes[item.name] = (predictor.predict(runs, lambda _, moved=moved: moved) - base_us) / step  # type: ignore[misc]
+        return cls(start, base_us, slopes)
+
+    def times_us(self, values: Mapping[str, float], rows: Mask) -> Floats:
+        """Return times of some rows, one after the other, with other host times."""
+        more_us = sum(self.slopes[name][rows] * (value - self.start[name]) for name, value in values.items())
+        result: Floats = np.maximum(self.base_us[rows] + more_us, _LEAST_FRAC * self.base_us[rows]).ravel()
+        return result
+
+
 def fit_host_times(
     predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], left_out: Sequence[str]
 ) -> dict[str, dict[str, float]]:
@@ -186,23 +213,11 @@ def fit_host_times(
     start = {item.name: item.default for item in _ITEMS}
     fitted: dict[str, dict[str, float]] = {}
     for _ in range(_ROUNDS):
-        at = partial(predictor.predict, runs)
-        base_us = at(lambda _: _with(engine, start))
-        slopes = {}
-        for item in _ITEMS:
-            step = max(0.1 * start[item.name], 0.01 * item.default)
-            moved = start | {item.name: start[item.name] + step}
-            slopes[item.name] = (at(lambda _, moved=moved: _with(engine, moved)) - base_us) / step
+        linear = _LinearTimes.around(predictor, engine, runs, start)
         for system in ("", *left_out):
             kept = systems != system
-
-            def linear(values: Mapping[str, float], kept: Mask = kept) -> Floats:
-                more = sum(slopes[name][kept] * (value - start[name]) for name, value in values.items())
-                result: Floats = np.maximum(base_us[kept] + more, _LEAST_FRAC * base_us[kept]).ravel()
-                return result
-
             fitted[system] = Ranges(_ITEMS).fit(
-                linear, measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
+                partial(linear.times_us, rows=kept), measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
             )
         start = fitted[""]
     return fitted
@@ -330,8 +345,7 @@ def calibrate() -> Iterator[Fitted]:
         systems = sorted({run.system for run in of_engine})
         fitted = fit_host_times(predictor, load_engine(name), of_engine, systems if len(systems) > 1 else ())
         for system, values in fitted.items():
-            place = engines if not system else held_out.setdefault(system, {})
-            place[name] = rounded(values)
+            (held_out.setdefault(system, {}) if system else engines)[name] = rounded(values)
     document = provenance(1, "runs", 0) | {
         "folds": "each (model, GPU) by a fit on the others, `held_out`; the half of the runs that is for fits",
         "num_runs": len(runs), "engines": engines, "held_out": dict(sorted(held_out.items())),
