@@ -20,7 +20,7 @@ from tests.project.sources import PACKAGE, dotted, tree_of, trees
 LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
     "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
-    "estimate", "training", "sweep",
+    "estimate", "serving", "training", "sweep",
     "kernels", "measure", "validation", "autotune", "report", "torch", "compiled", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
