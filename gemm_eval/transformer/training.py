@@ -137,10 +137,10 @@ class _PartOfTraining(StepPart):
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _memory(self, name: str, kernel: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
-        if rows is None and kernel in _OF_TOKEN_SHARE and width == self.config.hidden_size:
+    def _memory(self, name: str, what: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
+        if rows is None and what in _OF_TOKEN_SHARE and width == self.config.hidden_size:
             rows = self.token_share
-        return super()._memory(name, kernel, width, rows=rows, **more)
+        return super()._memory(name, what, width, rows=rows, **more)
 
     def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
         for operation in super()._gemms(shape, name, is_quantized=is_quantized):
