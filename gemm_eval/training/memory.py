@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from gemm_eval.transformer import Layout, TrainingPart
+from gemm_eval.transformer import HEAD, Layout, TrainingPart
 
 RECOMPUTE = ("none", "selective", "full")
 """What the backward pass computes again.
@@ -95,7 +95,8 @@ def stage_memory(
             saved += count * part.input_bytes * in_flight
             again = max(again, part.saved_bytes)
         else:
-            saved += count * (part.selective_bytes if recompute == "selective" else part.saved_bytes) * in_flight
+            held = 1.0 if part.name == HEAD else in_flight  # whose backward pass follows at once
+            saved += count * (part.selective_bytes if recompute == "selective" else part.saved_bytes) * held
     num_states = sharded(num_params, num_experts, layout, zero >= 1)
     return TrainingMemory(
         weight_bytes=num_copies * weight_bytes,

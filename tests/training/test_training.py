@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, UnsupportedError, load_arch, load_model
+from gemm_eval import (
+    GEMMEvaluator,
+    InfeasibleError,
+    InvalidOptionError,
+    UnsupportedError,
+    load_arch,
+    load_model,
+    prewarm_for_transformer,
+)
 from gemm_eval.cli.subjects import SUBJECTS
+from gemm_eval.sweep import transformer_workloads
 from gemm_eval.training import BREAKDOWN, TrainingEstimate, estimate_training, find_training_layouts, model_flop
 from gemm_eval.training.step import StepPrices, data_us, stages_of
 from gemm_eval.transformer import (
@@ -77,16 +86,16 @@ def test_what_cannot_be_trained_is_refused() -> None:
 
 def test_a_microbatch_has_the_flop_of_three_passes() -> None:
     """Six for each parameter of a GEMM and token, on all devices together."""
-    for model, degrees in (("llama-3-8b", {"tensor_parallel": 4}), ("qwen3-30b-a3b", {})):
+    for model, ranks in (("llama-3-8b", 4), ("qwen3-30b-a3b", 1)):
         config = load_model(model)
-        parts = training_parts(config, batch_size=1, seq_len=2048, **degrees)
+        parts = training_parts(config, batch_size=1, seq_len=2048, tensor_parallel=ranks)
         flop = sum(
             op.work.problem.flop * op.num_layers * max(1, len(part.layers))
             for part in parts for op in part.operations if isinstance(op.work, GemmWork)
         )  # fmt: skip
         counts = count_parameters(config)
         used = counts.layer_matrices - counts.idle_experts + config.vocab_size * config.hidden_size
-        assert flop * degrees.get("tensor_parallel", 1) == pytest.approx(6 * used * 2048, rel=1e-3)
+        assert flop * ranks == pytest.approx(6 * used * 2048, rel=1e-3)
 
 
 def test_messages_of_sequence_parallelism_come_back() -> None:
@@ -223,3 +232,15 @@ def test_published_runs_are_cited_and_few() -> None:
     found = estimate_training(line.model, line.arch, ignore_memory=True, **line.options)
     assert found.tokens_per_s_per_device == pytest.approx(line.tokens_per_s, rel=0.15)
     assert any(subject.name == "training" for subject in SUBJECTS)
+
+
+def test_sweeps_and_prewarming_take_the_phase() -> None:
+    (load,) = transformer_workloads("llama-3.2-1b", seq_len=512, phases=["train"], dtype="bf16")
+    assert load.name == "train"
+    assert load.num_tokens == 512
+    assert {problem.backward: num for problem, num in load.attention} == {False: 16, True: 16}
+    forward, *_ = transformer_workloads("llama-3.2-1b", seq_len=512, dtype="bf16")
+    assert len(load.gemms) > 2 * len(forward.gemms)
+    evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
+    report = prewarm_for_transformer(evaluator, 512, 1024, 1, 128, phase="train")
+    assert (report.num_gemms, report.num_known) == (18, 0)  # qkv, scores, values, o, gate and up, down: three each
