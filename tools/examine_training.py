@@ -2,9 +2,9 @@
 
     python -m tools.examine_training [--arch h100-sxm]
 
-Times are those of arch/measured/GPU/training (benchmarks/measure_training.py); predictions are what `predict_module` says
-of the same modules on "meta", with gradients and AdamW, and nothing else given. Instructions of AdamW were set by the
-optimizer's time of GPT-2's step; nothing else is fitted on steps.
+Times are those of arch/measured/GPU/training (benchmarks/measure_training.py); predictions are what `predict_module`
+says of the same modules on "meta", with gradients and AdamW, and nothing else given. Instructions of AdamW were set by
+the optimizer's time of GPT-2's step; nothing else is fitted on steps.
 
 The memory of an eager step is what its tensors take at most: it runs on "meta", where each storage counts from the
 operation that makes it until nothing holds it any more. What cuBLAS keeps is in neither number.
