@@ -1,19 +1,20 @@
 """Times attention in PyTorch forward and backward, by its FlashAttention and cuDNN kernels.
 
-    python -m benchmarks.measure_attention_gradients --out FOLDER [--limit-s 250]     # a GPU, PyTorch, pandas and pyarrow
+    python -m benchmarks.measure_attention_gradients --out FOLDER [--limit-s 250]   # a GPU, PyTorch, pandas, pyarrow
 
-Writes FOLDER/attention-torch-RELEASE-LIBRARY/backward.parquet, as `gemm_eval/validation/subjects/attention.py` reads it,
+Writes FOLDER/attention-torch-RELEASE-LIBRARY/backward.parquet, as gemm_eval/validation/subjects/attention.py reads it,
 and FOLDER/attention-kernels.csv: the kernels of some cases under torch's profiler. The meta files are written by hand.
 
 Cases are drawn from a seed: heads, lengths, batches, types, masks, and windows, which FlashAttention alone takes. Each
 is run in a CUDA graph of several calls, forward and backward in graphs of their own, which go in turn through copies of
-all tensors, 256 MB together at least; the time is the median of replays. Outputs and gradients of each kind of heads are
-held to float64 on a small case.
+all tensors, 256 MB together at least; the time is the median of replays. Outputs and gradients of each kind of heads
+are held to float64 on a small case.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -108,9 +109,7 @@ def calls_of(library: str, case: Case) -> tuple[Calls, tuple[torch.Tensor, ...]]
     if library == "flash":
         window = {"window_size_left": case.window - 1, "window_size_right": 0} if case.window else {}
         lengths = None, None, case.q_len, case.kv_len
-        forward = partial(
-            aten._flash_attention_forward, q, k, v, *lengths, 0.0, bool(case.causal), False, **window
-        )
+        forward = partial(aten._flash_attention_forward, q, k, v, *lengths, 0.0, bool(case.causal), False, **window)
         out, lse, rng, unused, _ = forward()
         backward = partial(
             aten._flash_attention_backward, dout, q, k, v, out, lse, *lengths, 0.0, bool(case.causal), rng, unused,
@@ -149,7 +148,7 @@ def check(library: str, case: Case) -> float:
         ((got.double() - want).norm() / want.norm()).item()
         for got, want in zip(results, (expected, *gradients), strict=True)
     ]
-    return max(errors) if all(error == error for error in errors) else float("nan")
+    return sum(errors) if any(map(math.isnan, errors)) else max(errors)
 
 
 def replayed_us(calls: Sequence[Callable[[], Any]], stream: torch.cuda.Stream) -> float:
@@ -215,10 +214,10 @@ def main() -> None:
         if time.time() - begin > options.limit_s:
             print("out of time", flush=True)
             break
-        for library in rows:
+        for library, own in rows.items():
             heads = (library, *case[3:7], case.causal)
-            is_refused = (library == "cudnn" and case.window) or (library == "flash" and case.v_head_dim != case.head_dim)
-            if is_refused or heads in refused:
+            is_unknown = case.window if library == "cudnn" else case.v_head_dim != case.head_dim
+            if is_unknown or heads in refused:
                 continue
             try:
                 small = case._replace(batch=2, q_len=384, kv_len=384, window=min(case.window, 100))
@@ -237,7 +236,7 @@ def main() -> None:
                 print(library, *case, "not run:", str(error).partition("\n")[0][:150], flush=True)
                 torch.cuda.synchronize()
                 continue
-            rows[library].append((*case, case.dtype, round(forward_us, 3), round(backward_us, 3)))
+            own.append((*case, case.dtype, round(forward_us, 3), round(backward_us, 3)))
         if sum(map(len, rows.values())) % 50 == 0:
             torch.cuda.empty_cache()
     names = [*Case._fields, "kv_dtype", "forward_us", "latency_us"]

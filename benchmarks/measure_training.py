@@ -1,18 +1,18 @@
 """Times training steps of stacks of four layers (training_stacks.py): bf16, eager and by torch.compile, AdamW fused.
 
-    python -m benchmarks.measure_training --out FOLDER [--limit-s 280]          # a GPU, PyTorch and pandas; some minutes
+    python -m benchmarks.measure_training --out FOLDER [--limit-s 280]     # a GPU, PyTorch and pandas; some minutes
 
 Writes FOLDER/steps.csv and FOLDER/operations.csv. Columns of steps.csv:
 
-    forward_us, gradients_us, step_us   replays of CUDA graphs of the forward pass, of both passes, and with the optimizer:
-                                        medians, with pauses between them
+    forward_us, gradients_us, step_us   replays of CUDA graphs of the forward pass, of both passes, and with the
+                                        optimizer: medians, with pauses between them
     launched_us                         the step without a graph, as it is launched by the CPU
-    weight_bytes, state_bytes           by torch.cuda.memory_allocated
+    weight_bytes, held_bytes            by torch.cuda.memory_allocated: weights, and all that a step begins with
     activation_bytes                    kept between both passes, likewise
     peak_bytes                          torch.cuda.max_memory_allocated of a step without a graph
 
-operations.csv has the kernels of a step under torch's profiler, medians of runs: eager by the operator that launched them,
-compiled by name. The losses of both modes are compared before anything is timed.
+operations.csv has the kernels of a step under torch's profiler, means of three, by the operator that launched them;
+those of Triton have none. The losses of both modes are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Trained:
         self.module = torch.compile(stack, dynamic=False) if is_compiled else stack
 
     def forward(self) -> torch.Tensor:
+        """Return the loss."""
         loss: torch.Tensor = self.module(*self.inputs)
         return loss
 

@@ -54,6 +54,7 @@ class Attention(nn.Module):
         self.norms = nn.ModuleList(nn.RMSNorm(shape.head_dim, eps=1e-6) for _ in range(2 * shape.has_head_norms))
 
     def forward(self, x: torch.Tensor, turns: torch.Tensor | None) -> torch.Tensor:
+        """Return the result, [batch, tokens, hidden]."""
         shape = self.shape
         batch, tokens, _ = x.shape
         heads = shape.num_heads, shape.num_kv_heads, shape.num_kv_heads
@@ -85,12 +86,14 @@ class Mlp(nn.Module):
         self.down = nn.Linear(shape.inner, shape.hidden, bias=shape.has_biases)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the result, [batch, tokens, hidden]."""
         inner = self.up(x)
         if self.is_gated:
             gate, other = inner.chunk(2, -1)
-            out: torch.Tensor = self.down(functional.silu(gate) * other)
-            return out
-        out = self.down(functional.gelu(inner, approximate="tanh"))
+            inner = functional.silu(gate) * other
+        else:
+            inner = functional.gelu(inner, approximate="tanh")
+        out: torch.Tensor = self.down(inner)
         return out
 
 
@@ -105,6 +108,7 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(shape.num_experts, shape.inner, shape.hidden))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the result, [batch, tokens, hidden]."""
         shape, h = self.shape, x.reshape(-1, x.shape[-1])
         shares, experts = self.router(h).softmax(-1).topk(shape.experts_per_token, -1)
         shares = shares / shares.sum(-1, keepdim=True)
@@ -130,6 +134,7 @@ class Layer(nn.Module):
         self.ffn = Experts(shape) if shape.num_experts else Mlp(shape)
 
     def forward(self, x: torch.Tensor, turns: torch.Tensor | None) -> torch.Tensor:
+        """Return the result, [batch, tokens, hidden]."""
         x = x + self.attention(self.norms[0](x), turns)
         out: torch.Tensor = x + self.ffn(self.norms[1](x))
         return out
@@ -155,6 +160,7 @@ class Stack(nn.Module):
         self.register_buffer("turns", torch.stack((angles.cos(), angles.sin())))
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of tokens and targets, [batch, tokens] each."""
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + self.positions.weight

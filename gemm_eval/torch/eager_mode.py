@@ -327,10 +327,13 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _SOFTMAXES and of.domain.is_inner:
         softmax = (*copied_work(of.inputs[0]), _softmax(rows, width, read, written))
         return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
-    if of.name in _NORM_GRADIENTS:  # of inputs, then of weights: both read them again
-        weights = [x for x in of.outputs[1:] if x is not None]
-        works = [of.blocks("torch_offsets")]
-        return (*works, blocks("torch_offsets", read, sum(map(bytes_of, weights)), x.numel())) if weights else (*works,)
+    if of.name in _NORM_GRADIENTS:  # of inputs, and of weights by a kernel that reads both again
+        written_each = [
+            [out for out in of.outputs if (out.numel() == x.numel()) is is_input] for is_input in (True, False)
+        ]
+        return tuple(
+            blocks("torch_offsets", read, sum(map(bytes_of, outs)), x.numel()) for outs in written_each if outs
+        )
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
     if of.name == "nll_loss_forward" and of.args[0].dim() == 2:

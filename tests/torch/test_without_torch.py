@@ -89,7 +89,7 @@ def test_a_depthwise_convolution_takes_its_bytes() -> None:
 
 def test_gradients_of_attention_are_those_of_its_library() -> None:
     gradients = replace(FULL, backward=True)
-    (alone,) = H200.evaluate_attention_problems([gradients], library="cudnn")
+    (alone,) = H200.evaluate_attention_problems([gradients], library="flash")
     more_us = H200.switch_us(FULL.batch * FULL.q_len)
     assert PRICES[AttentionWork(gradients)].latency_us == pytest.approx(alone.latency_us + more_us)
     assert work_flop(AttentionWork(gradients))[0] == 2.5 * work_flop(AttentionWork(FULL))[0]
