@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,7 +107,8 @@ def serve(
             ("gpus", gpus),
         )
     }  # fmt: skip
-    evaluators, dtypes = [run.evaluator(name) for name in arch], dtype or [None]
+    evaluators = [run.evaluator(name) for name in arch]
+    dtypes: Sequence[str | None] = dtype or [None]
     common: dict[str, Any] = {
         "prompt_len": prompt_len, "output_len": output_len, "prefix_hit_frac": prefix_hit_frac,
         "speculative_tokens": speculative_tokens, "acceptance": acceptance, "has_fixed_lengths": has_fixed_lengths,
@@ -120,7 +122,7 @@ def serve(
         estimate = _one(model, evaluators[0], given, common | more)
         output.give(lambda: [_row(estimate)], estimate.to_dict, lambda: _show_one(model, estimate))
         return
-    limits = {
+    limits: dict[str, Any] = {
         name: None if ms is None else ms * _US_PER_MS for name, ms in (("ttft_us", ttft_ms), ("tpot_us", tpot_ms))
     }
     result = find_deployments(
