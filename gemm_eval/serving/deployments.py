@@ -91,8 +91,8 @@ class Deployments(Result):
         missed = {name: limit for name, limit in limits.items() if limit is not None}
         name = max(missed, key=lambda name: getattr(self.nearest, f"{name}_us") / missed[name])
         raise InfeasibleError(
-            self.explain(), resource=name, demand=round(getattr(self.nearest, f"{name}_us")), limit=round(missed[name]), unit="us",
-            levers=(),
+            self.explain(), resource=name, demand=round(getattr(self.nearest, f"{name}_us")), limit=round(missed[name]),
+            unit="us", levers=(),
         )  # fmt: skip
 
     def reasons(self) -> dict[str, int]:
