@@ -23,8 +23,8 @@ _GPUS = (8, 16)
 _US_PER_MS = 1e3
 _DEFINITIONS = (
     "TTFT: from sending a request to its first token, with queueing. TPOT: the rest of its time over the tokens after "
-    "the first. ITL: between two messages of a stream. tok/s/user: 1 / TPOT; tok/s/GPU: output tokens of all requests. "
-    "So `vllm bench serve` and AIPerf define them."
+    "the first (AIPerf: inter token latency). ITL: between two messages of a stream (AIPerf: inter chunk latency). "
+    "tok/s/user: 1 / TPOT. tok/s/GPU: output tokens of all requests."
 )
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, UnsupportedError, load_model
-from gemm_eval.serving import Deployments, checkpoint_of, engine_commands, estimate_serving, find_deployments
+from gemm_eval.estimate import Replica, StepSize
+from gemm_eval.serving import (
+    Deployments,
+    StepPredictor,
+    checkpoint_of,
+    engine_commands,
+    estimate_serving,
+    find_deployments,
+)
 
 REQUESTS = {"prompt_len": 2048, "output_len": 256}
 
@@ -27,7 +36,7 @@ def dense(evaluator: GEMMEvaluator) -> Deployments:
 def test_the_front_has_most_throughput_first_and_is_beaten_by_none(dense: Deployments) -> None:
     rates = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in dense.front]
     assert rates == sorted(rates, key=lambda pair: (-pair[0], pair[1]))
-    assert all(user > 1.01 * before for (_, before), (_, user) in zip(rates, rates[1:], strict=False))
+    assert all(user > 1.01 * before for (_, before), (_, user) in pairwise(rates))
     assert dense.best is dense.front[0]
     assert dense.num_within == dense.num_points > 200
 
@@ -54,7 +63,7 @@ def test_limits_are_kept_and_cost_throughput(dense: Deployments, evaluator: GEMM
     assert kept.best.tokens_per_s_per_device < dense.best.tokens_per_s_per_device
     none = find_deployments("llama-3-8b", evaluator, 2, concurrencies=[4], tpot_us=10.0, engines="vllm", **REQUESTS)
     assert none.nearest is not None
-    with pytest.raises(InfeasibleError, match="none of .* has TPOT within 10.0 us") as caught:
+    with pytest.raises(InfeasibleError, match=r"none of .* has TPOT within 10\.0 us") as caught:
         none.best  # noqa: B018
     assert (caught.value.resource, caught.value.limit) == ("tpot", 10)
 
@@ -129,3 +138,16 @@ def test_commands(evaluator: GEMMEvaluator, engine: str, words: str) -> None:
     assert "1 decode server, port 8003" in decode
     assert router
     assert engine_commands(estimate_serving("qwen3-30b-a3b", evaluator, 2, engine="ideal", **REQUESTS), name) == ()
+
+
+def test_a_predictor_prices_steps_of_any_mix(evaluator: GEMMEvaluator) -> None:
+    replica = Replica("llama-3-8b", evaluator, engine="vllm")
+    predictor = StepPredictor(replica)
+    decode, mixed = predictor.predict([], [], [1024] * 8), predictor.predict([512], [0], [1024] * 8)
+    (exact,) = replica.steps([StepSize("decode", 8, 1, 1024)])
+    assert decode == pytest.approx(exact.latency_us * 1e-6)
+    assert 0.0 == predictor.predict([], [], []) < decode < mixed < predictor.predict([4096], [4096], [1024] * 8)
+    assert predictor.predict([], [], [1020, 1028] * 4) == decode
+    for lens in (([512], [], []), ([0], [0], []), ([], [], [0])):
+        with pytest.raises(InvalidOptionError):
+            predictor.predict(*lens)
