@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,8 +23,8 @@ _GPUS = (8, 16)
 _US_PER_MS = 1e3
 _DEFINITIONS = (
     "TTFT: from sending a request to its first token, with queueing. TPOT: the rest of its time over the tokens after "
-    "the first. ITL: between two messages of a stream. tok/s/user: 1 / TPOT; tok/s/GPU: output tokens of all requests. "
-    "So `vllm bench serve` and AIPerf define them."
+    "the first (AIPerf: inter token latency). ITL: between two messages of a stream (AIPerf: inter chunk latency). "
+    "tok/s/user: 1 / TPOT. tok/s/GPU: output tokens of all requests."
 )
 
 
@@ -106,7 +107,8 @@ def serve(
             ("gpus", gpus),
         )
     }  # fmt: skip
-    evaluators, dtypes = [run.evaluator(name) for name in arch], dtype or [None]
+    evaluators = [run.evaluator(name) for name in arch]
+    dtypes: Sequence[str | None] = dtype or [None]
     common: dict[str, Any] = {
         "prompt_len": prompt_len, "output_len": output_len, "prefix_hit_frac": prefix_hit_frac,
         "speculative_tokens": speculative_tokens, "acceptance": acceptance, "has_fixed_lengths": has_fixed_lengths,
@@ -120,7 +122,7 @@ def serve(
         estimate = _one(model, evaluators[0], given, common | more)
         output.give(lambda: [_row(estimate)], estimate.to_dict, lambda: _show_one(model, estimate))
         return
-    limits = {
+    limits: dict[str, Any] = {
         name: None if ms is None else ms * _US_PER_MS for name, ms in (("ttft_us", ttft_ms), ("tpot_us", tpot_ms))
     }
     result = find_deployments(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gemm_eval.report.page import Page, Section
-from gemm_eval.report.parts import Chart, Column, Facts, Part, Text, Verdict, table_of, text_column, time_column
-from gemm_eval.serving import Deployments, ServingEstimate
+from gemm_eval.report.parts import Cell, Chart, Column, Facts, Part, Text, Verdict, table_of, text_column, time_column
+from gemm_eval.serving import Deployments, LeftOut, ServingEstimate
 from gemm_eval.units import time_text
 
 _USER, _DEVICE = "tok/s/user", "tok/s/GPU"
-_COLUMNS = (
+_COLUMNS: tuple[tuple[Column, Callable[[ServingEstimate], Cell]], ...] = (
     (text_column("layout"), lambda e: e.layout),
     (text_column("arch"), lambda e: e.arch_name),
     (text_column("engine"), lambda e: e.engine),
@@ -43,7 +43,7 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
         caption="Throughput of a GPU over the speed that a client sees: no deployment lies above",
     )  # fmt: skip
     start: list[Part] = [Text(text) for text in commands]
-    left = [
+    left: list[tuple[Column, Callable[[LeftOut], Cell]]] = [
         (text_column("layout"), lambda item: str(item.layout)),
         (text_column("arch"), lambda item: item.arch_name),
         (text_column("engine"), lambda item: item.engine),

@@ -30,28 +30,29 @@ class _Server(NamedTuple):
 
     Attributes:
         role: ``"prefill"`` or ``"decode"`` in pools; empty: it does both.
-        count: equal servers.
+        num: equal servers.
         port: of the first of them.
         options: of its replica.
         groups: of data-parallel attention.
-        max_seqs: sequences that each group decodes at most.
+        max_seqs: sequences that each group decodes at most; None: it decodes none.
         estimate: the deployment.
         checkpoint: the path or the name of the model.
     """
 
     role: str
-    count: int
+    num: int
     port: int
     options: Mapping[str, Any]
     groups: int
-    max_seqs: int
+    max_seqs: int | None
     estimate: ServingEstimate
     checkpoint: str
 
     @property
     def degrees(self) -> tuple[int, int, int]:
         """Tensor, pipeline and expert parallelism."""
-        return tuple(self.options[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert"))  # type: ignore[return-value]
+        tensor, pipeline, expert = (self.options[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert"))
+        return tensor, pipeline, expert
 
     @property
     def max_len(self) -> int:
@@ -60,9 +61,9 @@ class _Server(NamedTuple):
 
     def notes(self) -> Iterator[str]:
         """Yield comments on the servers, and on what flags do not say."""
-        if self.role or self.count > 1:
-            ports = f"port {self.port}" + (f" to {self.port + self.count - 1}" if self.count > 1 else "")
-            yield f"# {self.count} {self.role or 'replica'} server{'s' * (self.count > 1)}, {ports}"
+        if self.role or self.num > 1:
+            ports = f"port {self.port}" + (f" to {self.port + self.num - 1}" if self.num > 1 else "")
+            yield f"# {self.num} {self.role or 'replica'} server{'s' * (self.num > 1)}, {ports}"
         dtype = self.options["dtype"]
         if dtype not in (*_KEPT_TYPES, *_ONLINE_TYPES):
             yield f"# the checkpoint must have weights in {dtype}"
@@ -94,11 +95,12 @@ def engine_commands(estimate: ServingEstimate, checkpoint: str) -> tuple[str, ..
     if estimate.num_prefill_replicas:
         readers = "prefill", estimate.num_prefill_replicas, estimate.options["prefill"]
         pools, port = [readers, ("decode", estimate.num_replicas, estimate.options)], _PORT + 1
-    for role, count, options in pools:
+    for role, num, options in pools:
         groups = max(1, options["expert_parallel"] // options["tensor_parallel"])
-        max_seqs = min(estimate.max_seqs, math.ceil(estimate.concurrency / (count * groups)))
-        servers.append(_Server(role, count, port, options, groups, max_seqs, estimate, checkpoint))
-        port += count
+        most = min(estimate.max_seqs, math.ceil(estimate.concurrency / (num * groups)))
+        max_seqs = None if role == "prefill" else most
+        servers.append(_Server(role, num, port, options, groups, max_seqs, estimate, checkpoint))
+        port += num
     texts = ["\n".join([*each.notes(), *server(each)]) for each in servers]
     return (*texts, router(servers)) if len(servers) > 1 else tuple(texts)
 
@@ -151,7 +153,7 @@ def _sglang(server: _Server) -> Iterator[str]:
         "--ep-size": _more_than_one(expert), "--dp-size": _more_than_one(server.groups),
         "--enable-dp-attention": server.groups > 1,
         # of all groups together
-        "--max-running-requests": server.max_seqs * server.groups,
+        "--max-running-requests": None if server.max_seqs is None else server.max_seqs * server.groups,
         "--chunked-prefill-size": server.options["chunk_tokens"] * server.groups, "--context-length": server.max_len,
         "--mem-fraction-static": server.options["memory_frac"],
         "--kv-cache-dtype": "fp8_e4m3" if kv_dtype == "fp8" else kv_dtype, "--quantization": _quantization(server),
@@ -167,7 +169,7 @@ def _sglang(server: _Server) -> Iterator[str]:
 
 def _sglang_router(servers: list[_Server]) -> str:
     urls = [
-        f"--{server.role} http://127.0.0.1:{server.port + index}" for server in servers for index in range(server.count)
+        f"--{server.role} http://127.0.0.1:{server.port + index}" for server in servers for index in range(server.num)
     ]
     return " \\\n  ".join(["python -m sglang_router.launch_router --pd-disaggregation", f"--port {_PORT}", *urls])
 
@@ -200,8 +202,8 @@ def _trtllm(server: _Server) -> Iterator[str]:
 def _trtllm_router(servers: list[_Server]) -> str:
     lines = ["hostname: 0.0.0.0", f"port: {_PORT}", "backend: pytorch"]
     for name, server in zip(("context", "generation"), servers, strict=True):
-        urls = (f'    - "localhost:{server.port + index}"' for index in range(server.count))
-        lines += [f"{name}_servers:", f"  num_instances: {server.count}", "  urls:", *urls]
+        urls = (f'    - "localhost:{server.port + index}"' for index in range(server.num))
+        lines += [f"{name}_servers:", f"  num_instances: {server.num}", "  urls:", *urls]
     start = "trtllm-serve disaggregated -c disaggregated.yaml"
     return "\n".join(["cat > disaggregated.yaml <<'EOF'", *lines, "EOF", start])
 

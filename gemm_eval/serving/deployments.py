@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
-from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.serving.estimate import Requests, ServingEstimate, serve
@@ -79,11 +80,20 @@ class Deployments(Result):
         """The deployment with most tok/s/GPU within the limits.
 
         Raises:
-            InfeasibleError: there is none; the error says how near the nearest is, or why no layout fits.
+            InfeasibleError: none is within the limits; the error says how near the nearest is.
+            UnsupportedError: no layout can serve the requests; the error says why.
         """
         if self.front:
             return self.front[0]
-        raise InfeasibleError(self.explain())
+        if self.nearest is None:
+            raise UnsupportedError(self.explain())
+        limits = {"ttft": self.ttft_limit_us, "tpot": self.tpot_limit_us}
+        missed = {name: limit for name, limit in limits.items() if limit is not None}
+        name = max(missed, key=lambda name: getattr(self.nearest, f"{name}_us") / missed[name])
+        raise InfeasibleError(
+            self.explain(), resource=name, demand=round(getattr(self.nearest, f"{name}_us")), limit=round(missed[name]),
+            unit="us", levers=(),
+        )  # fmt: skip
 
     def reasons(self) -> dict[str, int]:
         """Return why layouts were left out, and how many for each reason, most first."""
@@ -168,8 +178,10 @@ def find_deployments(
     counts = [as_integer("num_devices", num, 1, _MAX_DEVICES) for num in _listed(num_devices)]
     asked = None if concurrencies is None else [as_integer("concurrency", c, 1, MAX_DIM) for c in concurrencies]
     config = model if isinstance(model, ModelConfig) else load_model(model)
-    degrees = {"tensor": tensor, "pipeline": pipeline, "expert": expert}
-    degrees = {name: None if values is None else tuple(values) for name, values in degrees.items()}
+    degrees = {
+        name: None if values is None else tuple(values)
+        for name, values in (("tensor", tensor), ("pipeline", pipeline), ("expert", expert))
+    }
     points: list[ServingEstimate] = []
     left_out: list[LeftOut] = []
     for evaluator in map(evaluator_of, _listed(archs)):
@@ -208,7 +220,7 @@ def _front(points: Sequence[ServingEstimate]) -> list[ServingEstimate]:
     rates = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in points]
     is_best = pareto_front(np.round(np.reshape(rates, (-1, 2)), _DIGITS), maximize=[True, True])
     front: list[ServingEstimate] = []
-    best = [points[index] for index in np.flatnonzero(is_best)]
+    best = itertools.compress(points, is_best.tolist())
     for point in sorted(best, key=lambda e: (-round(e.tokens_per_s_per_device, _DIGITS), e.num_devices, e.ttft_us)):
         if not front or point.tokens_per_s_per_user > _LEAST_GAIN * front[-1].tokens_per_s_per_user:
             front.append(point)
@@ -242,8 +254,8 @@ class _Workers:
             if all(num % size for num in counts):
                 continue
             self._by_size[size] = []
-            layouts = legal_layouts(config, size, max_tensor=num_joined(evaluator.arch), **degrees)
-            for layout in layouts:
+            joined: dict[str, Any] = {"max_tensor": num_joined(evaluator.arch), **degrees}
+            for layout in legal_layouts(config, size, **joined):
                 if layout.data != max(1, layout.expert // layout.tensor) or max(layout[::3]) % min(layout[::3]):
                     continue  # replicas side by side, which are counted as such; or experts off the groups
                 replica = Replica(
@@ -256,8 +268,8 @@ class _Workers:
                 try:
                     self._by_size[size].append(self._worker(layout, replica))
                 except (InfeasibleError, UnsupportedError) as error:
-                    dtype = held["dtype"]
-                    left_out.append(LeftOut(evaluator.arch.name, replica.engine.name, dtype, layout, str(error)))
+                    names = evaluator.arch.name, replica.engine.name, held["dtype"]
+                    left_out.append(LeftOut(*names, layout, _reason(error)))
         self._readers = {size: _unbeaten(workers, self._reading) for size, workers in self._by_size.items()}
         self._decoders = {size: _unbeaten(workers, self._decoding) for size, workers in self._by_size.items()}
 
@@ -317,6 +329,13 @@ class _Workers:
             worker.times.decode_us(max(1.0, num / groups)) if num <= worker.capacity else np.inf
             for num in _powers_of_two(MAX_DIM)
         )
+
+
+def _reason(error: GemmEvalError) -> str:
+    if isinstance(error, InfeasibleError) and error.resource == "dram":
+        levers = " or ".join(error.levers) or "no single change of the layout or of types"
+        return f"needs {error.demand / 1e9:,.1f} of {error.limit / 1e9:,.1f} GB a device; would do: {levers}"
+    return str(error)
 
 
 def _powers_of_two(most: int) -> Iterator[int]:

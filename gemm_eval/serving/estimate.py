@@ -28,9 +28,10 @@ _MAX_GUESSES = 64
 class ServingEstimate(Result):
     """A served model under load: latencies that clients see, throughput, and what holds it back.
 
-    Definitions are those of `vllm bench serve` and AIPerf: TTFT from sending a request to its first token; TPOT the
-    rest of the request's time over the tokens after the first; ITL the time between two messages of a stream (with
-    speculation a message has several tokens); a request's end-to-end latency is TTFT + (output_len - 1) x TPOT.
+    Definitions are those of `vllm bench serve`: TTFT from sending a request to its first token; TPOT the rest of the
+    request's time over the tokens after the first (AIPerf: inter token latency); ITL the time between two messages of
+    a stream (AIPerf: inter chunk latency; with speculation a message has several tokens); a request's end-to-end
+    latency is TTFT + (output_len - 1) x TPOT.
 
     Attributes:
         concurrency: requests in flight, of all replicas together.
