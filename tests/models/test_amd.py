@@ -62,9 +62,7 @@ REFUSED: dict[str, Callable[[GEMMEvaluator], object]] = {
     "fp16 x int4": lambda ev: ev.evaluate(1, 64, 128, 128, dtype="w4a16"),
     "fp4": lambda ev: ev.evaluate(1, 64, 128, 128, dtype="mxfp4"),
     "attention on latents": lambda ev: estimate_model("deepseek-v3", ev, batch=1, prompt_len=16, tensor_parallel=8),
-    "attention by trtllm": lambda ev: ev.evaluate_attention(
-        batch=1, q_len=1, kv_len=64, num_heads=2, library="trtllm"
-    ),
+    "attention by trtllm": lambda ev: ev.evaluate_attention(batch=1, q_len=1, kv_len=64, num_heads=2, library="trtllm"),
     "engine vllm": lambda ev: estimate_model("llama-3-8b", ev, batch=1, prompt_len=16, engine="vllm"),
 }
 
@@ -122,7 +120,6 @@ def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
         assert 1.1 < estimate.tpot_interval_us[1] / estimate.tpot_us < 1.6
         kernels = {cost.how for cost in estimate.decode.costs if cost.operation.kind in ("attention", "moe")}
         assert kernels <= {"packed_mma", "aiter-moe", ""}
-
 
 
 def test_amds_libraries_are_refused_on_nvidia() -> None:

@@ -672,8 +672,10 @@ def _is_beaten(
     partial = t.rows * (t.N * 4.0) * split
     sums_us = c["reduce_us"] + c["reduce_part_us"] * (split - 1)
     sums_us += (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
-    sums_us += c["store_exposed_frac"] * partial * (
-        (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"]
+    sums_us += (
+        c["store_exposed_frac"]
+        * partial
+        * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"])
     )
     least_us = (columns[_AT.fixed_us, index] + sums_us + max(chip_us, dram_us)) * (1.0 + c["choice_loss"])
     return bool((least_us + t.quantize_us + t.cast_us) * BOUND_SLACK > best_us)
