@@ -8,7 +8,14 @@ prediction:
 - DeepSeek: ids of 2026 also name runs with speculation (MTP), which no column tells: the same layout has half the time
   per token. Only runs of an export without speculation (`dsr1_`) are kept.
 - Runs whose time per token falls, by more than `_MOST_FALL`, where concurrency grows and all else is equal.
+- Runs whose id does not say how many requests were in flight.
 - Disaggregated runs: their pools are not scored yet.
+
+`delays_prompts`: the script of the run asked the engine to hold prompts back, so that its TTFT is not the engine's own:
+TensorRT-LLM's `batch_wait_timeout_iters` (Llama at 1,024 in and out on fewer than 8 GPUs; DeepSeek in fp8 on a B200
+there, from 64 requests on), SGLang's `--scheduler-recv-interval` of 10 or 30 steps (DeepSeek on a B200). Source:
+benchmarks/ of https://github.com/SemiAnalysisAI/InferenceX (70b_fp8_h200_trt_slurm.sh, dsr1_fp8_b200_trt.sh,
+dsr1_fp8_b200.sh, dsr1_fp4_b200.sh), whose clients draw lengths from 0.8 to 1 of the longest (README of InferenceMAX).
 """
 
 from __future__ import annotations
@@ -49,16 +56,15 @@ def _row(run: Any) -> dict[str, Any]:
     else:
         ep = moe_ep
     concurrency = _ID.search(run.id)
-    of_precision = {None: "bf16", "fp8": "fp8", "fp4": "nvfp4"}
-    if model == "deepseek-v3":
-        of_precision["fp8"] = "fp8_block"
+    # fp8 of DeepSeek and of Qwen/Qwen3-32B-FP8 is published in blocks of 128 x 128, of nvidia/Llama-3.1-70B by tensor
+    of_precision = {None: "bf16", "fp8": "fp8" if model == "llama-3-70b" else "fp8_block", "fp4": "nvfp4"}
     # the scripts of InferenceMAX ask for a cache of fp8, but for SGLang's on Hopper
     kv_dtype = "bf16" if precision is None or (run.backend == "sglang" and "h" in _GPUS[run.system][:1]) else "fp8"
     return {
         "id": run.id, "engine": run.backend, "version": run.backend_version, "model": model,
         "gpu": _GPUS[run.system], "dtype": of_precision[precision], "kv_dtype": kv_dtype, "prompt_len": int(run.isl),
         "output_len": int(run.osl), "least_len_frac": 0.8 if model in _DRAWN else 1.0, "tp": tp, "ep": ep,
-        "groups": groups, "concurrency": int(concurrency[1] if concurrency else run.batch_size),
+        "groups": groups, "concurrency": int(concurrency[1] if concurrency else 0),
         "ttft_us": round(run.silicon_ttft_ms * 1e3, 1), "tpot_us": round(run.silicon_tpot_ms * 1e3, 1),
     }  # fmt: skip
 
@@ -80,7 +86,17 @@ def tables(runs: pd.DataFrame) -> pd.DataFrame:
         draws.shuffle(series)
         kept |= {(group["gpu"].iloc[0], *names) for names in series[::2]}
     keys = rows[["gpu", *SERIES]].itertuples(index=False, name=None)
-    return rows.assign(part=["fit" if key in kept else "report" for key in keys])
+    rows = rows.assign(part=["fit" if key in kept else "report" for key in keys], delays_prompts=_delays(rows))
+    return rows[rows["concurrency"] > 0]
+
+
+def _delays(rows: pd.DataFrame) -> pd.Series:
+    """Return which runs were told to hold prompts back, [rows]."""
+    is_short = (rows["prompt_len"] == 1024) & (rows["output_len"] == 1024)
+    is_b200_deepseek = (rows["model"] == "deepseek-v3") & (rows["gpu"] == "b200")
+    waits = is_short & (rows["model"] == "llama-3-70b") & (rows["tp"] < 8)
+    waits |= is_short & is_b200_deepseek & (rows["dtype"] == "fp8_block") & (rows["concurrency"] >= 64)
+    return (waits & (rows["engine"] == "trtllm")) | (is_b200_deepseek & (rows["engine"] == "sglang"))
 
 
 def _falls(tpot_us: pd.Series) -> bool:

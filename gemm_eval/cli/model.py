@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _REQUESTS, _DEVICES, _KERNELS = "Requests", "Devices", "Kernels"
 
-PhaseOption = Annotated[opt.Phase, opt.option("prefill: seq-len new tokens each; decode: one new token each.")]
+PassOption = Annotated[opt.Pass, opt.option(
+    "prefill: seq-len new tokens each; decode: one new token each; train: a microbatch, each GEMM with both gradients."
+)]  # fmt: skip
 
 
 def _degree(name: str, text: str, panel: str | None = None) -> Any:
@@ -35,7 +37,7 @@ def gemms(
     *,
     model: opt.ModelArgument,
     arch: opt.ArchOption,
-    phase: PhaseOption = opt.Phase.BOTH,
+    phase: PassOption = opt.Pass.BOTH,
     batch: Annotated[str, _counts("batch", "Number of sequences.")] = "1",
     seq_len: Annotated[
         str, _counts("seq-len", "Tokens of a sequence: new ones in prefill, the context in decode.")
@@ -58,14 +60,16 @@ def gemms(
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
 
     Times of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
-    unfused and over the full square: `gemm-eval model` has whole steps. A model that does not fit into the DRAM of a
-    GPU is refused.
+    unfused and over the full square: `gemm-eval model` has whole steps of inference, `gemm-eval train` those of
+    training. A model that does not fit into the DRAM of a GPU is refused in inference.
 
     Examples:
 
     gemm-eval gemms llama-3-8b --arch h200-sxm --phase decode --batch 16 --seq-len 4096
 
     gemm-eval gemms llama-3-8b --arch h200-sxm --phase decode --batch 1..256 --out gemms.csv
+
+    gemm-eval gemms llama-3-8b --arch h200-sxm --phase train --dtype fp8
     """
     from gemm_eval.transformer import load_model, model_on, types_on
 
@@ -105,7 +109,7 @@ class _Passes:
     evaluator: GEMMEvaluator
     config: ModelConfig
     asked: dict[str, Any]
-    phase: opt.Phase
+    phase: opt.Pass
     how: dict[str, Any]
     held: dict[str, Any]
     options: opt.MemoryOptions
@@ -116,7 +120,7 @@ class _Passes:
         self.held, frac = self.asked | self.held, self.options.memory_frac
         self.memory = (
             model_memory(self.config, **self.held)
-            if self.options.ignore_memory
+            if self.options.ignore_memory or self.phase is opt.Pass.TRAIN
             else check_memory(self.config, self.evaluator.arch, memory_frac=frac, **self.held)
         )
         self.phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
@@ -147,7 +151,8 @@ class _Passes:
             for name, rows in self.phases.items()
         }
         head = {"model": self.config.name, "arch": self.evaluator.arch.name, "what_counts": WHAT_COUNTS}
-        return head | {"memory": self.memory_document(), "phases": phases}
+        held = {} if self.phase is opt.Pass.TRAIN else {"memory": self.memory_document()}
+        return head | held | {"phases": phases}
 
     def show(self) -> None:
         """Print a table for each phase."""
@@ -155,11 +160,11 @@ class _Passes:
 
         arch, config, batch = self.evaluator.arch, self.config, self.asked["batch_size"]
         for name, rows in self.phases.items():
-            each = self.how["new_tokens"] or (self.asked["seq_len"] if name == "prefill" else 1)
+            each = self.how["new_tokens"] or (1 if name == "decode" else self.asked["seq_len"])
             print_phase(f"{config.name} on {arch.name}, {name}", config, rows, batch * each)
         if self.options.show_memory:
             print_memory(self.memory_document())
-        print_notes(self.memory, arch, self.options.memory_frac)
+        print_notes(None if self.phase is opt.Pass.TRAIN else self.memory, arch, self.options.memory_frac)
 
     def memory_document(self) -> dict[str, Any]:
         """Return what the model takes of a device; the largest batch too, which takes time, where memory is shown."""
@@ -175,7 +180,7 @@ def prewarm(
     arch: opt.ArchOption,
     batch: Annotated[list[str], _counts("batch", "Number of sequences.")] = ["1"],  # noqa: B006  typer reads it
     seq_len: Annotated[list[str], _counts("seq-len", "Tokens of a sequence.")] = ["2048"],  # noqa: B006
-    phase: PhaseOption = opt.Phase.BOTH,
+    phase: PassOption = opt.Pass.BOTH,
     tensor_parallel: Annotated[list[str], _counts("tp", "Tensor parallel degree.")] = ["1"],  # noqa: B006
     expert_parallel: Annotated[list[str], _counts("ep", "Expert parallel degree, of models with experts.")] = ["1"],  # noqa: B006
     dtypes: Annotated[
@@ -218,7 +223,7 @@ def model(
     prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS)] = "1024",
     output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
     chunk_tokens: Annotated[int | None, opt.option(
-        "Tokens of a prompt in one step, at most. Default: 8192.", "--chunk", show_default=False, panel=_REQUESTS
+        "Tokens of a prompt in one step, at most. Default: the engine's, 8192.", "--chunk", show_default=False, panel=_REQUESTS
     )] = None,
     speculative_tokens: Annotated[
         int, opt.option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
@@ -241,6 +246,10 @@ def model(
         "--separate-quantization", panel=_KERNELS
     )] = False,
     interconnect: opt.InterconnectOption = None,
+    engine: Annotated[str, opt.option(
+        "Serving engine, whose kernels and host times count: ideal (the sum of the kernels), vllm, sglang, trtllm, or a "
+        "YAML file.", metavar="NAME|FILE", panel=_KERNELS
+    )] = "ideal",
     run: opt.ModelRun,
     operations: Annotated[bool, opt.option("Also what each operation of both steps takes.", "--operations")] = False,
     memory: opt.MemoryOptions,
@@ -249,8 +258,8 @@ def model(
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
 
     A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by
-    memory. The chunks of a prompt follow each other through the pipeline stages. The host and the network to clients
-    are not in it. A model that does not fit is refused, with what would
+    memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time is in it that the
+    GPU waits for the engine's host. The network to clients is not. A model that does not fit is refused, with what would
     help; several batches or prompts show which do.
 
     Examples:
@@ -259,7 +268,7 @@ def model(
 
     gemm-eval model llama-3-70b --arch h200-sxm --arch b200 --tp 4 --batch 64 --dtype fp8
 
-    gemm-eval model deepseek-v3 --arch b200 --tp 8 --ep 8 --batch 1..256 --prompt 4096 --out served.csv
+    gemm-eval model deepseek-v3 --arch b200 --tp 8 --batch 1..256 --prompt 4096 --engine sglang --out served.csv
     """  # fmt: skip
     from gemm_eval.cli.render_model import print_estimates
     from gemm_eval.estimate import estimate_models
@@ -275,7 +284,8 @@ def model(
         "expert_parallel": expert_parallel, **vars(types), "kv_dtype": kv_dtype,
         "speculative_tokens": speculative_tokens, "acceptance": acceptance, "fused": fused,
         "memory_frac": memory.memory_frac, "ignore_memory": memory.ignore_memory or num > 1,
-        "fusions": Fusions(quantization=not separate_quantization), "interconnect": interconnect,
+        "fusions": Fusions(quantization=False) if separate_quantization else None, "interconnect": interconnect,
+        "engine": engine,
     }  # fmt: skip
     if chunk_tokens is not None:
         options["chunk_tokens"] = chunk_tokens
@@ -293,6 +303,7 @@ def _row(estimate: ModelEstimate) -> dict[str, Any]:
     """Return an estimate as a row: options, figures, memory, and the times of each kind of operation."""
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
+    del document["engine"]  # `options` has its name
     for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells
         del document[name]
     steps = {name: document.pop(name) for name in ("prefill", "decode")}

@@ -64,6 +64,9 @@ def attention(
     latent: Annotated[
         bool, opt.option("MLA, absorbed: values are elements of the keys, of one KV head.", "--latent", panel=_KIND)
     ] = False,
+    backward: Annotated[
+        bool, opt.option("The gradients of queries, keys and values.", "--backward", panel=_KIND)
+    ] = False,
     fused: Annotated[bool | None, opt.option(
         "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
         "--fused/--unfused", panel=_KIND
@@ -87,6 +90,8 @@ def attention(
     gemm-eval attention --arch b200 --arch h200-sxm --batch 1..64 --kv 4096,32768 --heads 64 --kv-heads 8 --dtype bf16
 
     gemm-eval attention --arch h200-sxm --kv 8192 --heads 128 --kv-heads 1 --head-dim 576 --v-head-dim 512 --latent
+
+    gemm-eval attention --arch h200-sxm --batch 4 --q 4096 --kv 4096 --heads 32 --kv-heads 8 --backward
     """  # fmt: skip
     from gemm_eval.cli.output import flat
     from gemm_eval.cli.render_model import print_attentions
@@ -102,8 +107,8 @@ def attention(
         evaluator.evaluate_attention(
             batch=size, q_len=queries, kv_len=keys, num_heads=num_heads,
             num_kv_heads=1 if latent and num_kv_heads is None else num_kv_heads, head_dim=head_dim, dtype=dtype,
-            kv_dtype=kv_dtype, v_head_dim=v_head_dim, causal=causal, window=window, is_latent=latent, fused=fused,
-            library=library,
+            kv_dtype=kv_dtype, v_head_dim=v_head_dim, causal=causal, window=window, is_latent=latent,
+            backward=backward, fused=fused, library=library,
         )
         for size, queries, keys in product(batches, q_lens, kv_lens)
         for evaluator in evaluators

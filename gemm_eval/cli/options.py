@@ -434,6 +434,20 @@ class Phase(enum.StrEnum):
         return ("prefill", "decode") if self is Phase.BOTH else (self.value,)
 
 
+class Pass(enum.StrEnum):
+    """Which passes GEMMs are listed for: a phase of inference, both, or a microbatch of training."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    TRAIN = "train"
+    BOTH = "both"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The phases that it stands for."""
+        return ("prefill", "decode") if self is Pass.BOTH else (self.value,)
+
+
 @dataclass(frozen=True)
 class ModelTypes:
     """Types of the GEMMs of a model, and the load of its experts."""

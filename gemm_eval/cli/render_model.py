@@ -130,10 +130,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
     )
 
 
-def print_notes(memory: ModelMemory, arch: ArchSpec, memory_frac: float) -> None:
-    """Print what the model takes of a device, and what the sums say of a whole pass."""
+def print_notes(memory: ModelMemory | None, arch: ArchSpec, memory_frac: float) -> None:
+    """Print what the model takes of a device, if it is of interest, and what the sums say of a whole pass."""
     console = make_console()
-    console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
+    if memory is not None:
+        console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
     console.print(WHAT_COUNTS)
 
 
@@ -166,7 +167,7 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
     else:
         console.print(
             f"{first.model_name}, {first.output_len:,} tokens of output, {first.num_devices} "
-            f"device{'s' * (first.num_devices > 1)} a replica; tok/s are output tokens a second of a device in decode"
+            f"device{'s' * (first.num_devices > 1)} a replica, engine {first.engine}; tok/s are output tokens a second of a device in decode"
         )
         rows = [
             {

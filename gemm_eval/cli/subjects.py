@@ -358,6 +358,35 @@ SUBJECTS = (
         ),
     ),
     Subject(
+        "served",
+        Command(
+            "served.validate",
+            (
+                _archs("served runs"), _names("engines", "Engines: vllm, sglang, trtllm. Repeatable. Default: each.")
+                ._replace(flag="--engine"),
+                _flag("fits", "Also the runs that host times were fitted on."),
+            ),
+            "Score TPOT and TTFT of models on servers: vLLM, SGLang and TensorRT-LLM, as clients measured them.",
+            "Runs of NVIDIA of DeepSeek-R1, Llama-3.1-70B and Qwen3-32B on H100, H200 and B200, aggregated serving. Takes "
+            "a minute.",
+            ("validate served", "validate served --engine vllm --arch h200-sxm"),
+        ),
+        Command(
+            "served.calibrate", (_OUT,),
+            "Fit the host times of engines on half of the served runs, and without each (model, GPU); takes a minute.",
+            examples=("calibrate served",),
+        ),
+    ),
+    Subject(
+        "training",
+        Command(
+            "training.validate", (),
+            "Set training steps that others published beside ours: tokens a second, MFU, and where the time goes.",
+            "Tables of Megatron Bridge and NeMo, the reports on Llama 3 and DeepSeek-V3; nothing is fitted on them.",
+            ("validate training",),
+        ),
+    ),
+    Subject(
         "w4a16",
         Command(
             "w4a16.validate",

@@ -7,7 +7,7 @@ from typing import Any
 
 from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, Interconnect
 from gemm_eval.checks import check_word
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, interval_line, source_of
 from gemm_eval.evaluate.result import Result, term_lines
@@ -174,7 +174,12 @@ def find_collective(
 ) -> CollectiveResult:
     """Return the time of a collective; arguments and errors as of `GEMMEvaluator.evaluate_collective`."""
     problem = CollectiveProblem(
-        what, message_bytes, num_ranks, DType.BF16 if dtype is None else dtype, ranks_per_node, network_bytes
+        what,
+        message_bytes,
+        num_ranks,
+        DType.BF16 if dtype is None else parse_dtype(dtype),
+        ranks_per_node,
+        network_bytes,
     )
     whose = _words_of(arch)
     word = next(iter(reversed(whose))) if library is None else library

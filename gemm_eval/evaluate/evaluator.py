@@ -336,6 +336,7 @@ class GEMMEvaluator:
         window: int | None = None,
         is_latent: bool = False,
         has_sinks: bool = False,
+        backward: bool = False,
         fused: bool | None = None,
         library: str | None = None,
     ) -> AttentionResult:
@@ -357,6 +358,9 @@ class GEMMEvaluator:
             window: positions that a query attends to at most; None: all.
             is_latent: values are the first elements of the keys, which are latents of one KV head (MLA, absorbed).
             has_sinks: each head has a learned logit in the sum of its softmax.
+            backward: the time of the gradients of queries, keys and values instead, by kernels of PyTorch's (unless
+                `library` says otherwise, cuDNN's on sm_90, sm_100 and sm_103, else FlashAttention's); chips of many
+                cores run them unfused.
             fused: scores stay on the chip, as FlashAttention has it; False: two batched GEMMs with a softmax between
                 them; None: fused, but on multi-core chips that have no vector unit for it, or too little SRAM.
             library: whose fused kernels of GPUs: ``"trtllm"``, with positions and the write of the cache in the call,
@@ -371,7 +375,7 @@ class GEMMEvaluator:
         of_arch = self.arch.default_dtype if dtype is None else dtype
         problem = AttentionProblem(
             batch, q_len, kv_len, num_heads, num_heads if num_kv_heads is None else num_kv_heads, head_dim,
-            of_arch, kv_dtype, v_head_dim, causal, window, is_latent, has_sinks,  # type: ignore[arg-type]
+            of_arch, kv_dtype, v_head_dim, causal, window, is_latent, has_sinks, backward,  # type: ignore[arg-type]
         )  # fmt: skip
         return self.evaluate_attention_problems([problem], fused=fused, library=library)[0]
 

@@ -172,6 +172,7 @@ def _facts(config: ModelConfig, estimate: ModelEstimate, steps: Sequence[Runs]) 
         ("parameters", f"{num_parameters(config) / 1e9:,.2f} billion"),
         ("types of weight GEMMs", options["dtype"] or "those of the checkpoint"),
         ("type of what is kept", options["dense_dtype"]),
+        ("engine", options["engine"]),
         *((name.replace("_", " "), f"{options[name]:,}") for name in _SHOWN),
         ("memory", say_memory(estimate.memory, arch, options["memory_frac"])),
         ("arch", arch.name),

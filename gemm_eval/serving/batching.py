@@ -140,7 +140,11 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
 
 
 def _fixed_mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
-    """Return the mix of steps where all outputs are equally long: prompts read together once come together again."""
+    """Return the mix of steps where all outputs are equally long, so that requests keep the order in which they began.
+
+    Where prompts have steps of their own, prompts that are read together come together again. Mixed steps take them
+    apart: of requests that end in one step the first is read in the next one, while the others arrive.
+    """
     most = min(load.concurrency, load.max_seqs)
     together = min(load.chunks_per_step, most * load.num_chunks)
     num_batches = most * load.num_chunks / together
@@ -150,9 +154,11 @@ def _fixed_mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
         wait_us = max(0.0, num_batches * chunk_us - prompt_us)
         step_us = decode_us + 0.5 * wait_us / load.num_steps
         return _Mix(step_us, decode_us + chunk_us, num_batches / load.num_steps, prompt_us, 0.0, 0.5 * wait_us, wait_us)
-    prompt_frac = num_seqs * load.num_chunks / (load.num_steps * together)
-    if prompt_frac > _MAX_BUSY_FRAC:
+    arrivals = num_seqs * load.num_chunks / load.num_steps
+    if arrivals > _MAX_BUSY_FRAC * together:
         return None
+    together = min(together, max(1.0, arrivals))
+    num_batches, prompt_frac = most * load.num_chunks / together, arrivals / together
     decode_us, chunk_us = times.decode_us(num_seqs), times.chunk_us(together, num_seqs)
     others_frac, long_step_us = 1.0 - 1.0 / num_batches, decode_us + chunk_us
     prompt_frac *= others_frac

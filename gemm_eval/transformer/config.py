@@ -228,7 +228,6 @@ class LayerKind(NamedTuple):
     has_rope: bool
 
 
-@lru_cache(maxsize=1024)
 def with_redundant_experts(config: ModelConfig, num_redundant: int) -> ModelConfig:
     """Return a model of which some experts are held twice, so that more degrees of expert parallelism divide them.
 
@@ -249,6 +248,7 @@ def with_redundant_experts(config: ModelConfig, num_redundant: int) -> ModelConf
     return config.model_copy(update={"moe": moe})
 
 
+@lru_cache(maxsize=1024)
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that a model has, in the order in which they first occur."""
     windows, experts, attention = set(config.window_layers), set(config.moe_layers), config.attention

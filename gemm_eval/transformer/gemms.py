@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -15,6 +15,7 @@ from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.gradients import gradients
 from gemm_eval.transformer.parts import WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
 from gemm_eval.words import shown
@@ -117,15 +118,20 @@ class WeightTypes:
         if operand in self._types_of:
             return (StoredTypes(shape.num_layers, self._types_of[operand]),)
         assert self._config is not None
-        assert self._config.quantization is not None
-        form_of = self._config.quantization.format_of
-        layers = gemm_layers(self._config, shape.name) or (None,) * shape.num_layers  # the LM head is outside of them
-        counts = Counter(form_of(shape.name, layer) for layer in layers)
         kept_types = self._types_of[Operand.ACTIVATION]
         return tuple(
             StoredTypes(num, kept_types if form is None else form.types(self.kept), form)
-            for form, num in sorted(counts.items(), key=lambda item: item[0] is None)
+            for form, num in _form_counts(self._config, shape.name, shape.num_layers)
         )
+
+
+@lru_cache(maxsize=4096)
+def _form_counts(config: ModelConfig, gemm: str, num_layers: int) -> tuple[tuple[WeightFormat | None, int], ...]:
+    """Return how many layers store the weights of a GEMM in each form, quantized ones first."""
+    assert config.quantization is not None
+    layers = gemm_layers(config, gemm) or (None,) * num_layers  # the LM head is outside of them
+    counts = Counter(config.quantization.format_of(gemm, layer) for layer in layers)
+    return tuple(sorted(counts.items(), key=lambda item: item[0] is None))
 
 
 def weight_types(
@@ -255,8 +261,8 @@ def types_on(
     return {"dtype": None if is_stored else weights, "dense_dtype": str(dense)}
 
 
-PHASES = ("prefill", "decode")
-"""Which forward passes there are."""
+PHASES = ("prefill", "decode", "train")
+"""The forward passes of inference, and a microbatch of training, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,21 +282,23 @@ class LayerGemm:
 
     @property
     def total_count(self) -> int:
-        """Number of runs in one forward pass."""
+        """Number of runs in one pass."""
         return self.num_layers
 
 
 def transformer_gemms(
-    config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
+    config: ModelConfig, *, phase: Literal["prefill", "decode", "train"], batch_size: int, seq_len: int,
     tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, quantize_lm_head: bool = False, quantize_router: bool = False,
     expert_imbalance: float = 1.0, absorb_mla: bool | None = None, expert_dtype: str | DtypeScheme | None = None,
     expert_load: str | Distribution = UNIFORM, new_tokens: int | None = None,
 ) -> tuple[LayerGemm, ...]:  # fmt: skip
-    """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
+    """Return the GEMMs of one pass on one device, in the order they run, as G, M, K, N.
 
-    Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
-    attends to `seq_len` positions, itself included. `new_tokens` says how many of the `seq_len` positions are new where
+    Training runs a microbatch of `batch_size` whole sequences, each GEMM followed by its gradients, ``_dgrad`` and
+    ``_wgrad`` (`gemm_eval.transformer.gradients`); the LM head sees all tokens. Prefill runs `seq_len` new tokens of
+    each of `batch_size` sequences; decode runs one new token of each, which attends to `seq_len` positions, itself
+    included. `new_tokens` says how many of the `seq_len` positions are new where
     it is another number: in prefill a chunk whose predecessors are in the cache, in decode k tokens that are guessed
     and verified at once (speculative decoding), each of which the LM head sees.
 
@@ -321,7 +329,14 @@ def transformer_gemms(
         config, dtype, dense_dtype, expert_dtype, quantize_lm_head=quantize_lm_head, quantize_router=quantize_router
     )
     shapes = (*layer_shapes(config, step), lm_head_shape(config, step))
-    return tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
+    gemms = tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
+    return gemms if phase != "train" else tuple(each for gemm in gemms for each in with_gradients(gemm))
+
+
+def with_gradients(gemm: LayerGemm) -> tuple[LayerGemm, ...]:
+    """Return a GEMM and those of its gradients, named after it."""
+    problems = gradients(gemm.problem, is_weight=gemm.is_weight)._asdict().items()
+    return (gemm, *(replace(gemm, name=f"{gemm.name}_{word}", problem=problem) for word, problem in problems))
 
 
 def make_step(
@@ -331,7 +346,9 @@ def make_step(
 ) -> Step:  # fmt: skip
     """Check the options of `transformer_gemms` and `model_operations` that sizes depend on."""
     check_word("phase", phase, PHASES)
-    is_prefill = phase == "prefill"
+    is_prefill = phase != "decode"  # of all positions at once
+    if phase == "train" and new_tokens not in (None, seq_len):
+        raise InvalidOptionError(f"new_tokens is of inference: training runs whole sequences, got {shown(new_tokens)}")
     absorbs = not is_prefill if absorb_mla is None else absorb_mla
     check_flag("absorb_mla", absorbs)
     if not isinstance(config, ModelConfig):
@@ -347,7 +364,7 @@ def make_step(
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        absorb_mla=absorbs, lm_head_all_tokens=not is_prefill, expands_cache=is_prefill and new < context,
+        absorb_mla=absorbs, lm_head_all_tokens=phase != "prefill", expands_cache=is_prefill and new < context,
         num_decodes=as_integer("num_decodes", num_decodes, 0, MAX_DIM),
         decode_context=as_integer("decode_len", decode_len, 1, MAX_DIM),
     )  # fmt: skip

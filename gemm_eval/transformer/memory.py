@@ -438,15 +438,25 @@ def largest_seq_len(config: ModelConfig, limit_bytes: int, **options: Any) -> in
 
 
 def _largest(config: ModelConfig, limit_bytes: int, option: str, options: dict[str, Any]) -> int:
-    def fits(num: int) -> bool:
-        return model_memory(config, **options | {option: num}).total_bytes <= limit_bytes
+    def left_bytes(num: int) -> int:
+        return limit_bytes - model_memory(config, **options | {option: num}).total_bytes
 
-    low, high = 0, 1
-    while high < _MAX_COUNT and fits(high):
-        low, high = high, 2 * high
+    low, low_left, high, high_left = 1, left_bytes(1), 2, 0
+    if low_left < 0:
+        return 0
+    while high < _MAX_COUNT and (high_left := left_bytes(high)) >= 0:
+        # bytes grow in proportion but for activations: where they would reach the limit
+        step = (high - low) * high_left // max(1, low_left - high_left)
+        low, low_left, high = high, high_left, min(_MAX_COUNT, high + max(1, step) + 1)
+    is_middle = False
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        share = 0.5 if is_middle or high == _MAX_COUNT else low_left / (low_left - high_left)
+        middle = min(high - 1, max(low + 1, low + int(share * (high - low))))
+        left, is_middle = left_bytes(middle), not is_middle
+        if left >= 0:
+            low, low_left = middle, left
+        else:
+            high, high_left = middle, left
     return low
 
 

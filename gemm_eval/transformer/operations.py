@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gemm_eval.checks import as_integer, check_flag
+from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer
@@ -42,7 +42,7 @@ class GemmWork:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Scores, softmax and values of all heads of one device, forward or backward (gradients of all three inputs).
+    """Scores, softmax and values of all heads of one device, or their gradients (`AttentionProblem.backward`).
 
     Where attention stays within chunks of positions, each chunk is a sequence. `mask_bytes` are those of a mask or bias
     that is read, `is_mask_of_keys` where it is the same for all queries; `note` is an assumption about it.
@@ -50,7 +50,6 @@ class AttentionWork:
 
     problem: AttentionProblem
     mask_bytes: int = 0
-    is_backward: bool = False
     note: str = ""
     is_mask_of_keys: bool = False
 
@@ -182,6 +181,7 @@ def model_operations(
     fused = Fusions() if fusions is None else fusions
     if not isinstance(fused, Fusions):
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
+    check_word("phase", phase, ("prefill", "decode"))
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
         absorb_mla=absorb_mla, new_tokens=new_tokens, num_decodes=num_decodes, decode_len=decode_len,
@@ -197,18 +197,24 @@ def model_operations(
     nodes = (
         _MAX_NODE_DEVICES if node_devices is None else as_integer("node_devices", node_devices, 1, _MAX_NODE_DEVICES)
     )
-    outside = _Part(part, step, types, kv, fused, nodes)
+    outside = StepPart(part, step, types, kv, fused, nodes)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = _Part(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
+        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
         operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
     operations += outside.head() if index == len(stages) - 1 else outside.send(index, len(stages))
     return tuple(operations)
 
 
-class _Part:
+def sends_to_other_node(stage: int, num_stages: int, devices: int, node_devices: int) -> bool:
+    """Say whether the stage after one of `devices` devices is in another node: a node holds whole stages, or a part."""
+    stages_per_node = max(1, node_devices // devices)
+    return num_stages * devices > node_devices and (stage + 1) % stages_per_node == 0
+
+
+class StepPart:
     """Layers of one kind in one step of inference on one device; without a `kind` what is outside of layers.
 
     `config` is a model of these layers alone. `elem_bytes` are those of an element of an activation.
@@ -304,15 +310,11 @@ class _Part:
         yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
 
     def send(self, stage: int, num_stages: int) -> Iterator[Operation]:
-        """Yield the hidden state for the next stage, and the residual where the next norm adds it.
-
-        A node holds as many whole stages as fit, or a part of one; the next stage then lies in another node.
-        """
+        """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
         tensors = 1 + self.fusions.residual_norm
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
         devices = max(self.step.tensor_parallel, self.step.expert_parallel)
-        stages_per_node = max(1, self.node_devices // devices)
-        is_far = num_stages * devices > self.node_devices and (stage + 1) % stages_per_node == 0
+        is_far = sends_to_other_node(stage, num_stages, devices, self.node_devices)
         yield self._operation("stage_send", CollectiveProblem("send", size, 2, ranks_per_node=1 if is_far else None))
 
     # ---- a layer ---------------------------------------------------------------------------------------------------
@@ -458,7 +460,8 @@ class _Part:
         turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
         yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
         window, is_chunk = attention.window_size, attention.window_is_chunk
-        pieces = [piece for *call, _ in step.calls for piece in _pieces(*call, window if is_chunk else None)]
+        chunk = window if is_chunk else None
+        pieces = [piece for seqs, new, context, _ in step.calls for piece in _pieces(seqs, new, context, chunk)]
         for sizes in pieces:
             problem = AttentionProblem(
                 *sizes, heads, kv_heads, size, self.types.kept, self.kv_dtype, window=None if is_chunk else window,
@@ -496,7 +499,7 @@ class _Part:
         cached = latent + rope
         yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
         kept = self.types.kept
-        for *call, is_absorbed in step.calls:
+        for seqs, new, context, is_absorbed in step.calls:
             if is_absorbed:
                 yield from self._gemms(shapes["q_absorb"])
                 key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
@@ -506,7 +509,9 @@ class _Part:
                 key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
                 # the part with positions, which all heads share, is copied beside each head's own
                 yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
-            problem = AttentionProblem(*call, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed)
+            problem = AttentionProblem(
+                seqs, new, context, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed
+            )
             yield self._operation("attention", AttentionWork(problem))
             if is_absorbed:
                 yield from self._gemms(shapes["v_absorb"])

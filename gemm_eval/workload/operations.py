@@ -46,6 +46,7 @@ class AttentionProblem:
         is_latent: values are the first `v_head_dim` elements of the keys, and are not read again: MLA with absorbed
             projections, whose keys are latents of one KV head.
         has_sinks: each head has a learned logit in the sum of its softmax. It takes no time in any model.
+        backward: the gradients of Q, K and V from that of the output, instead of the output; 16 bits.
 
     Raises:
         InvalidProblemError: a size is no positive integer or too large, or they do not go together.
@@ -64,13 +65,14 @@ class AttentionProblem:
     window: int | None = None
     is_latent: bool = False
     has_sinks: bool = False
+    backward: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim"):
             _set(self, name, check_size(name, getattr(self, name)))
         value = self.head_dim if self.v_head_dim is None else check_size("v_head_dim", self.v_head_dim)
         _set(self, "v_head_dim", value)
-        for name in ("causal", "is_latent", "has_sinks"):
+        for name in ("causal", "is_latent", "has_sinks", "backward"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidProblemError(f"{name} must be True or False, got {shown(getattr(self, name))}")
         _set(self, "dtype", parse_dtype(self.dtype))
@@ -99,6 +101,11 @@ class AttentionProblem:
             raise InvalidProblemError(f"kv_dtype must be a type of operands, got {self.kv_dtype}")
         if self.kv_type.bits > self.dtype.bits:
             raise InvalidProblemError(f"kv_dtype must not be wider than dtype = {self.dtype}, got {self.kv_dtype}")
+        if self.backward and (self.is_latent or self.kv_type is not self.dtype):
+            raise InvalidProblemError(
+                "gradients of attention are of keys and values in the type of the queries, without is_latent; got "
+                f"dtype={self.dtype}, kv_dtype={self.kv_dtype}, is_latent={self.is_latent}"
+            )
         if self.window is not None:
             window = plain_integer(self.window)
             if window is None or window < 1:
@@ -149,8 +156,12 @@ class AttentionProblem:
 
     @property
     def flop(self) -> int:
-        """Operations, a MAC being two, of both products: those that a masked kernel cannot leave out."""
-        return FLOP_PER_MAC * self.batch * self.num_heads * self.num_pairs * (self.head_dim + self.value_dim)
+        """Operations, a MAC being two, of both products: those that a masked kernel cannot leave out.
+
+        Backward of five: scores again, and the gradients of values, scores, queries and keys.
+        """
+        macs = 3 * self.head_dim + 2 * self.value_dim if self.backward else self.head_dim + self.value_dim
+        return FLOP_PER_MAC * self.batch * self.num_heads * self.num_pairs * macs
 
     @property
     def q_bytes(self) -> int:
@@ -170,8 +181,8 @@ class AttentionProblem:
 
     @property
     def num_bytes(self) -> int:
-        """Compulsory bytes: queries, keys, values and output, each once."""
-        return self.q_bytes + self.kv_bytes + self.output_bytes
+        """Compulsory bytes: queries, keys, values and output, each once; backward their gradients too."""
+        return (self.q_bytes + self.kv_bytes + self.output_bytes) * (2 if self.backward else 1)
 
     def __str__(self) -> str:
         heads = f"{self.num_heads} heads" if self.group == 1 else f"{self.num_heads}/{self.num_kv_heads} heads"
@@ -179,6 +190,7 @@ class AttentionProblem:
         kinds = ["causal" if self.causal else "full"]
         kinds += [f"window {self.window}"] if self.window else []
         kinds += ["latent"] if self.is_latent else []
+        kinds += ["backward"] if self.backward else []
         types = str(self.dtype) if self.kv_type is self.dtype else f"{self.dtype}, KV {self.kv_type}"
         return f"batch={self.batch} q={self.q_len} kv={self.kv_len} {heads} x {size} {' '.join(kinds)} {types}"
 

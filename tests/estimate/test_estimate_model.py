@@ -26,8 +26,7 @@ from gemm_eval import (
     moe_layer,
 )
 from gemm_eval.arch import GpuSpec
-from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs
-from gemm_eval.estimate import pipeline_us
+from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs, pipeline_us
 from gemm_eval.moe import MoeLayer
 from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations, with_redundant_experts
 

@@ -48,13 +48,12 @@ def test_terms_by_hand() -> None:
     send = cost("send", 1 << 20, 2, per_node=1)
     assert send.network_us == pytest.approx((1 << 20) / REACHED)
     spread = cost("all_to_all", 1 << 30, 16)  # half of the message leaves the node
-    assert (spread.network_us, spread.link_us) == (pytest.approx((1 << 29) / REACHED), 0.0)
+    assert spread.network_us == pytest.approx((1 << 29) / REACHED)
+    assert spread.link_us == 0.0
     once = cost("all_to_all", 1 << 30, 16, network_bytes=1 << 28)
     assert (once.library, once.algorithm) == ("deepep", "once to each node, forwarded")
-    # NVLink hands on what came once over the network: the longer of both counts
-    assert once.link_us == pytest.approx((1 << 30) * 7 / 8 / (400e3 * DEFAULTS["peer_link_frac"]), rel=1e-6) or (
-        once.network_us == pytest.approx((1 << 28) / REACHED)
-    )
+    assert once.link_us == 0.0  # the link hands copies on meanwhile, in 3.4 ms
+    assert once.network_us == pytest.approx((1 << 28) / REACHED)
     few = cost("all_to_all", 1 << 10, 16, network_bytes=1 << 9)
     assert few.algorithm == "direct to experts"
 
@@ -108,7 +107,8 @@ def test_two_levels_are_taken_only_where_they_are_faster(what: str, power: int, 
 def test_one_node_is_what_it_was(name: str, what: str, power: int) -> None:
     evaluator = GEMMEvaluator(name)
     plain = evaluator.evaluate_collective(what, 1 << power, 8)
-    for options in ({"ranks_per_node": 8}, *([{"network_bytes": 1}] if what == "all_to_all" else [])):
+    asked: list[dict[str, Any]] = [{"ranks_per_node": 8}, *([{"network_bytes": 1}] if what == "all_to_all" else [])]
+    for options in asked:
         same = evaluator.evaluate_collective(what, 1 << power, 8, **options)
         assert (same.latency_us, same.low_us, same.high_us) == (plain.latency_us, plain.low_us, plain.high_us)
         assert (same.breakdown, same.algorithm, same.num_nodes) == (plain.breakdown, plain.algorithm, 1)

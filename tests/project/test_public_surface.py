@@ -13,15 +13,14 @@ import gemm_eval
 
 PUBLIC = [
     "ArchError", "ArchNotFoundError", "ArchValidationError", "AttentionProblem", "AttentionResult",
-    "CollectiveProblem", "CollectiveResult", "CostModel", "Crossover", "DType", "GEMMEvaluator",
-    "GEMMResult",
+    "CollectiveProblem", "CollectiveResult", "CostModel", "Crossover", "DType", "GEMMEvaluator", "GEMMResult",
     "GEMMTable", "GemmEvalError", "GemmProblem", "GpuSpec", "InfeasibleError", "InvalidInputError",
-    "InvalidMappingError", "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError",
-    "ModelEstimate", "MoeLayer", "MoeLayerResult", "MoeLayerTable",
-    "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "StorageError",
-    "Tile", "UnsupportedError", "__version__", "check_cost_model", "estimate_model", "estimate_models",
-    "find_planned", "list_archs", "list_models", "load_arch", "load_model", "moe_layer", "moe_layers", "prewarm",
-    "prewarm_for_transformer", "select_config",
+    "InvalidMappingError", "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig",
+    "ModelConfigError", "ModelEstimate", "MoeLayer", "MoeLayerResult", "MoeLayerTable", "MulticoreMapping",
+    "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "StorageError", "Tile",
+    "TrainingEstimate", "UnsupportedError", "__version__", "check_cost_model", "estimate_model", "estimate_models",
+    "estimate_training", "find_planned", "find_training_layouts", "list_archs", "list_models", "load_arch",
+    "load_model", "moe_layer", "moe_layers", "prewarm", "prewarm_for_transformer", "select_config",
     "transformer_gemms", "w4a16_crossover",
 ]  # fmt: skip
 HEAVY = [

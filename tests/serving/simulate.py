@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from math import ceil
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -23,8 +24,8 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
     """Play a closed loop of clients: the engine picks its next step whenever one ends.
 
     Outputs have `load.num_steps` decode steps, more or less by up to the share `spread`, or exactly so many where they
-    have fixed lengths: then the first requests are sent at once, else one after the other. A client sends its next
-    request as soon as the last one is finished. In pools, prompts are read by workers of their own, each one at a time.
+    have fixed lengths: then the first requests are sent at once, where steps are not mixed, else one after the other. A client sends its next
+    request as soon as the last one is finished; in mixed steps of fixed lengths, one a step. In pools, prompts are read by workers of their own, each one at a time.
     """
     rng = random.Random(seed)
 
@@ -36,9 +37,15 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
     waiting: deque[tuple[float, int]] = deque()
     decoding: list[list[Any]] = []
     reading: deque[list[Any]] = deque()
+    returning: deque[int] = deque()  # outputs of the next requests of clients
+    per_step = max(1.0, min(load.concurrency, load.max_seqs) / load.num_steps)
     free_us = [0.0] * load.num_prefill_workers
     done: list[tuple[float, float, float, int]] = []  # sent, first token, finished, steps
+    is_slow = load.has_fixed_lengths and load.is_mixed
     for index in range(round(load.concurrency)):
+        if is_slow and index:
+            returning.append(length())
+            continue
         sent_us = 0.0 if load.has_fixed_lengths else index * times.decode_us(1.0) * load.num_steps / load.concurrency
         waiting.append((sent_us, length()))
     while len(done) < num_requests:
@@ -83,7 +90,10 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
                 item[2] -= 1
         for sent_us, first_us, _left, steps in [item for item in decoding if item[2] == 0]:
             done.append((sent_us, first_us, now_us, steps))
-            waiting.append((max(now_us, started_us) + 1e-3, length()))
+            returning.append(length())
+        # clients handle the ends of a step one by one: of fixed lengths this takes apart what ended together
+        for _ in range(min(len(returning), ceil(per_step)) if is_slow else len(returning)):
+            waiting.append((max(now_us, started_us) + 1e-3, returning.popleft()))
         decoding = [item for item in decoding if item[2]]
         for item in chunks:
             item[0] -= 1

@@ -168,8 +168,7 @@ def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, trai
 
     def times(constants: Floats, rows: Ints) -> Floats:
         first_us, hop_us, frac = constants
-        latency_us: Floats = first_us + hop_us * hops[rows] + least_us[rows] / frac
-        return latency_us
+        return first_us + hop_us * hops[rows] + least_us[rows] / frac
 
     for of_operation in _groups_by(frame, "operation"):
         rows = of_operation[train[of_operation]]
@@ -180,10 +179,7 @@ def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, trai
 
 
 def _interpolated(frame: pd.DataFrame, measured_us: Floats, train: Mask) -> Floats:
-    """Predict all rows by a table on log axes for each operation and type.
-
-    Beyond its ends, and where no row has as many ranks, the nearest two points or numbers of ranks are drawn on.
-    """
+    """Predict all rows by a table on log axes for each operation and type, extended beyond its ends."""
     predicted = np.empty(len(frame))
     logs, sizes, ranks = np.log(measured_us), np.log(frame["size"].to_numpy()), frame["ranks"].to_numpy()
     for of_key in _groups_by(frame, "operation", "dtype"):

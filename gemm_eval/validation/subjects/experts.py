@@ -58,13 +58,7 @@ class PackedLayers(NamedTuple):
 
 
 def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: str = "") -> PackedLayers:
-    """Pack rows of either kind, with nothing that a user does not say, but with default coefficients.
-
-    Args:
-        arch, table: the layers, or grouped GEMMs.
-        seed: of the draws of loads.
-        l2: of layers: ``warm``, or ``cold``, as layers of a model are; empty: as the table was timed.
-    """
+    """Pack rows with default coefficients; `seed` draws loads; `l2` is of layers; empty: as the table was timed."""
     types, num = table.types, len(table)
     defaults = default_coefficients(gpu_model.library_of(table.library).family(arch, types))
 
@@ -134,8 +128,7 @@ class LayerModel:
             terms = gpu_model.layer_terms(self.arch, self.coefficients, packed.work._replace(**of_runs))
             inside = (us for name, us in terms.items() if name not in packed.outside)
             total += sum(inside, np.zeros(len(runs)))
-        mean: Floats = np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
-        return mean
+        return np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
 
     def gemms_us(self, packed: PackedLayers, mask: Mask | None = None) -> Floats:
         """Return the time of each GEMM of the rows where `mask` is true, else 0; the last is that of no GEMM."""

@@ -80,8 +80,7 @@ class LayerTable(ExpertTable):
     @property
     def mean_rows(self) -> Ints:
         """Rows of an expert in the mean, at least 1, [rows]."""
-        rows: Ints = np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
-        return rows
+        return np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
 
     @cached_property
     def models(self) -> list[str]:

@@ -20,6 +20,7 @@ from gemm_eval.models.gpu.attention.families import (
     check_attention_library,
     families_of_rows,
     family_us,
+    library_of_gradients,
 )
 from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
@@ -45,4 +46,5 @@ __all__ = [
     "check_attention_library",
     "families_of_rows",
     "family_us",
+    "library_of_gradients",
 ]  # fmt: skip

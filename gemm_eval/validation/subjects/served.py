@@ -1,0 +1,344 @@
+"""The exam of served models: TPOT and TTFT of runs of engines on servers, as clients measured them.
+
+Runs are predicted by the call that a user makes (`gemm_eval.serving.estimate_serving`): model, GPU, engine, layout, types,
+lengths and requests in flight. Half of the configurations of each (model, GPU) are for fits, and the other half for the
+report. The numbers of an engine that predict a run are fitted on other (model, GPU) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from rich.table import Table
+
+from gemm_eval.arch import GpuSpec, load_arch, read_yaml
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.estimate import (
+    HOST_TIMES,
+    Engine,
+    ModelEstimate,
+    Replica,
+    engine_calibration_path,
+    estimate_model,
+    list_engines,
+    load_engine,
+)
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.serving import Requests, StepTimes, serve
+from gemm_eval.units import bytes_per_us
+from gemm_eval.validation.baselines import fit_positive
+from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of
+from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
+from gemm_eval.validation.metrics import ALL
+from gemm_eval.validation.report import lines_table
+from gemm_eval.validation.subjects import Fitted, Report
+from gemm_eval.validation.tables import measured_root, read_table
+from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.words import refusal
+
+IDEAL_STEP = "ideal"
+"""The baseline without an engine: `estimate_model`, a prompt alone and a decode step of all requests."""
+
+_AICONFIGURATOR = (
+    "AIConfigurator 0.12 itself, on 347 random runs of the same file, parts of which it is tuned on: TPOT 30.3% in the "
+    "mean, 19.2% median, 57% p90; TTFT 60% in the mean"
+)
+_ROOF = (2000.0, 0.6), (10.0, 0.05), (30_000.0, 2.0)  # start and ends: overhead in microseconds, share of the rate
+_NUM_REQUESTS = 10  # a client sends so many times its concurrency (num-prompts of InferenceMAX)
+_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=1e-3, evaluations=100)
+_TTFT_WEIGHT = 0.5  # of a log error of TTFT, beside one of TPOT: queues add noise
+_ROUNDS = 2  # of the fit, each of which takes times as linear in the host times
+_LEAST_FRAC = 0.1  # of a time that is left where the linear form falls below
+
+
+class _HostTime(NamedTuple):
+    name: str
+    low: float
+    high: float
+    default: float
+
+
+_ITEMS = (
+    _HostTime("step_us", 0.0, 10_000.0, 500.0), _HostTime("seq_us", 0.0, 200.0, 10.0),
+    _HostTime("request_us", 0.0, 1e6, 20_000.0),
+)  # fmt: skip
+
+
+class ServedRun(NamedTuple):
+    """A run of a served model: what ran, and mean latencies that clients saw, in microseconds.
+
+    Attributes:
+        least_len_frac: lengths are drawn from this share of `prompt_len` and `output_len` on; 1: all are equal.
+        groups: of data-parallel attention.
+        part: ``"fit"`` or ``"report"``.
+        delays_prompts: the run asked the engine to hold prompts back, so that its TTFT is not scored.
+    """
+
+    gpu: str
+    engine: str
+    version: str
+    model: str
+    dtype: str
+    kv_dtype: str
+    prompt_len: int
+    output_len: int
+    least_len_frac: float
+    tp: int
+    ep: int
+    groups: int
+    concurrency: int
+    ttft_us: float
+    tpot_us: float
+    part: str
+    delays_prompts: bool
+
+    @property
+    def system(self) -> str:
+        """Model and GPU, which are held out together."""
+        return f"{self.model} on {self.gpu}"
+
+    @property
+    def requests(self) -> Requests:
+        """The requests, of mean length."""
+        share = (1.0 + self.least_len_frac) / 2.0
+        lens = (round(share * tokens) for tokens in (self.prompt_len, self.output_len))
+        return Requests(*lens, has_fixed_lengths=self.least_len_frac == 1.0)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Degrees and types, as `estimate_serving` takes them.
+
+        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16.
+        """
+        types: dict[str, Any] = {"dtype": self.dtype}
+        if self.model.startswith("deepseek") and self.dtype == "nvfp4":
+            types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
+        return types | {"tensor_parallel": self.tp, "expert_parallel": self.ep, "kv_dtype": self.kv_dtype}
+
+
+def gpus_with_runs() -> list[str]:
+    """Return the GPUs that have served runs."""
+    return sorted(path.parent.name for path in measured_root("").glob("*/served"))
+
+
+def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
+    """Return the runs on some GPUs, or on all; InvalidOptionError: a GPU has none."""
+    runs = []
+    for gpu in gpus or gpus_with_runs():
+        if gpu not in gpus_with_runs():
+            raise InvalidOptionError(refusal("gpu", gpu, gpus_with_runs()))
+        table = read_table(measured_root(gpu) / "served" / "runs.csv").fillna({"version": ""})
+        runs += [ServedRun(gpu, *row) for row in table[list(ServedRun._fields[1:])].itertuples(index=False, name=None)]
+    return runs
+
+
+class Predictor:
+    """Predicts runs; work that runs share is priced once, for all host times of an engine."""
+
+    def __init__(self) -> None:
+        self._evaluator = cache(GEMMEvaluator)
+        self._replicas: dict[Any, Replica] = {}
+        self._times: dict[Any, StepTimes] = {}
+
+    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
+        """Return TPOT and TTFT of a run under an engine."""
+        requests = run.requests
+        layout = (run.gpu, run.model, engine.name, *run.layout.items())
+        if layout not in self._replicas:
+            evaluator = self._evaluator(run.gpu)
+            self._replicas[layout] = Replica(run.model, evaluator, engine=engine, **run.layout)
+        key = layout, requests
+        if key not in self._times:
+            self._times[key] = requests.times_on(self._replicas[layout])
+        times = self._times[key]
+        times.replica.engine = engine
+        num_requests = _NUM_REQUESTS * run.concurrency
+        estimate = serve(times, requests, run.concurrency, num_requests=num_requests)
+        return estimate.tpot_us, estimate.ttft_us
+
+    def ideal(self, run: ServedRun) -> ModelEstimate:
+        """Return the estimate of a prompt alone and of a decode step of all requests, without an engine."""
+        prompt_len, output_len, *_ = run.requests
+        return estimate_model(
+            run.model, self._evaluator(run.gpu), max(1, run.concurrency // run.groups), prompt_len=prompt_len,
+            output_len=output_len, ignore_memory=True, **run.layout,
+        )  # fmt: skip
+
+    def predict(self, runs: Sequence[ServedRun], engine_of: Callable[[ServedRun], Engine]) -> Floats:
+        """Return TPOT and TTFT of runs, [runs, 2]."""
+        return np.array([self.serving_us(run, engine_of(run)) for run in runs])
+
+
+def fit_host_times(
+    predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], left_out: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return the host times of an engine, fitted without the runs of each system of `left_out`; "": on all runs.
+
+    Times are taken as linear in the host times, around what the round before fitted on all runs.
+    """
+    measured_us = np.array([[run.tpot_us, run.ttft_us] for run in runs])
+    systems = np.array([run.system for run in runs])
+    weights = np.array([[1.0, 0.0 if run.delays_prompts else _TTFT_WEIGHT] for run in runs])
+    start = {item.name: item.default for item in _ITEMS}
+    fitted: dict[str, dict[str, float]] = {}
+    for _ in range(_ROUNDS):
+        at = partial(predictor.predict, runs)
+        base_us = at(lambda _: _with(engine, start))
+        slopes = {}
+        for item in _ITEMS:
+            step = max(0.1 * start[item.name], 0.01 * item.default)
+            moved = start | {item.name: start[item.name] + step}
+            slopes[item.name] = (at(lambda _, moved=moved: _with(engine, moved)) - base_us) / step
+        for system in ("", *left_out):
+            kept = systems != system
+
+            def linear(values: Mapping[str, float], kept: Mask = kept) -> Floats:
+                more = sum(slopes[name][kept] * (value - start[name]) for name, value in values.items())
+                result: Floats = np.maximum(base_us[kept] + more, _LEAST_FRAC * base_us[kept]).ravel()
+                return result
+
+            fitted[system] = Ranges(_ITEMS).fit(
+                linear, measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
+            )
+        start = fitted[""]
+    return fitted
+
+
+def _with(engine: Engine, values: Mapping[str, float]) -> Engine:
+    return engine.model_copy(update={name: values[name] for name in HOST_TIMES})
+
+
+def held_out_engine(run: ServedRun) -> Engine:
+    """Return the engine of a run with the host times that were fitted on other systems."""
+    path = engine_calibration_path()
+    engine = load_engine(run.engine)
+    held_out = _held_out(path.stat().st_mtime_ns) if path.is_file() else {}
+    values = held_out.get(run.system, {}).get(run.engine)
+    return engine if values is None else _with(engine, values)
+
+
+@cache
+def _held_out(_stamp: int) -> Mapping[str, Any]:
+    held_out: Mapping[str, Any] = read_yaml(engine_calibration_path())["held_out"]
+    return held_out
+
+
+def score_served(runs: Sequence[ServedRun], fits: Sequence[ServedRun]) -> dict[str, tuple[Mask, dict[str, Floats]]]:
+    """Return measured and predicted latencies of runs by figure: which runs count, and times by who predicts.
+
+    The roofline is fitted on `fits`, of other systems than that of the run.
+    """
+    predictor = Predictor()
+    served_us = predictor.predict(runs, held_out_engine)
+    ideals = [predictor.ideal(run) for run in runs]
+    every = [*runs, *fits]
+    moved_us = np.array([_bytes_us(run, predictor.ideal(run)) for run in every])
+    systems = np.array([run.system for run in every])
+    is_fit = np.arange(len(every)) >= len(runs)
+    measured_us = np.array([run.tpot_us for run in every])
+
+    def roof_us(constants: Floats, rows: Mask) -> Floats:
+        overhead_us, frac = constants
+        result: Floats = overhead_us + moved_us[rows] / frac
+        return result
+
+    roofline_us = np.empty(len(every))
+    for system in dict.fromkeys(run.system for run in runs):
+        others = is_fit & (systems != system)
+        rows = systems == system
+        roofline_us[rows] = roof_us(fit_positive(roof_us, others, measured_us, *_ROOF), rows)
+    tpot_us = {
+        IDEAL_STEP: np.array([ideal.tpot_us for ideal in ideals]), FITTED: roofline_us[: len(runs)],
+        MODEL: served_us[:, 0],
+    }  # fmt: skip
+    ttft_us = {IDEAL_STEP: np.array([ideal.ttft_us for ideal in ideals]), MODEL: served_us[:, 1]}
+    shown = ~np.array([run.delays_prompts for run in runs])
+    return {"TPOT": (np.ones(len(runs), bool), tpot_us), "TTFT": (shown, ttft_us)}
+
+
+def _bytes_us(run: ServedRun, ideal: ModelEstimate) -> float:
+    num_bytes = ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes
+    return num_bytes / bytes_per_us(load_arch(run.gpu, GpuSpec).dram_gb_per_s)
+
+
+def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask]]:
+    """Yield the rows of each line: by engine, by system, by requests in flight, and all."""
+    labels: Mapping[str, Callable[[ServedRun], str]] = {
+        "engine": lambda run: run.engine,
+        "system": lambda run: f"{run.engine}, {run.system}, {run.dtype}",
+        "requests": lambda run: f"{run.concurrency} requests in flight",
+    }
+    for label in labels.values():
+        names = [label(run) for run in runs]
+        order = dict.fromkeys(names) if names and names[0].endswith("flight") else sorted(set(names))
+        for name in sorted(order, key=lambda word: int(word.split()[0])) if isinstance(order, dict) else order:
+            yield {"group": name}, np.array([name == other for other in names])
+    yield {"group": ALL}, np.ones(len(runs), bool)
+
+
+def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: bool) -> Report:
+    """Score served runs; parameters are the options of the command."""
+    for name in engines or ():
+        if name not in list_engines():
+            raise InvalidOptionError(refusal("engine", name, list_engines()))
+    every = list_served_runs()
+    asked = [run for run in list_served_runs(names or ()) if not engines or run.engine in engines]
+    runs = [run for run in asked if fits or run.part == "report"]
+    if not runs:
+        raise InvalidOptionError("no served runs of these engines are committed for these GPUs")
+    scored = score_served(runs, [run for run in every if run.part == "fit"])
+    lines: dict[str, list[Line]] = {}
+    for figure, (shown, predicted) in scored.items():
+        measured_us = np.array([run.tpot_us if figure == "TPOT" else run.ttft_us for run in runs])
+        groups = ((labels, mask & shown) for labels, mask in _groups(runs))
+        lines[figure] = list(lines_of({"figure": figure}, measured_us, predicted, groups))
+
+    def document() -> dict[str, Any]:
+        return {
+            "num_runs": len(runs), "part": ALL if fits else "report", "aiconfigurator": _AICONFIGURATOR,
+            "lines": [line.to_dict() for of_figure in lines.values() for line in of_figure],
+        }  # fmt: skip
+
+    def parts() -> Iterator[Table | str]:
+        yield (
+            "held out: host times of engines are fitted on other (model, GPU); half of the configurations of each are "
+            "for fits, and these are " + ("all" if fits else "the others")
+        )
+        baselines = {IDEAL_STEP: "ideal", FITTED: "roofline", MODEL: "MAPE"}
+        for figure, of_figure in lines.items():
+            shares = {who: word for who, word in baselines.items() if who in of_figure[0].errors}
+            title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs of NVIDIA"
+            yield lines_table(of_figure, title, {"group": "runs of"}, shares)
+        yield "ideal: a prompt alone, and a decode step of all requests; roofline: weights and KV bytes, fitted"
+        yield _AICONFIGURATOR
+
+    return Report(document, parts)
+
+
+def calibrate() -> Iterator[Fitted]:
+    """Fit the host times of engines on the fit half of the runs, all together and without each system."""
+    runs = [run for run in list_served_runs() if run.part == "fit"]
+    predictor = Predictor()
+    engines: dict[str, dict[str, float]] = {}
+    held_out: dict[str, dict[str, dict[str, float]]] = {}
+    for name in sorted({run.engine for run in runs}):
+        of_engine = [run for run in runs if run.engine == name]
+        systems = sorted({run.system for run in of_engine})
+        fitted = fit_host_times(predictor, load_engine(name), of_engine, systems if len(systems) > 1 else ())
+        for system, values in fitted.items():
+            place = engines if not system else held_out.setdefault(system, {})
+            place[name] = rounded(values)
+    document = provenance(1, "runs", 0) | {
+        "folds": "each (model, GPU) by a fit on the others, `held_out`; the half of the runs that is for fits",
+        "num_runs": len(runs), "engines": engines, "held_out": dict(sorted(held_out.items())),
+    }  # fmt: skip
+    text = "# Written by `gemm-eval calibrate served`; not to be edited by hand. Microseconds.\n"
+    text += yaml.safe_dump(document, sort_keys=False, width=120)
+    shown = [
+        f"{name}: " + ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()
+    ]
+    yield Fitted(engine_calibration_path(), lambda path: path.write_text(text, encoding="utf-8"), tuple(shown))

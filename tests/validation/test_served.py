@@ -1,0 +1,105 @@
+"""The exam of served models: which runs are kept, how they are split, and that a fit finds host times again."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.estimate import HOST_TIMES, Engine, load_engine
+from gemm_eval.validation.subjects import served
+from tools.served_tables import tables
+
+_SIZES = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+
+
+def _run(name: str, tpot_ms: float, sizes=(8, 1, 8, 1), **more: object) -> dict[str, object]:
+    row = {
+        "id": name, "backend": "sglang", "backend_version": "0.5.9", "model_path": "deepseek-ai/DeepSeek-R1",
+        "system": "b200_sxm", "precision": "fp8", "mode": "agg", "isl": 1024, "osl": 1024, "batch_size": 4.0,
+        "silicon_ttft_ms": 100.0, "silicon_tpot_ms": tpot_ms, **dict(zip(_SIZES, map(float, sizes), strict=True)),
+    }  # fmt: skip
+    return row | more
+
+
+def test_tables_keep_a_run_once_and_leave_out_what_no_column_tells() -> None:
+    qwen = {"model_path": "Qwen/Qwen3-32B", "system": "gb200", "backend": "trtllm", "precision": np.nan}
+    rows = tables(
+        pd.DataFrame(
+            [
+                _run("dsr1_b200_sglang_fp8_agg_1024x1024_c4_cfg1", 9.0),
+                _run("dsr1_b200_sglang_fp8_agg_1024x1024_c4_cfg2", 9.0),  # the same run
+                _run("2026_03_25_deepseek_r1_b200_sxm_sglang_fp8_agg_1024x1024_c4_tp8_0_ep1_0_1", 5.0),  # speculation
+                _run("dsr1_b200_sglang_fp8_agg_1024x1024_c8_cfg3", 11.0, (64, 1, 8, 8)),
+                _run("dsr1_b200_trtllm_fp8_agg_1024x1024_c64_cfg4", 20.0, (1, 64, 8, 8), backend="trtllm"),
+                _run("dsr1_b200_sglang_fp8_disagg_1024x1024_c8_cfg5", 11.0, mode="disagg"),
+                _run("qwen_qwen3_32b_gb200_trtllm_agg_2000x500_c2_tp2", 41.9, (2, 0, 0, 0), **qwen),
+                _run("qwen_qwen3_32b_gb200_trtllm_agg_2000x500_c8_tp2", 27.6, (2, 0, 0, 0), **qwen),  # falls
+                _run("qwen_qwen3_32b_gb200_trtllm_agg_4000x1000_c_tp1", 22.4, (1, 0, 0, 0), **qwen | {"isl": 4000}),
+            ]
+        )
+    )
+    kept = {(row.engine, row.tp, row.ep, row.groups, row.concurrency, row.delays_prompts) for row in rows.itertuples()}
+    assert kept == {("sglang", 8, 1, 1, 4, True), ("sglang", 8, 8, 1, 8, True), ("trtllm", 1, 8, 8, 64, True)}
+    assert set(rows["dtype"]) == {"fp8_block"}
+
+
+def test_every_system_has_configurations_for_fits_and_others_for_the_report() -> None:
+    runs = served.list_served_runs()
+    series = {}
+    for run in runs:
+        assert run.tp * run.ep * run.groups in {1, 2, 4, 8, 16, 64}
+        series.setdefault((*run[:8], *run[9:12]), set()).add(run.part)
+    assert all(len(parts) == 1 for parts in series.values())
+    for system in {run.system for run in runs}:
+        assert {run.part for run in runs if run.system == system} == {"fit", "report"}
+    with pytest.raises(InvalidOptionError, match="gpu must be one of b200"):
+        served.list_served_runs(["a100"])
+
+
+class _Linear(served.Predictor):
+    """Predicts times that are linear in host times, with decode steps of a batch and one step of a prompt."""
+
+    def serving_us(self, run: served.ServedRun, engine: Engine) -> tuple[float, float]:
+        kernels_us = 1000.0 * run.concurrency**0.5
+        step_us = kernels_us + engine.step_us + engine.seq_us * run.concurrency
+        return step_us, 3.0 * step_us + engine.request_us
+
+
+def test_a_fit_finds_host_times_again_without_the_system_that_is_left_out() -> None:
+    truth = {"step_us": 1200.0, "seq_us": 25.0, "request_us": 40_000.0}
+    engine, predictor = load_engine("vllm"), _Linear()
+    runs = []
+    for run in served.list_served_runs():
+        if run.engine == "vllm":
+            known = engine.model_copy(update=truth | ({"step_us": 5000.0} if run.gpu == "b200" else {}))
+            tpot_us, ttft_us = predictor.serving_us(run, known)
+            runs.append(run._replace(tpot_us=tpot_us, ttft_us=ttft_us))
+    system = "llama-3-70b on b200"
+    fitted = served.fit_host_times(predictor, engine, runs, [system])
+    assert set(fitted) == {"", system}
+    assert fitted[system] == pytest.approx(truth, rel=1e-2)
+    assert fitted[""]["step_us"] > 1.05 * truth["step_us"]
+
+
+def test_the_exam_predicts_by_the_public_call_and_reports_both_figures(monkeypatch) -> None:
+    every = served.list_served_runs()
+    llama = [run for run in every if run.model.startswith("llama") and run.output_len == 1024 and run.tp == 8]
+    few = [*llama[::8], *(run for run in every if run.part == "fit" and run.model.startswith("qwen"))][:24]
+    monkeypatch.setattr(served, "list_served_runs", lambda gpus=(): [run for run in few if not gpus or run.gpu in gpus])
+    report = served.validate(["h200-sxm", "b200"], ["trtllm"], fits=False)
+    document = report.document()
+    lines = {(line["figure"], line["group"]): line["errors"] for line in document["lines"]}
+    tpot, ttft = (lines[figure, "all"] for figure in ("TPOT", "TTFT"))
+    assert set(tpot) == {"ideal", "fitted roofline", "gemm_eval"}
+    assert tpot["gemm_eval"]["num"] == document["num_runs"] >= ttft["gemm_eval"]["num"] > 0
+    assert tpot["gemm_eval"]["median_frac"] < min(tpot["ideal"]["median_frac"], tpot["fitted roofline"]["median_frac"])
+    assert tpot["gemm_eval"]["median_frac"] < 0.12
+    assert all(part is not None for part in report.parts())
+    with pytest.raises(InvalidOptionError, match="engine must be one of"):
+        served.validate(None, ["tgi"], fits=False)
+    held_out = [tuple(getattr(served.held_out_engine(run), name) for name in HOST_TIMES) for run in few]
+    assert len(set(held_out)) > 1
+    assert all(step_us > 0.0 for step_us, *_ in held_out)
+    assert Path(served.engine_calibration_path()).is_file()
