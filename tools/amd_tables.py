@@ -108,7 +108,7 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def data_sheet_us(dtype: str, frame: pd.DataFrame) -> pd.Series:
-    """Return the time of the GEMMs of layers by the data sheet: of the products, or of the weights of active experts."""
+    """Return the time of the GEMMs of layers by the data sheet: of products, or of the weights of active experts."""
     arch, types = load_arch("mi355x", GpuSpec), GemmTypes.parse(dtype)
     weights = 3 * frame["model_dim"] * frame["inter_dim"]
     active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])

@@ -234,7 +234,8 @@ class GEMMEvaluator:
         Args:
             G, M, K, N: batch, rows, reduction length, columns.
             dtype: shorthand: a type for everything (``"fp16"``); int8 for both (``"w8a8"``); quantized weights:
-                ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w4a8_fp8"``, ``"w4a16_mxfp4"``, ``"w4a16_nvfp4"``;
+                ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w4a8_fp8"``, ``"w4a8_mxfp4"``, ``"w4a16_mxfp4"``,
+                ``"w4a16_nvfp4"``;
                 block-scaled: ``"fp8_block"``, ``"mxfp8"``, ``"mxfp4"``, ``"nvfp4"``. Default: the arch's default type.
             **options: single types, and how a GPU runs it: `GemmOptions` says what each is.
 
