@@ -22,12 +22,22 @@ from gemm_eval.transformer.memory import (
     num_parameters,
     say_memory,
 )
-from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, model_operations
+from gemm_eval.transformer.operations import (
+    AttentionWork,
+    Fusions,
+    GemmWork,
+    MemoryWork,
+    MixerWork,
+    Operation,
+    model_operations,
+)
 from gemm_eval.transformer.parts import (
     Attention,
     Ffn,
     GroupedAttention,
+    Indexer,
     LatentAttention,
+    LinearAttention,
     Moe,
     PublishedParameters,
     Quantization,
@@ -38,7 +48,7 @@ from gemm_eval.transformer.shapes import moe_layer_of
 
 __all__ = [
     "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "Ffn", "Fusions",
-    "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "MemoryLever", "MemoryWork",
+    "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm", "LayerKind", "LinearAttention", "MemoryLever", "MemoryWork", "MixerWork",
     "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters",
     "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
     "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",

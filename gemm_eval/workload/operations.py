@@ -199,7 +199,9 @@ MIXER_KERNELS = {
     "gdn_conv_update": MixerKernel("conv_update", "the same for one token"),
     "gdn_scan": MixerKernel("scan", "chunked scan of a prompt by the gated delta rule"),
     "gdn_update": MixerKernel("update", "update of the states by one token, gated delta rule"),
-    "kda_conv": MixerKernel("conv", "causal convolutions of a prompt's queries, keys and values (Kimi Delta Attention)"),
+    "kda_conv": MixerKernel(
+        "conv", "causal convolutions of a prompt's queries, keys and values (Kimi Delta Attention)"
+    ),
     "kda_conv_update": MixerKernel("conv_update", "the same for one token"),
     "kda_scan": MixerKernel("scan", "chunked scan of a prompt, a gate for each channel"),
     "kda_update": MixerKernel("update", "update of the states by one token, a gate for each channel"),
@@ -210,7 +212,8 @@ MIXER_KERNELS = {
 }
 """Kernels that mix tokens by linear attention, or by attention to chosen keys."""
 
-_STATE_BYTES = {"gdn": 2, "kda": 4}  # of an element: vLLM, model_executor/layers/mamba/mamba_utils.py
+MIXER_STATE_BYTES = {"gdn": 2, "kda": 4}
+"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,7 @@ class MixerProblem:
     def state_bytes(self) -> int:
         """Bytes of the recurrent states of all sequences, without those of the convolution; 0: it has none."""
         elements = self.batch * self.num_heads * self.key_dim * self.value_dim
-        return elements * _STATE_BYTES.get(self.kernel.partition("_")[0], 0)
+        return elements * MIXER_STATE_BYTES.get(self.kernel.partition("_")[0], 0)
 
     def __str__(self) -> str:
         sizes = f"{self.num_heads}/{self.key_heads} heads x {self.key_dim}+{self.value_dim}"
