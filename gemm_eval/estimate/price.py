@@ -92,9 +92,8 @@ class Prices:
         self._gemm_evaluator = evaluator.preferring(library=engine.gemm_library, clock=clock)
         self._prices: dict[Any, Price] = {}
         self._models: Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]] = {
-            AttentionWork: self._price_attention, MoeLayer: self._price_experts,
+            MixerWork: self._price_mixers, AttentionWork: self._price_attention, MoeLayer: self._price_experts,
             CollectiveProblem: self._price_collectives, GemmWork: self._price_gemms, MemoryWork: self._price_memory,
-            MixerWork: self._price_mixers,
         }  # fmt: skip
 
     def find(self, works: Iterable[Any]) -> None:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHIPS", "CORRECTION", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator",
-    "GEMMResult", "GEMMTable", "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "MixerResult", "ProblemBatch", "Result",
+    "GEMMResult", "GEMMTable", "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "MixerResult",
+    "ProblemBatch", "Result",
     "RunArguments", "chip_coefficients", "chip_features", "chip_group", "chip_interval", "interval_line",
     "memory_bounds", "progress_bar", "select_config", "shared_frac", "source_of", "sum_interval", "w4a16_crossover",
 ]  # fmt: skip

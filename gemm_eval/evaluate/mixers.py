@@ -67,20 +67,20 @@ def mixer_results(arch: ArchSpec, problems: Sequence[MixerProblem], library: str
     check_nvidia(arch, "linear and sparse attention")
     if not isinstance(arch, GpuSpec):
         raise UnsupportedError(f"linear and sparse attention were timed on NVIDIA GPUs alone, and {arch.name} is none")
-    places: dict[str, list[int]] = {}
-    for place, problem in enumerate(problems):
-        places.setdefault(problem.kernel, []).append(place)
+    by_kernel: dict[str, list[int]] = {}
+    for index, problem in enumerate(problems):
+        by_kernel.setdefault(problem.kernel, []).append(index)
     results: dict[int, MixerResult] = {}
-    for kernel, chosen in places.items():
+    for kernel, chosen in by_kernel.items():
         results |= zip(chosen, _of_kernel(arch, kernel, [problems[i] for i in chosen], library), strict=True)
-    return [results[place] for place in range(len(problems))]
+    return [results[index] for index in range(len(problems))]
 
 
 def _of_kernel(
     arch: GpuSpec, kernel: str, problems: Sequence[MixerProblem], library: str | None
 ) -> Iterator[MixerResult]:
     model = mixer_model(arch, kernel, library)
-    terms = mixer_terms(arch, model.coefficients, mixer_rows(problems))
+    terms = mixer_terms(arch, model.coefficients, mixer_rows(arch, problems))
     source = source_of(model.origin, 0.0, 0.0)
     for problem, values in zip(problems, np.array(list(terms.values())).T.tolist(), strict=True):
         breakdown = FrozenDict(zip(MIXER_TERMS, values, strict=True))

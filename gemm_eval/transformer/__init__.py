@@ -48,7 +48,8 @@ from gemm_eval.transformer.shapes import moe_layer_of
 
 __all__ = [
     "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "Ffn", "Fusions",
-    "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm", "LayerKind", "LinearAttention", "MemoryLever", "MemoryWork", "MixerWork",
+    "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm", "LayerKind", "LinearAttention",
+    "MemoryLever", "MemoryWork", "MixerWork",
     "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters",
     "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
     "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",

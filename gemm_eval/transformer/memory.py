@@ -227,8 +227,9 @@ def linear_state_bytes(config: ModelConfig, step: Step) -> int:
 def kv_cache_bytes(config: ModelConfig, step: Step, dtype: DType, block_size: int = 1) -> int:
     """Return the bytes of the cache of all sequences of a step, each of `step.context` positions.
 
-    States of linear attention are in it, which do not grow with the positions. A window layer holds the last `window_size` positions. With blocks of `block_size` positions (paged attention), each
-    sequence holds whole blocks, and a window one more than it fills, as it begins anywhere in one.
+    States of linear attention are in it, which do not grow with the positions. A window layer holds the last
+    `window_size` positions. With blocks of `block_size` positions (paged attention), each sequence holds whole blocks,
+    and a window one more than it fills, as it begins anywhere in one.
     """
     context = -(-step.context // block_size) * block_size
     window = config.attention.window_size if isinstance(config.attention, GroupedAttention) else None

@@ -434,7 +434,7 @@ class _Part:
         if self.fusions.qkv:
             yield from self._gemms(qkv, is_quantized=is_quantized)
         else:
-            for name, num in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+            for name, num in (("q_proj", (1 + attention.has_gate) * heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
                 yield from self._gemms(qkv._replace(N=num * size), name, is_quantized=is_quantized)
         if attention.qk_norm or (attention.qk_l2_norm and self.has_rope):
             yield self._memory("qk_norm", "qk_norm", (heads + kv_heads) * size)

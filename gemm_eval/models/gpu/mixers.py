@@ -63,7 +63,8 @@ CHUNK_TOKENS = 64
 _SCORE_KEYS = 256  # of a block of index scores in DeepGEMM
 _SCORE_ROWS = 128  # queries times heads in such a block
 _TOP_K_KEYS = 1024  # that the threads of a CTA read at once
-_HEAD_BLOCK = 64  # query heads of a CTA of FlashMLA's sparse kernel
+_HEAD_BLOCKS = {"sm_90": 64}  # query heads of a CTA of FlashMLA's sparse kernel; others: of a pair of CTAs
+_WIDE_HEAD_BLOCK = 128
 _ACTIVATION_BYTES, _LOGIT_BYTES, _FP32_BYTES = 2, 4, 4
 _CONV_CHANNELS = 256  # of a CTA
 
@@ -82,12 +83,13 @@ class MixerRows(NamedTuple):
         return MixerRows(*(column[mask] for column in self))
 
 
-def mixer_rows(problems: Sequence[MixerProblem]) -> MixerRows:
+def mixer_rows(arch: GpuSpec, problems: Sequence[MixerProblem]) -> MixerRows:
     """Return problems as the model takes them; they may be of several kernels."""
-    return MixerRows(*np.array([_row(problem) for problem in problems], np.float64).reshape(-1, 5).T.copy())
+    head_block = _HEAD_BLOCKS.get(arch.sm_arch, _WIDE_HEAD_BLOCK)
+    return MixerRows(*np.array([_row(problem, head_block) for problem in problems], np.float64).reshape(-1, 5).T.copy())
 
 
-def _row(p: MixerProblem) -> tuple[float, float, float, float, float]:
+def _row(p: MixerProblem, head_block: int) -> tuple[float, float, float, float, float]:
     first = min(p.q_len, CHUNK_TOKENS) / CHUNK_TOKENS
     part, num_tokens = MIXER_KERNELS[p.kernel].part, p.batch * p.q_len
     keys = p.kv_len - (p.q_len - 1) / 2  # that a query attends to in the mean
@@ -117,7 +119,7 @@ def _row(p: MixerProblem) -> tuple[float, float, float, float, float]:
         keys = p.kv_len - max(0, queries - 1) / 2
         return p.batch * queries, keys / _TOP_K_KEYS, 0.0, p.batch * queries * keys * _LOGIT_BYTES, 0.0
     width = p.num_heads * (p.key_dim + p.value_dim) * _ACTIVATION_BYTES
-    return num_tokens * math.ceil(p.num_heads / _HEAD_BLOCK), 0.0, 0.0, float(num_tokens * width), 0.0
+    return num_tokens * math.ceil(p.num_heads / head_block), 0.0, 0.0, float(num_tokens * width), 0.0
 
 
 def mixer_terms(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> dict[str, Floats]:

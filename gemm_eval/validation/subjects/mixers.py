@@ -43,7 +43,10 @@ class MixerTable(MeasuredTable):
     def rows(self) -> model.MixerRows:
         """The calls, as the model takes them."""
         calls = self.frame[["kernel", *_SIZES]].to_dict("records")
-        return model.mixer_rows([MixerProblem(**{str(name): value for name, value in of.items()}) for of in calls])
+        return model.mixer_rows(
+            load_arch(self.gpu, GpuSpec),
+            [MixerProblem(**{str(name): value for name, value in of.items()}) for of in calls],
+        )
 
     @cached_property
     def fold(self) -> Ints:
@@ -150,5 +153,5 @@ def exam() -> Exam[MixerTable]:
         title="{gpu}, {library}",
         columns={"group": "rows of"},
         baselines={NAIVE: "naive", FITTED: "roofline"},
-        is_main=lambda labels: True,
+        is_main=lambda labels: labels["group"] == ALL,
     )
