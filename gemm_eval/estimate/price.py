@@ -12,8 +12,9 @@ from gemm_eval.arch import ClockState, GpuSpec
 from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
 from gemm_eval.models.gpu import first_library
+from gemm_eval.models.gpu.mixers import MIXER_LIBRARIES
 from gemm_eval.moe import MoeLayer, moe_layers
-from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, Operation
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, MixerWork, Operation
 from gemm_eval.workload import CollectiveProblem, GemmProblem, GemmTypes
 
 IN_ATTENTION = "in attention"
@@ -91,7 +92,7 @@ class Prices:
         self._gemm_evaluator = evaluator.preferring(library=engine.gemm_library, clock=clock)
         self._prices: dict[Any, Price] = {}
         self._models: Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]] = {
-            AttentionWork: self._price_attention, MoeLayer: self._price_experts,
+            MixerWork: self._price_mixers, AttentionWork: self._price_attention, MoeLayer: self._price_experts,
             CollectiveProblem: self._price_collectives, GemmWork: self._price_gemms, MemoryWork: self._price_memory,
         }  # fmt: skip
 
@@ -167,6 +168,13 @@ class Prices:
             )
             for r in results
         )  # fmt: skip
+        sizes = (work.problem.batch * work.problem.q_len for work in works)
+        return list(map(self._between, prices, sizes))
+
+    def _price_mixers(self, works: Sequence[MixerWork]) -> list[Price]:
+        library = self.engine.name if self.engine.name in MIXER_LIBRARIES else None
+        results = self.evaluator.evaluate_mixers([work.problem for work in works], library=library)
+        prices = (Price(r.latency_us, r.bound, r.source, r.library, r.low_us, r.high_us) for r in results)
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
@@ -252,7 +260,7 @@ class OperationCost(NamedTuple):
         work = self.operation.work
         if isinstance(work, MemoryWork):
             return f"{work.what}, {work.rows:,} x {work.width:,}"
-        sizes = work.problem if isinstance(work, GemmWork | AttentionWork) else work
+        sizes = work.problem if isinstance(work, GemmWork | AttentionWork | MixerWork) else work
         return f"{sizes}, {self.how}" if self.how else str(sizes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gemm_eval.workload import (
     AttentionProblem,
     GemmProblem,
     GemmTypes,
+    MixerProblem,
     RowGroups,
     RunOptions,
     check_row_groups,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.collective import CollectiveResult
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult
+    from gemm_eval.evaluate.mixers import MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -394,6 +396,26 @@ class GEMMEvaluator:
             results = attention_results(self.arch, new, kernels, self.evaluate_problem)
             self._attention.update(((problem, kernels), result) for problem, result in zip(new, results, strict=True))
         return [self._attention[problem, kernels] for problem in problems]
+
+    def evaluate_mixers(self, problems: Sequence[MixerProblem], *, library: str | None = None) -> list[MixerResult]:
+        """Return the time of kernels of linear attention and of sparse attention on an NVIDIA GPU.
+
+        >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
+        >>> update = MixerProblem("gdn_update", batch=64, q_len=1, num_heads=32, key_heads=16)
+        >>> ev.evaluate_mixers([update])[0].latency_us    # doctest: +SKIP
+
+        Args:
+            problems: calls, each of one kernel, for one layer on one device.
+            library: ``"vllm"``, ``"sglang"`` or ``"trtllm"``; a kernel that it was not timed with is that of the next
+                of these. None: the first of them that has it.
+
+        Raises:
+            InvalidOptionError: no such library.
+            UnsupportedError: a multi-core chip, or a GPU of another maker: no such kernels were timed there.
+        """
+        from gemm_eval.evaluate.mixers import mixer_results
+
+        return mixer_results(self.arch, problems, library)
 
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None,

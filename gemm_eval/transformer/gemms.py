@@ -16,7 +16,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.gradients import gradients
-from gemm_eval.transformer.parts import WeightFormat, output_of_narrow
+from gemm_eval.transformer.parts import LatentAttention, WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, GemmTypes, make_types, problem_of
@@ -29,6 +29,15 @@ _ATTENTION_PARTS = {
     "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
     "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
     "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
+}  # fmt: skip
+_MIXER_PARTS = {
+    "index_q_proj": (("self_attn.indexer.wq_b",),), "index_k_proj": (("self_attn.indexer.wk",),),
+    "index_weights_proj": (("self_attn.indexer.weights_proj",),),
+    "linear_in_proj": (("linear_attn.in_proj_qkvz", "self_attn.q_proj"),),
+    "linear_gates_proj": (("linear_attn.in_proj_ba", "self_attn.b_proj"),),
+    "linear_low_rank_a": (("self_attn.f_a_proj",), ("self_attn.g_a_proj",)),
+    "linear_low_rank_b": (("self_attn.f_b_proj",), ("self_attn.g_b_proj",)),
+    "linear_o_proj": (("linear_attn.out_proj", "self_attn.o_proj"),),
 }  # fmt: skip
 _UP = ("up_proj", "gate_up_proj", "w3")
 _FFN_PARTS = {
@@ -44,6 +53,8 @@ def _parts_of(gemm: str) -> tuple[tuple[str, ...], ...]:
     """Return the modules of a GEMM within a layer, each under all of its names."""
     if gemm in _ATTENTION_PARTS:
         return tuple(tuple(f"{_ATTENTION}.{name}" for name in names) for names in _ATTENTION_PARTS[gemm])
+    if gemm in _MIXER_PARTS:
+        return _MIXER_PARTS[gemm]
     part, kind = gemm.removesuffix("_proj"), ""
     if part not in _FFN_PARTS:
         kind, _, part = part.partition("_")
@@ -69,8 +80,11 @@ def gemm_layers(config: ModelConfig, gemm: str) -> tuple[int, ...]:
     """Return the layers that have a GEMM of this name; none for the LM head, and for what the model has not."""
     if gemm not in _gemms_of(config):
         return ()
-    if gemm in _ATTENTION_PARTS:
-        return tuple(range(config.num_layers))
+    if gemm.startswith("linear_"):
+        return config.linear_layers
+    if gemm in _ATTENTION_PARTS or gemm in _MIXER_PARTS:
+        linear = set(config.linear_layers)
+        return tuple(layer for layer in range(config.num_layers) if layer not in linear)
     return config.dense_layers if gemm.endswith("_proj") else config.moe_layers
 
 
@@ -353,6 +367,8 @@ def make_step(
     check_flag("absorb_mla", absorbs)
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
+    if isinstance(config.attention, LatentAttention) and config.attention.indexer is not None:
+        absorbs = True  # each query attends to latents of its own
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
     imbalance = plain_number(expert_imbalance)
     if imbalance is None or imbalance < 1:

@@ -16,10 +16,10 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_step, weight_types
-from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, Moe
+from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.words import shown
-from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, Operand
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, MixerProblem, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,13 @@ class AttentionWork:
 
 
 @dataclass(frozen=True, slots=True)
+class MixerWork:
+    """A kernel of linear or sparse attention."""
+
+    problem: MixerProblem
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryWork:
     """A kernel whose time is that of its bytes: a norm, positions, an activation, a copy.
 
@@ -76,7 +83,7 @@ class MemoryWork:
         return self.read_bytes + self.write_bytes
 
 
-Work = GemmWork | AttentionWork | MemoryWork | MoeLayer | CollectiveProblem
+Work = GemmWork | AttentionWork | MixerWork | MemoryWork | MoeLayer | CollectiveProblem
 """Work of an operation; a `MoeLayer` is its routed experts alone: shared experts are GEMMs of their own."""
 
 
@@ -104,7 +111,7 @@ class Operation:
 
 
 _KINDS: dict[type, str] = {
-    GemmWork: "gemm", AttentionWork: "attention", MemoryWork: "memory", MoeLayer: "moe",
+    GemmWork: "gemm", AttentionWork: "attention", MixerWork: "attention", MemoryWork: "memory", MoeLayer: "moe",
     CollectiveProblem: "collective",
 }  # fmt: skip
 
@@ -150,7 +157,7 @@ Source: docs/legacy.md of https://github.com/deepseek-ai/DeepEP, which recommend
 _MAX_NODE_DEVICES = 1 << 20
 _CHOICE_BYTES = 8  # an expert's number and its weight, for each that a token takes
 _POST_ATTENTION, _POST_FFN = 3, 4  # norms of a layer from which on it has one there too
-_INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the norm before attention
+_INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj", "linear_in_proj")  # GEMMs that read the norm before attention
 
 
 def model_operations(
@@ -437,6 +444,9 @@ class StepPart:
     def _attention(self, shapes: dict[str, Shape], *, is_quantized: bool) -> Iterator[Operation]:
         """Yield attention with its projections; `is_quantized`: the norm before writes narrow input."""
         attention = self.config.attention
+        if self.config.linear is not None:
+            yield from self._linear(self.config.linear, shapes, is_quantized)
+            return
         if isinstance(attention, GroupedAttention):
             yield from self._grouped(attention, shapes["qkv_proj"], is_quantized)
         else:
@@ -453,7 +463,7 @@ class StepPart:
         if self.fusions.qkv:
             yield from self._gemms(qkv, is_quantized=is_quantized)
         else:
-            for name, num in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+            for name, num in (("q_proj", (1 + attention.has_gate) * heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
                 yield from self._gemms(qkv._replace(N=num * size), name, is_quantized=is_quantized)
         if attention.qk_norm or (attention.qk_l2_norm and self.has_rope):
             yield self._memory("qk_norm", "qk_norm", (heads + kv_heads) * size)
@@ -468,6 +478,27 @@ class StepPart:
                 has_sinks=attention.sinks,
             )  # fmt: skip
             yield self._operation("attention", AttentionWork(problem))
+        if attention.has_gate:
+            yield self._memory("attention_gate", "act_mul", heads * size, reads=2)
+
+    def _linear(self, linear: LinearAttention, shapes: dict[str, Shape], is_quantized: bool) -> Iterator[Operation]:
+        """Yield linear attention: projections, a convolution, the scan of prompts or update by one token, a norm."""
+        step = self.step
+        yield from self._gemms(shapes["linear_in_proj"], is_quantized=is_quantized)
+        for name in ("linear_gates_proj", "linear_low_rank_a", "linear_low_rank_b"):
+            if name in shapes:
+                yield from self._gemms(shapes[name], is_quantized=is_quantized and name != "linear_low_rank_b")
+        heads = step.tensor_split(linear.num_heads, "linear.num_heads")
+        sizes: dict[str, Any] = {
+            "num_heads": heads, "key_heads": step.tensor_split(linear.key_heads, "linear.key_heads"),
+            "key_dim": linear.key_dim, "value_dim": linear.value_dim, "conv_width": linear.conv_width,
+        }  # fmt: skip
+        for num_seqs, new_tokens, *_ in step.calls:
+            for part in ("conv_update", "update") if new_tokens == 1 else ("conv", "scan"):
+                problem = MixerProblem(f"{linear.kind}_{part}", num_seqs, new_tokens, **sizes)
+                yield self._operation(f"linear_{part}", MixerWork(problem))
+        yield self._memory("linear_norm", "rms_norm", linear.value_dim, reads=2, rows=step.tokens * heads)
+        yield from self._gemms(shapes["linear_o_proj"])
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:
         """Yield what turns queries in place and writes keys, turned, to the cache; sizes are elements of a token."""
@@ -496,9 +527,12 @@ class StepPart:
             yield self._memory("q_a_norm", "rms_norm", rank, writes=self._written(operand, step.tokens, rank))
             yield from self._gemms(q_b, is_quantized=operand is not None)
         yield self._memory("kv_a_norm", "rms_norm", latent)
-        cached = latent + rope
-        yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
+        cached, turning = latent + rope, rope * self.has_rope
+        yield from self._positions(queries=heads * turning, keys=turning, cached=cached)
         kept = self.types.kept
+        if attention.indexer is not None:
+            yield from self._sparse(attention, attention.indexer, shapes, heads)
+            return
         for seqs, new, context, is_absorbed in step.calls:
             if is_absorbed:
                 yield from self._gemms(shapes["q_absorb"])
@@ -515,6 +549,40 @@ class StepPart:
             yield self._operation("attention", AttentionWork(problem))
             if is_absorbed:
                 yield from self._gemms(shapes["v_absorb"])
+
+    def _sparse(
+        self, attention: LatentAttention, indexer: Indexer, shapes: dict[str, Shape], heads: int
+    ) -> Iterator[Operation]:
+        """Yield the indexer, which every device has whole, the choice of keys, and attention to their latents."""
+        latent, key, size = (
+            attention.kv_lora_rank,
+            attention.kv_lora_rank + attention.qk_rope_head_dim,
+            indexer.head_dim,
+        )
+        for name in ("index_q_proj", "index_k_proj", "index_weights_proj"):
+            yield from self._gemms(shapes[name])
+        # positions, and fp8 with scales, of the queries and of the key, which goes to a cache of its own
+        yield self._memory("index_quantize", "rotary_kv_write", (indexer.num_heads + 1) * size, writes=0.5)
+        yield from self._gemms(shapes["q_absorb"])
+        index: dict[str, Any] = {"num_heads": indexer.num_heads, "key_dim": size}
+        for num_seqs, new_tokens, context, _ in self.step.calls:
+            call = {"batch": num_seqs, "q_len": new_tokens, "kv_len": context}
+            is_single = new_tokens == 1
+            problem = MixerProblem("index_scores_paged" if is_single else "index_scores", **call, **index)
+            yield self._operation("index_scores", MixerWork(problem))
+            if context > indexer.top_k:
+                problem = MixerProblem("index_top_k", **call, num_heads=1, key_dim=1, value_dim=indexer.top_k)
+                yield self._operation("index_top_k", MixerWork(problem))
+            if is_single:  # kernels of decode, on the chosen latents
+                keys = min(context, indexer.top_k)
+                own = AttentionProblem(
+                    num_seqs, 1, keys, heads, 1, key, self.types.kept, self.kv_dtype, latent, is_latent=True
+                )
+                yield self._operation("attention", AttentionWork(own))
+            else:
+                problem = MixerProblem("sparse_mla", **call, num_heads=heads, key_dim=key, value_dim=latent)
+                yield self._operation("attention", MixerWork(problem))
+        yield from self._gemms(shapes["v_absorb"])
 
 
 def _pieces(num_seqs: int, new_tokens: int, context: int, chunk: int | None) -> Sequence[tuple[int, int, int]]:

@@ -199,6 +199,90 @@ def _num_bytes(elements: int, dtype: DType) -> int:
     return -(-elements * dtype.half_bits // HALF_BITS_PER_BYTE)
 
 
+class MixerKernel(NamedTuple):
+    """A kernel of linear or sparse attention: its part of the formula, and its meaning."""
+
+    part: str
+    meaning: str
+
+
+MIXER_KERNELS = {
+    "gdn_conv": MixerKernel("conv", "causal convolution of a prompt's queries, keys and values (Gated DeltaNet)"),
+    "gdn_conv_update": MixerKernel("conv_update", "the same for one token"),
+    "gdn_scan": MixerKernel("scan", "chunked scan of a prompt by the gated delta rule"),
+    "gdn_update": MixerKernel("update", "update of the states by one token, gated delta rule"),
+    "kda_conv": MixerKernel(
+        "conv", "causal convolutions of a prompt's queries, keys and values (Kimi Delta Attention)"
+    ),
+    "kda_conv_update": MixerKernel("conv_update", "the same for one token"),
+    "kda_scan": MixerKernel("scan", "chunked scan of a prompt, a gate for each channel"),
+    "kda_update": MixerKernel("update", "update of the states by one token, a gate for each channel"),
+    "index_scores": MixerKernel("scores", "scores of a lightning indexer, fp8, queries of prompts"),
+    "index_scores_paged": MixerKernel("scores_paged", "the same for one token over a paged cache"),
+    "index_top_k": MixerKernel("top_k", "choice of the keys with the highest scores"),
+    "sparse_mla": MixerKernel("attention", "attention of each query of a prompt to its chosen latents"),
+}
+"""Kernels that mix tokens by linear attention, or by attention to chosen keys."""
+
+MIXER_STATE_BYTES = {"gdn": 2, "kda": 4}
+"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixerProblem:
+    """One call of a kernel of linear or sparse attention, for one layer on one device.
+
+    Attributes:
+        kernel: one of `MIXER_KERNELS`.
+        batch: sequences.
+        q_len, kv_len: new tokens of each, and the positions that the last of them attends to; None: as many. States of
+            linear attention do not depend on `kv_len`.
+        num_heads: heads of values, of which each has a state; of an indexer its query heads.
+        key_heads: heads of queries and keys, a divisor of `num_heads`; 1 for an indexer and latents.
+        key_dim, value_dim: elements of a key and of a value.
+        conv_width: taps of the causal convolution.
+
+    Raises:
+        InvalidProblemError: a size is no positive integer, or they do not go together.
+    """
+
+    kernel: str
+    batch: int
+    q_len: int
+    num_heads: int
+    kv_len: int | None = None
+    key_heads: int = 1
+    key_dim: int = 128
+    value_dim: int = 128
+    conv_width: int = 4
+
+    def __post_init__(self) -> None:
+        if self.kernel not in MIXER_KERNELS:
+            raise InvalidProblemError(refusal("kernel", self.kernel, tuple(MIXER_KERNELS)))
+        _set(self, "kv_len", self.q_len if self.kv_len is None else self.kv_len)
+        for name in ("batch", "q_len", "kv_len", "num_heads", "key_heads", "key_dim", "value_dim", "conv_width"):
+            _set(self, name, check_size(name, getattr(self, name)))
+        if self.kv_len < self.q_len:
+            raise InvalidProblemError(f"q_len must be <= kv_len = {self.kv_len}, got {self.q_len}: keys include those")
+        if self.num_heads % self.key_heads:
+            raise InvalidProblemError(f"key_heads must divide num_heads = {self.num_heads}, got {self.key_heads}")
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values side by side."""
+        return 2 * self.key_heads * self.key_dim + self.num_heads * self.value_dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the recurrent states of all sequences, without those of the convolution; 0: it has none."""
+        elements = self.batch * self.num_heads * self.key_dim * self.value_dim
+        return elements * MIXER_STATE_BYTES.get(self.kernel.partition("_")[0], 0)
+
+    def __str__(self) -> str:
+        sizes = f"{self.num_heads}/{self.key_heads} heads x {self.key_dim}+{self.value_dim}"
+        return f"{self.kernel} batch={self.batch} q={self.q_len} kv={self.kv_len} {sizes}"
+
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 """Names of the collectives, and of a message to one device."""
 

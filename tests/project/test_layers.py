@@ -35,6 +35,7 @@ PAST = {
     "gemm_eval.device.runtime", "gemm_eval.device.sass",
     "gemm_eval.kernels.config_cache", "gemm_eval.kernels.config_records", "gemm_eval.transformer.prewarm",
     "gemm_eval.models.gpu.collective", "gemm_eval.models.gpu.memory_bound", "gemm_eval.models.gpu.network",
+    "gemm_eval.models.gpu.mixers",
     "gemm_eval.validation.subjects",
 }  # fmt: skip
 MAX_PAST = 10

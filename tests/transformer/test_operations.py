@@ -124,6 +124,8 @@ def test_every_layer_is_there_once(name: str) -> None:
             assert ("embedding" in names(found)) == (stage == 0)
             assert ("lm_head" in names(found)) == (stage == degree - 1)
             assert ("stage_send" in names(found)) == (stage < degree - 1)
+        of_attention = {counts.pop("attention"), counts.pop("o_proj")}
+        assert of_attention == {config.num_attention_layers}, (step, degree)
         assert set(counts.values()) == {config.num_layers}, (step, degree)
 
 
