@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
     from gemm_eval.moe import MoeLayer, MoeLayerResult, MoeLayerTable, moe_layer, moe_layers
     from gemm_eval.search import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
+    from gemm_eval.serving import Deployments, ServingEstimate, estimate_serving, find_deployments
+    from gemm_eval.training import TrainingEstimate, estimate_training, find_training_layouts
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
     from gemm_eval.version import __version__
@@ -49,13 +51,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchError", "ArchNotFoundError", "ArchValidationError", "AttentionProblem", "AttentionResult", "CollectiveProblem",
-    "CollectiveResult", "CostModel", "Crossover", "DType", "GEMMEvaluator", "GEMMResult", "GEMMTable", "GemmEvalError",
-    "GemmProblem", "GpuSpec", "InfeasibleError", "InvalidInputError", "InvalidMappingError", "InvalidOptionError",
-    "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "ModelEstimate", "MoeLayer",
-    "MoeLayerResult", "MoeLayerTable", "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport",
-    "SearchPlan", "StorageError", "Tile", "UnsupportedError", "__version__", "check_cost_model", "estimate_model",
-    "estimate_models", "find_planned", "list_archs", "list_models", "load_arch", "load_model", "moe_layer",
-    "moe_layers", "prewarm", "prewarm_for_transformer", "select_config", "transformer_gemms", "w4a16_crossover",
+    "CollectiveResult", "CostModel", "Crossover", "DType", "Deployments", "GEMMEvaluator", "GEMMResult", "GEMMTable",
+    "GemmEvalError", "GemmProblem", "GpuSpec", "InfeasibleError", "InvalidInputError", "InvalidMappingError",
+    "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "ModelEstimate",
+    "MoeLayer", "MoeLayerResult", "MoeLayerTable", "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions",
+    "PrewarmReport", "SearchPlan", "ServingEstimate", "StorageError", "Tile", "TrainingEstimate", "UnsupportedError",
+    "__version__", "check_cost_model", "estimate_model", "estimate_models", "estimate_serving", "estimate_training",
+    "find_deployments", "find_planned", "find_training_layouts", "list_archs", "list_models", "load_arch", "load_model",
+    "moe_layer", "moe_layers", "prewarm", "prewarm_for_transformer", "select_config", "transformer_gemms",
+    "w4a16_crossover",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

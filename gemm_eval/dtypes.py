@@ -155,6 +155,7 @@ _SCHEMES = {
     "w4a8": DtypeScheme(DType.INT8, DType.INT4, DType.FP16, 128),
     "w8a8": DtypeScheme(DType.INT8, DType.INT8, DType.INT32, None),
     "w4a8_fp8": DtypeScheme(DType.FP8, DType.INT4, DType.BF16, 128),
+    "w4a8_mxfp4": DtypeScheme(DType.FP8, DType.FP4, DType.BF16, 32, DType.E8M0),
     "w4a16_mxfp4": DtypeScheme(DType.FP16, DType.FP4, DType.FP16, 32, DType.E8M0),
     "w4a16_nvfp4": DtypeScheme(DType.FP16, DType.FP4, DType.FP16, 16, DType.FP8),
     # scales of A: for 1 x 128; of B: for 128 x 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hypothesis import settings
 
@@ -26,3 +27,10 @@ def case(*what: object) -> Iterator[None]:
 def examples(thorough: int) -> int:
     """Return how many examples a law gets that has `thorough` in a thorough run: in proportion to the profile."""
     return max(1, thorough * settings.default.max_examples // THOROUGH)
+
+
+def without_counts(records: Any) -> list[Any]:
+    """Return records of a search without how many candidates it costed and passed over."""
+    records = records.copy()
+    records[["num_candidates", "num_bounded"]] = 0
+    return list(records.tolist())

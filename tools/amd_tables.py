@@ -1,8 +1,12 @@
-"""Write arch/measured/<gpu>/aiter from a table of aiter's tuned GEMMs: `python -m tools.amd_tables gemm.parquet`.
+"""Write arch/measured/<gpu>/aiter and moe-aiter: `python -m tools.amd_tables gemm.parquet moe.parquet`.
 
 Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values
 of M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose best
 tuning is of 2025 are a table apart, which is held back, where there are enough of 2026.
+
+Of layers of experts a time that stands for several numbers of tokens is left out: all but one of them are copies. A
+layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out, and so is one below
+`LEAST_RATE_FRAC` of the data sheet's rates, `OVERHEAD_US` apart, and what `_OTHERS` names.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_eval.arch import data_root
+from gemm_eval.arch import GpuSpec, data_root, load_arch
+from gemm_eval.workload import GemmTypes
 
 MOST_ROWS = 120
 _DTYPES = {"fp8_row": ("fp8", "aiter"), "bf16": ("bf16", "hipblaslt")}  # of gemm_eval, and its library
@@ -53,6 +58,64 @@ def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
         yield str(chip), str(dtype), table
 
 
+EXPERT_DTYPES = {
+    ("bfloat16", "bfloat16", "No"): "bf16",
+    ("float8_e4m3fn", "float8_e4m3fn", "per_Token"): "fp8",
+    ("float8_e4m3fn", "float8_e4m3fn", "per_Tensor"): "fp8",
+    ("float8_e4m3fn", "float8_e4m3fn", "per_1x128"): "fp8_block",
+    ("float8_e4m3fn", "float4_e2m1fn_x2", "per_1x32"): "w4a8_mxfp4",
+    ("bfloat16", "float4_e2m1fn_x2", "per_1x32"): "w4a16_mxfp4",
+    ("float4_e2m1fn_x2", "float4_e2m1fn_x2", "per_1x32"): "mxfp4",
+}
+"""Types of tokens and weights, and how they are scaled, in words of gemm_eval; int4, nvfp4 and mxfp8 have few rows."""
+
+MOST_SLOWER = 1.3
+LEAST_RATE_FRAC, OVERHEAD_US = 1.0 / 12.0, 50.0
+_OTHERS = (("mxfp4", 7168, 2048, 32), "2026-06-10")
+"""Layers and the date of timings that tell of something else: 79% of the peak at 4,096 tokens, where no other layer
+reaches 34%, as if the 32 experts were those of one rank of eight."""
+_LAYER = ["dtype", "model_dim", "inter_dim", "expert", "topk"]
+
+
+def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the type and the rows of each table of layers of an MI355X."""
+    keys = tuned[["q_dtype_a", "q_dtype_w", "q_type"]].itertuples(index=False, name=None)
+    tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key) for key in keys])
+    tuned = tuned[(tuned["chip"] == "mi355x") & tuned["dtype"].notna()]
+    tuned = tuned[tuned.groupby([*_LAYER, "us1", "us2"])["token"].transform("nunique") == 1]
+    best = tuned.sort_values("us", kind="stable").drop_duplicates([*_LAYER, "token"])
+    for dtype, rows in best.groupby("dtype"):
+        frame = rows.sort_values([*_LAYER, "token"])
+        least_of_more = frame[::-1].groupby(_LAYER)["us"].cummin()[::-1]
+        is_other = (frame[_LAYER[:4]].apply(tuple, axis=1) == _OTHERS[0]) & (frame["date"] == _OTHERS[1])
+        roof_us = data_sheet_us(str(dtype), frame)
+        is_slow = frame["us"] - OVERHEAD_US > roof_us / LEAST_RATE_FRAC
+        frame = frame[(frame["us"] <= MOST_SLOWER * least_of_more) & ~is_slow & ~is_other]
+        sizes = {"num_tokens": "token", "hidden_size": "model_dim", "inter_size": "inter_dim", "topk": "topk",
+                 "num_experts": "expert"}  # fmt: skip
+        one = np.ones(len(frame), np.int64)
+        models = [f"hidden {hidden}, {experts // 2 * 2} experts" for hidden, experts in
+                  frame[["model_dim", "expert"]].itertuples(index=False, name=None)]  # fmt: skip
+        yield str(dtype), pd.DataFrame(
+            {
+                **{name: frame[column].to_numpy(np.int64) for name, column in sizes.items()},
+                "moe_tp_size": one, "moe_ep_size": one, "distribution": pd.Categorical(["uniform"] * len(frame)),
+                "gated": frame["use_g1u1"].to_numpy(np.int64), "latency_us": frame["us"].round(3).to_numpy(),
+                "is_fused": (frame["run_1stage"] == "1").to_numpy(np.int64), "model": pd.Categorical(models),
+                "date": pd.Categorical(frame["date"]),
+            }
+        )  # fmt: skip
+
+
+def data_sheet_us(dtype: str, frame: pd.DataFrame) -> pd.Series:
+    """Return the time of the GEMMs of layers by the data sheet: of products, or of the weights of active experts."""
+    arch, types = load_arch("mi355x", GpuSpec), GemmTypes.parse(dtype)
+    weights = 3 * frame["model_dim"] * frame["inter_dim"]
+    active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])
+    products_us = 2 * weights * frame["token"] * frame["topk"] / arch.peak_tflop_per_s(types.a.dtype) / 1e6
+    return np.maximum(products_us, active * weights * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3)
+
+
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
     """Return at most `MOST_ROWS`, the first and the last among them."""
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int))
@@ -61,6 +124,14 @@ def thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Write all tables; each meta file is there once and is left alone."""
+    for dtype, frame in expert_tables(pd.read_parquet(sys.argv[2])):
+        path = data_root() / "measured" / "mi355x" / "moe-aiter" / f"aiter-{dtype}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(path, index=False, compression="zstd")
+        meta = Path(f"{path.with_suffix('')}.meta.yaml")
+        if not meta.exists():
+            meta.write_text(_EXPERTS_META.format(dtype=dtype, rows=len(frame), models=frame["model"].nunique()))
+        print(f"{path}: {len(frame)} rows, {path.stat().st_size:,} bytes")
     for chip, dtype, frame in tables(pd.read_parquet(sys.argv[1])):
         path = data_root() / "measured" / chip / "aiter" / f"{dtype}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,6 +166,25 @@ protocol: >-
 _HELD_BACK = """\
 held_back: >-
   tuned in 2025 and never again: kernels of today are faster, on some of these GEMMs by half
+"""
+_EXPERTS_META = """\
+# {rows} layers of {models} models. What each key means: gemm_eval/validation/subjects/experts_tables.py.
+has_no_timings: of GEMMs alone, but of layers of a mixture of experts
+gpu: mi355x
+library: aiter-moe
+dtype: {dtype}
+framework: aiter
+l2: cold
+outside: [routing_us, permute_us, quantize_us]
+source: ROCm/aiter, aiter/configs (commit e404860 and before); measured by its authors and users
+license: MIT (see NOTICE)
+protocol: >-
+  The two GEMMs of a layer on one rank, the activation and the sum over experts included; sorting of tokens and
+  quantization are not in it, nor is any launch. The fastest kernels that aiter's tuner tried (CK, aiter's assembly,
+  FlyDSL), the least where a layer was tuned more than once; `is_fused`: one kernel runs both GEMMs. Each token takes
+  experts at random, all alike; inter_size is of the rank. `model`: layers of the same hidden size and number of
+  experts, a fused shared expert left out, are held out together, however many ranks share them. Device time by
+  torch.profiler, the mean of about 100 calls without outliers; each call has operands of its own.
 """
 
 if __name__ == "__main__":

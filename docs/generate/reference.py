@@ -15,6 +15,7 @@ from gemm_eval.arch import (
     MulticoreCalibration,
     MulticoreErrors,
     MulticoreSpec,
+    Network,
     Provenance,
     Published,
 )
@@ -38,7 +39,7 @@ __all__ = ["COEFFICIENT_TABLES", "MODELS", "PAGES", "SpecField", "spec_fields"]
 
 MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "Multi-core chips": (MulticoreSpec, LibraryRules, LibraryPath),
-    "GPUs": (GpuSpec, Interconnect),
+    "GPUs": (GpuSpec, Interconnect, Network),
     "What both have": (Published, Provenance),
     "Calibrations": (MulticoreCalibration, MulticoreErrors, Calibration, ErrorFigures, Spread),
 }

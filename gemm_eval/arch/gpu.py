@@ -17,6 +17,7 @@ from gemm_eval.arch.common import (
     NonNegative,
     Positive,
     Table,
+    Text,
     check_rules,
 )
 from gemm_eval.checks import check_word
@@ -24,7 +25,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import cycles_per_us, tflop_per_s
 
-Link = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "pcie3", "pcie4", "pcie5"]
+Link = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi3", "xgmi4", "pcie3", "pcie4", "pcie5"]
 LINKS: tuple[str, ...] = get_args(Link)
 """Generations of links that specs know."""
 
@@ -39,24 +40,41 @@ L40S says `TWO_SOCKETS`, the server in which it was timed: there eight GPUs have
 """
 
 
+class Network(Frozen):
+    """The network between nodes, rail-optimized: GPUs of one index in all nodes share switches, a rail.
+
+    What libraries reach on it is not part of a spec.
+    """
+
+    kind: Literal["infiniband-hdr", "infiniband-ndr", "infiniband-xdr", "roce"] = Field(
+        description="kind and generation"
+    )
+    gb_per_s: Positive = Field(description="out of a GPU, one direction: its NICs, or its share of those of a node")
+    latency_us: Positive = Field(description="from a GPU to one of another node, of a few bytes")
+
+
 class Interconnect(Frozen):
     """The link of a GPU to the others of its node. What libraries reach on it is not part of a spec."""
 
     link: Link = Field(description="generation: coefficients of collectives carry over within one")
-    topology: Literal["switch", "mesh", "pcie-one-socket", "pcie-two-sockets"] = Field(
-        description="switch: any two GPUs at full rate, at once; mesh: direct links between some; pcie-one-socket: all "
-        "GPUs behind the bridges or PCIe switches of one CPU; pcie-two-sockets: traffic also crosses two CPUs"
+    topology: Literal["switch", "mesh", "all-to-all", "pcie-one-socket", "pcie-two-sockets"] = Field(
+        description="switch: any two GPUs at full rate, at once; mesh: direct links between some; all-to-all: a link "
+        "between any two; pcie-one-socket: all GPUs behind the bridges or PCIe switches of one CPU; pcie-two-sockets: "
+        "traffic also crosses two CPUs"
     )
     gb_per_s: Positive = Field(description="out of a GPU, one direction, all its links together, as published")
     num_gpus: Annotated[int, Field(ge=2, le=1024)] = Field(description="GPUs that it joins, at most")
     has_multicast: bool = Field(
         default=False, description="the switch copies stores and adds up loads (NVLink SHARP), so that NCCL's NVLS runs"
     )
+    network: Network | None = Field(
+        default=None, description="what joins nodes; absent: collectives of more GPUs than the link joins are refused"
+    )
 
     @property
-    def is_nvlink(self) -> bool:
+    def has_peer_memory(self) -> bool:
         """Whether GPUs read and write each other's memory without the host."""
-        return self.link.startswith("nvlink")
+        return not self.link.startswith("pcie")
 
     def in_box(self, box: str) -> Interconnect:
         """Return the link of the same GPUs in a server of another kind.
@@ -151,6 +169,12 @@ def check_nvidia(arch: BaseSpec, model: str) -> None:
         raise UnsupportedError(f"{model}: modelled on NVIDIA GPUs alone, and {arch.name} is {arch.sm_arch}")
 
 
+def check_carried(arch: BaseSpec, model: str) -> None:
+    """Raise `UnsupportedError` as `check_nvidia`, unless the spec names the GPU whose shares hold (`carried_from`)."""
+    if isinstance(arch, GpuSpec) and arch.carried_from is None:
+        check_nvidia(arch, f"{model} without carried_from in the spec")
+
+
 class GpuSpec(BaseSpec):
     """A GPU: the hardware that a GEMM kernel meets. What kernels reach on it is not part of a spec.
 
@@ -167,6 +191,11 @@ class GpuSpec(BaseSpec):
 
     type: Literal["gpu"] = Field(default="gpu", description="the kind of chip; a file of a GPU has to say it")
     sm_arch: SmArch = Field(description="generation of the SM")
+    carried_from: Text | None = Field(
+        default=None,
+        description="preset of another maker that gives attention, collectives and memory-bound kernels their shares "
+        "of rates, as none of this maker's GPUs was timed; absent: none does",
+    )
     num_sms: Dim = Field(description="SMs that are enabled")
 
     # clocks and power

@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli import arch, checkpoint, configs, gemm, kernels, measure, model, operations, space, validate
+from gemm_eval.cli import (
+    arch,
+    checkpoint,
+    configs,
+    gemm,
+    kernels,
+    measure,
+    model,
+    operations,
+    serve,
+    space,
+    train,
+    validate,
+)
 from gemm_eval.cli.options import EXIT_CODES, command, option
 from gemm_eval.cli.words import Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
@@ -71,8 +84,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "collective": operations.collective,
     "gemms": model.gemms,
     "model": model.model,
+    "train": train.train,
     "moe": operations.moe,
     "prewarm": model.prewarm,
+    "serve": serve.serve,
     "kernels": kernels.kernels,
     "asm": kernels.asm,
     "profile": kernels.profile,

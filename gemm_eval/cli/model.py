@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _REQUESTS, _DEVICES, _KERNELS = "Requests", "Devices", "Kernels"
 
-PhaseOption = Annotated[opt.Phase, opt.option("prefill: seq-len new tokens each; decode: one new token each.")]
+PassOption = Annotated[opt.Pass, opt.option(
+    "prefill: seq-len new tokens each; decode: one new token each; train: a microbatch, each GEMM with both gradients."
+)]  # fmt: skip
 
 
 def _degree(name: str, text: str, panel: str | None = None) -> Any:
@@ -35,7 +37,7 @@ def gemms(
     *,
     model: opt.ModelArgument,
     arch: opt.ArchOption,
-    phase: PhaseOption = opt.Phase.BOTH,
+    phase: PassOption = opt.Pass.BOTH,
     batch: Annotated[str, _counts("batch", "Number of sequences.")] = "1",
     seq_len: Annotated[
         str, _counts("seq-len", "Tokens of a sequence: new ones in prefill, the context in decode.")
@@ -58,14 +60,16 @@ def gemms(
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
 
     Times of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
-    unfused and over the full square: `gemm-eval model` has whole steps. A model that does not fit into the DRAM of a
-    GPU is refused.
+    unfused and over the full square: `gemm-eval model` has whole steps of inference, `gemm-eval train` those of
+    training. A model that does not fit into the DRAM of a GPU is refused in inference.
 
     Examples:
 
     gemm-eval gemms llama-3-8b --arch h200-sxm --phase decode --batch 16 --seq-len 4096
 
     gemm-eval gemms llama-3-8b --arch h200-sxm --phase decode --batch 1..256 --out gemms.csv
+
+    gemm-eval gemms llama-3-8b --arch h200-sxm --phase train --dtype fp8
     """
     from gemm_eval.transformer import load_model, model_on, types_on
 
@@ -105,7 +109,7 @@ class _Passes:
     evaluator: GEMMEvaluator
     config: ModelConfig
     asked: dict[str, Any]
-    phase: opt.Phase
+    phase: opt.Pass
     how: dict[str, Any]
     held: dict[str, Any]
     options: opt.MemoryOptions
@@ -116,7 +120,7 @@ class _Passes:
         self.held, frac = self.asked | self.held, self.options.memory_frac
         self.memory = (
             model_memory(self.config, **self.held)
-            if self.options.ignore_memory
+            if self.options.ignore_memory or self.phase is opt.Pass.TRAIN
             else check_memory(self.config, self.evaluator.arch, memory_frac=frac, **self.held)
         )
         self.phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
@@ -147,7 +151,8 @@ class _Passes:
             for name, rows in self.phases.items()
         }
         head = {"model": self.config.name, "arch": self.evaluator.arch.name, "what_counts": WHAT_COUNTS}
-        return head | {"memory": self.memory_document(), "phases": phases}
+        held = {} if self.phase is opt.Pass.TRAIN else {"memory": self.memory_document()}
+        return head | held | {"phases": phases}
 
     def show(self) -> None:
         """Print a table for each phase."""
@@ -155,11 +160,11 @@ class _Passes:
 
         arch, config, batch = self.evaluator.arch, self.config, self.asked["batch_size"]
         for name, rows in self.phases.items():
-            each = self.how["new_tokens"] or (self.asked["seq_len"] if name == "prefill" else 1)
+            each = self.how["new_tokens"] or (1 if name == "decode" else self.asked["seq_len"])
             print_phase(f"{config.name} on {arch.name}, {name}", config, rows, batch * each)
         if self.options.show_memory:
             print_memory(self.memory_document())
-        print_notes(self.memory, arch, self.options.memory_frac)
+        print_notes(None if self.phase is opt.Pass.TRAIN else self.memory, arch, self.options.memory_frac)
 
     def memory_document(self) -> dict[str, Any]:
         """Return what the model takes of a device; the largest batch too, which takes time, where memory is shown."""
@@ -175,7 +180,7 @@ def prewarm(
     arch: opt.ArchOption,
     batch: Annotated[list[str], _counts("batch", "Number of sequences.")] = ["1"],  # noqa: B006  typer reads it
     seq_len: Annotated[list[str], _counts("seq-len", "Tokens of a sequence.")] = ["2048"],  # noqa: B006
-    phase: PhaseOption = opt.Phase.BOTH,
+    phase: PassOption = opt.Pass.BOTH,
     tensor_parallel: Annotated[list[str], _counts("tp", "Tensor parallel degree.")] = ["1"],  # noqa: B006
     expert_parallel: Annotated[list[str], _counts("ep", "Expert parallel degree, of models with experts.")] = ["1"],  # noqa: B006
     dtypes: Annotated[

@@ -1,4 +1,4 @@
-"""The commands on one layer of a model: `attention`, `moe`, and `collective`, between the GPUs of a node."""
+"""The commands on one layer of a model: `attention`, `moe`, and `collective`, between GPUs."""
 
 from __future__ import annotations
 
@@ -64,6 +64,9 @@ def attention(
     latent: Annotated[
         bool, opt.option("MLA, absorbed: values are elements of the keys, of one KV head.", "--latent", panel=_KIND)
     ] = False,
+    backward: Annotated[
+        bool, opt.option("The gradients of queries, keys and values.", "--backward", panel=_KIND)
+    ] = False,
     fused: Annotated[bool | None, opt.option(
         "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
         "--fused/--unfused", panel=_KIND
@@ -87,6 +90,8 @@ def attention(
     gemm-eval attention --arch b200 --arch h200-sxm --batch 1..64 --kv 4096,32768 --heads 64 --kv-heads 8 --dtype bf16
 
     gemm-eval attention --arch h200-sxm --kv 8192 --heads 128 --kv-heads 1 --head-dim 576 --v-head-dim 512 --latent
+
+    gemm-eval attention --arch h200-sxm --batch 4 --q 4096 --kv 4096 --heads 32 --kv-heads 8 --backward
     """  # fmt: skip
     from gemm_eval.cli.output import flat
     from gemm_eval.cli.render_model import print_attentions
@@ -102,8 +107,8 @@ def attention(
         evaluator.evaluate_attention(
             batch=size, q_len=queries, kv_len=keys, num_heads=num_heads,
             num_kv_heads=1 if latent and num_kv_heads is None else num_kv_heads, head_dim=head_dim, dtype=dtype,
-            kv_dtype=kv_dtype, v_head_dim=v_head_dim, causal=causal, window=window, is_latent=latent, fused=fused,
-            library=library,
+            kv_dtype=kv_dtype, v_head_dim=v_head_dim, causal=causal, window=window, is_latent=latent,
+            backward=backward, fused=fused, library=library,
         )
         for size, queries, keys in product(batches, q_lens, kv_lens)
         for evaluator in evaluators
@@ -126,6 +131,9 @@ def collective(
         "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps).", "SIZE,..."
     )],
     ranks: Annotated[str, opt.option(f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
+    nodes: Annotated[int | None, opt.option(
+        "Nodes in which they lie, equally many in each. Default: the fewest that hold them.", parser=integer
+    )] = None,
     dtype: Annotated[
         str | None,
         opt.option(
@@ -140,15 +148,19 @@ def collective(
     interconnect: opt.InterconnectOption = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Say what messages between the GPUs of one node take: algorithm, latency and bandwidth.
+    """Say what messages between GPUs take, in one node or several: algorithm, latency and bandwidth.
 
     Bus GB/s: bytes that a GPU must send, over the time. KiB, MiB, GiB are powers of 1024, KB, MB, GB of 1000.
+
+    Between nodes, rates and latencies are those of the arch's network: nothing was timed there.
 
     Examples:
 
     gemm-eval collective --arch h200-sxm all_reduce 1MiB --ranks 8
 
     gemm-eval collective --arch b200 all_gather 4KiB..256MiB --ranks 2,4,8 --library nccl
+
+    gemm-eval collective --arch h200-sxm all_reduce 256MiB --ranks 8,16,32 --nodes 4
     """
     from gemm_eval.cli.output import flat
     from gemm_eval.cli.render_model import print_collectives
@@ -157,8 +169,18 @@ def collective(
     evaluator = GEMMEvaluator(arch)
     nums, num_bytes = parse_values("--ranks", ranks), sizes_of(sizes)
     check_count(len(nums) * len(num_bytes), "SIZE and --ranks")
+    if nodes is not None and (uneven := [num for num in nums if nodes < 1 or num % nodes]):
+        raise InvalidOptionError(f"--nodes must divide --ranks, got {nodes} nodes of {uneven[0]} ranks")
     results = [
-        evaluator.evaluate_collective(operation, size, num, dtype=dtype, library=library, interconnect=interconnect)
+        evaluator.evaluate_collective(
+            operation,
+            size,
+            num,
+            dtype=dtype,
+            library=library,
+            interconnect=interconnect,
+            ranks_per_node=None if nodes is None else num // nodes,
+        )
         for num in nums
         for size in num_bytes
     ]

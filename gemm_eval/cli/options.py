@@ -167,8 +167,8 @@ _LIBRARY_HELP = (
 )
 DtypeOption = Annotated[str | None, option(
     "Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
-    "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
-    "mxfp4, nvfp4. Default: the default type of the arch.", panel=_TYPES, complete=complete_schemes
+    "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a8_mxfp4, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, "
+    "mxfp8, mxfp4, nvfp4. Default: the default type of the arch.", panel=_TYPES, complete=complete_schemes
 )]  # fmt: skip
 ModelLibraryOption = Annotated[
     str | None, option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU)
@@ -432,6 +432,20 @@ class Phase(enum.StrEnum):
     def names(self) -> tuple[str, ...]:
         """The phases that it stands for."""
         return ("prefill", "decode") if self is Phase.BOTH else (self.value,)
+
+
+class Pass(enum.StrEnum):
+    """Which passes GEMMs are listed for: a phase of inference, both, or a microbatch of training."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    TRAIN = "train"
+    BOTH = "both"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The phases that it stands for."""
+        return ("prefill", "decode") if self is Pass.BOTH else (self.value,)
 
 
 @dataclass(frozen=True)

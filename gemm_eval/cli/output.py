@@ -99,9 +99,9 @@ def make_table(
 
 WORD_COLUMNS = frozenset({
     "A", "A from", "GEMM", "GPU", "L2", "act-order", "algorithm", "arch", "bias", "bound", "clus-\nter", "config",
-    "date", "differs in", "field", "finding", "fits", "found by", "gpu", "instructions of a warp", "kernel",
-    "kind: source", "layer", "memory", "multicore", "operation", "order", "part", "raster", "result", "schedule",
-    "source", "split-K", "table", "tensor-core instruction", "tile", "title", "type", "types", "unit", "weights",
+    "date", "differs in", "engine", "field", "finding", "fits", "found by", "gpu", "instructions of a warp", "kernel",
+    "kind: source", "layer", "layout", "memory", "multicore", "operation", "order", "part", "raster", "result",
+    "schedule", "source", "split-K", "table", "tensor-core instruction", "tile", "title", "type", "types", "unit", "weights",
     "what", "winner", "work",
 })  # fmt: skip
 """Headers of columns of words, which are aligned to the left; numbers are aligned to the right."""
@@ -172,10 +172,7 @@ def _part(table: Table, num_keys: int, others: slice, *, is_first: bool) -> Tabl
 
 
 def _narrow(table: Table, excess: int, least: int) -> int:
-    """Take `excess` characters from the widest columns, none below its longest word; return what is left.
-
-    Given `least`, from columns of words alone, which keep as much.
-    """
+    """Narrow the widest columns (with `least`, those of words) by `excess` characters; return what is left."""
     texts = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     now = [max(cell_len(line) for text in of for line in (text.splitlines() or [""])) for of in texts]
     limits = [max(least, *(cell_len(word) for text in of for word in (text.split() or [""]))) for of in texts]
@@ -282,10 +279,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def flat(document: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """Return the plain values of a document as a row: the name of the arch, its own, and those of parts of it.
-
-    Those of the first part come before its own; a name that comes again is dropped.
-    """
+    """Return the plain values of a document and of parts of it as a row; a name that comes again is dropped."""
     plain = {name: value for name, value in document.items() if not isinstance(value, Mapping | list | tuple)}
     row = {"arch": plain.pop("arch_name")} if "arch_name" in plain else {}
     first, *others = parts or ("",)

@@ -33,10 +33,7 @@ _Row = tuple[str, list[str]]
 
 
 def print_evaluation(pairs: Sequence[Pair], *, has_explanation: bool) -> None:
-    """Print results side by side, then their explanations.
-
-    `--mapping` is the longest word of all: where not everything stands side by side with it, it has lines of its own.
-    """
+    """Print results side by side, a long `--mapping` in lines of its own, then their explanations."""
     console = make_console()
     table = _table(pairs)
     is_whole = widest(console, table) <= console.width

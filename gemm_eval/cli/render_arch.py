@@ -64,7 +64,7 @@ _GPU_GROUPS = {
 
 def unit_of(field: str) -> str:
     """Return the unit of a spec field, from its name; an empty text for a field that is no number."""
-    name = field.removeprefix("interconnect.")
+    name = field.rpartition(".")[2] if field.startswith("interconnect.") else field
     of_name = next((unit for unit, names in _UNITS.items() if name in names.split()), None)
     return of_name or next((unit for unit, end in _UNITS_OF_SUFFIX.items() if f"_{name}".endswith(end)), "")
 
@@ -167,7 +167,9 @@ def _groups(arch: ArchSpec) -> list[tuple[str | None, list[str]]]:
 
 def _field_rows(arch: ArchSpec, field: str) -> Iterator[dict[str, str]]:
     value = getattr(arch, field)
-    value = dict(value) if isinstance(value, Interconnect) else value
+    if isinstance(value, Interconnect):
+        of_network = {f"network.{key}": item for key, item in value.network or ()}
+        value = {key: item for key, item in value if key != "network" or item is None} | of_network
     entries = {f"{field}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {field: value}
     for name, entry in entries.items():
         provenance = arch.provenance.get(name) or arch.provenance.get(field)

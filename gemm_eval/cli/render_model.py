@@ -58,11 +58,14 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
     title = f"{first.problem.what} on {first.arch_name}, {first.link_gb_per_s:,.0f} GB/s a direction; {first.library}"
     rows = [result.to_dict()["problem"] | result.to_dict() for result in results]
     columns: list[Column] = [
-        ("ranks", "num_ranks", ""), ("bytes", "message_bytes", ","), ("time", "latency_us", time_text),
+        ("ranks", "num_ranks", ""), *([("nodes", "num_nodes", "")] if any(r.num_nodes > 1 for r in results) else []),
+        ("bytes", "message_bytes", ","), ("time", "latency_us", time_text),
         ("bus GB/s", "bus_gb_per_s", format_number), ("bound", "bound", ""), ("algorithm", "algorithm", ""),
     ]  # fmt: skip
     print_table(rows, columns, title=title, num_keys=2)
     console.print(f"Joined by {first.interconnect}. Coefficients {first.origin}.", highlight=False)
+    if between := next((result.between_nodes for result in results if result.num_nodes > 1), None):
+        console.print(between, highlight=False)
 
 
 def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> None:
@@ -127,10 +130,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
     )
 
 
-def print_notes(memory: ModelMemory, arch: ArchSpec, memory_frac: float) -> None:
-    """Print what the model takes of a device, and what the sums say of a whole pass."""
+def print_notes(memory: ModelMemory | None, arch: ArchSpec, memory_frac: float) -> None:
+    """Print what the model takes of a device, if it is of interest, and what the sums say of a whole pass."""
     console = make_console()
-    console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
+    if memory is not None:
+        console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
     console.print(WHAT_COUNTS)
 
 

@@ -83,10 +83,7 @@ def read_shapes(path: Path) -> list[Shape]:
 def evaluate_shapes(
     evaluator: GEMMEvaluator, shapes: Sequence[Shape], types: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[Answer]:
-    """Evaluate shapes, in their order; a shape that does not fit is an answer, too.
-
-    What shapes say wins over `types` and `options`, which are as for `evaluate_many`; a `dtype` replaces all types.
-    """
+    """Evaluate shapes, also ones that do not fit; the words of a shape win over `types` and `options`."""
     problems = [_problem(evaluator, shape, types) for shape in shapes]
     alike: dict[Any, list[int]] = {}
     for index, (shape, problem) in enumerate(zip(shapes, problems, strict=True)):
@@ -108,10 +105,7 @@ def evaluate_shapes(
 
 
 def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Return answers as rows: the arch, columns of the file that say more than ours, and all columns of results.
-
-    A column of the file that has the name of one of ours, such as a measured latency_us, is called latency_us_given.
-    """
+    """Return answers as rows: arch, columns of the file (``latency_us_given`` where ours has the name), results."""
     rows_of = cache(lambda table: table.to_dicts())
     ours = [{"arch": answer.arch_name} | rows_of(answer.table)[answer.row] for answer in answers]
     known = dict.fromkeys(name for row in ours for name in row)

@@ -349,6 +349,22 @@ SUBJECTS = (
         ),
     ),
     Subject(
+        "mixers",
+        Command(
+            "mixers.exam",
+            (_archs("measured kernels of linear and sparse attention"), _flag("groups", "Also each kernel by itself.")),
+            "Score kernels of linear attention (Gated DeltaNet, Kimi Delta Attention) and of sparse attention (DSA): "
+            "convolutions, chunked scans, updates of states, indexer, top-k, chosen latents.",
+            "Each row by a fit on other heads; kernels that were timed with one number of heads: on other batches.",
+            ("validate mixers --arch h200-sxm --groups",),
+        ),
+        Command(
+            "mixers.calibrate", (_GPU, _library("vllm, sglang or trtllm", "vllm"), _OUT),
+            "Fit a library's kernels of linear and sparse attention on committed tables.",
+            examples=("calibrate mixers --arch h200-sxm --library vllm",),
+        ),
+    ),
+    Subject(
         "stacks",
         Command(
             "stacks.validate", (_archs("measured stacks"), _flag("operations", "Also each operation of each step.")),
@@ -375,6 +391,15 @@ SUBJECTS = (
             "served.calibrate", (_OUT,),
             "Fit the host times of engines on half of the served runs, and without each (model, GPU); takes a minute.",
             examples=("calibrate served",),
+        ),
+    ),
+    Subject(
+        "training",
+        Command(
+            "training.validate", (),
+            "Set training steps that others published beside ours: tokens a second, MFU, and where the time goes.",
+            "Tables of Megatron Bridge and NeMo, the reports on Llama 3 and DeepSeek-V3; nothing is fitted on them.",
+            ("validate training",),
         ),
     ),
     Subject(

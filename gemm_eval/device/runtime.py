@@ -1,7 +1,4 @@
-"""A GPU of this machine: its limits, loaded kernels, streams, and memory for each stream.
-
-CuPy is imported when a GPU is first needed.
-"""
+"""A GPU of this machine: its limits, loaded kernels, streams, and memory for each stream."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ class StreamHandle(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Addresses of memory that one stream of one GPU may use; kernels leave the 32-bit counters 0.
-
-    `buffers` is all that was ever handed out: a captured graph may still hold an address.
-    """
+    """Memory of one stream of a GPU, with 32-bit counters at 0; `buffers` keeps what captured graphs may hold."""
 
     workspace: int
     workspace_bytes: int

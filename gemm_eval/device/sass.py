@@ -70,10 +70,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def disassemble_code(code: bytes, target: str) -> str:
-    """Return what nvdisasm writes about instructions for a target such as "sm_90a", without the file around them.
-
-    It takes a third of a second to start, whatever it reads: put the code of many kernels one after the other.
-    """
+    """Return what nvdisasm writes about bare code for a target such as "sm_90a"; it takes a third of a second."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "code.bin"
         file.write_bytes(code)

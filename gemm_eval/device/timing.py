@@ -118,10 +118,7 @@ class TimingProtocol:
         return max(self.cold_bytes, self.l2_multiple * l2_bytes)
 
     def num_weight_copies(self, weight_bytes: int, l2_bytes: int, most: int) -> int:
-        """Return how many copies of the weights calls go round, `most` at most, one at least.
-
-        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together.
-        """
+        """Return how many copies of the weights calls go round, 1 to `most`: cold, the others together exceed L2."""
         if self.l2 == "warm":
             return 1
         return max(1, min(self.cold_bytes_of(l2_bytes) // weight_bytes + 2, self.max_calls, most))
@@ -166,10 +163,7 @@ def num_calls(latency_us: float, protocol: TimingProtocol) -> int:
 def capture_calls(
     device: Timer, calls: Sequence[Call], protocol: TimingProtocol, *, floor_us: float = 0.0, best_us: float = math.inf
 ) -> TimedGraph:
-    """Capture as many of `calls` (one for each copy of the weights), in turn, as a replay has, and replay them once.
-
-    `best_us` is the best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
-    """
+    """Capture as many of `calls` (one a copy of the weights), in turn, as a replay has; `best_us`: `give_up_ratio`."""
     calls[0]()  # a library picks its kernel, and the driver loads it
     device.synchronize()
     rough_us = max(device.elapsed_us(calls[-1]), 1.0)

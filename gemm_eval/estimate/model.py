@@ -62,7 +62,7 @@ class ModelEstimate(Result):
         prefill, decode: the steps behind both; of a prompt in chunks the last one.
         memory: what the device that holds most holds, with all sequences at their full length.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
-        num_joined_devices: devices that the link of the arch joins; messages of pipeline stages on more take as long.
+        num_joined_devices: devices that the link of the arch joins: a node; more lie in several, which a network joins.
         has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first
             (`gemm_eval.transformer.model_on`).
         engine: the serving engine.
@@ -191,8 +191,8 @@ class ModelEstimate(Result):
             )
         if self.num_devices > self.num_joined_devices:
             sentences.append(
-                f"{self.num_devices} devices are more than the {self.num_joined_devices} that their link joins: "
-                "messages between pipeline stages are taken to be as fast as this link."
+                f"{self.num_devices} devices lie in nodes of {self.num_joined_devices}: messages between nodes take "
+                "the network of the arch, over which nothing was timed."
             )
         return tuple(sentences)
 
@@ -241,9 +241,8 @@ def estimate_model(
         batch: sequences that a replica decodes together; with experts over more devices than `tensor_parallel`, of each
             of its tensor-parallel groups. Pipeline stages work on `pipeline_parallel` parts of it at once.
         prompt_len, output_len: tokens of each sequence.
-        tensor_parallel, pipeline_parallel, expert_parallel: degrees. A group of tensor or expert parallelism lies
-            within the devices that the link of the arch joins; pipeline stages may lie beyond, in nodes whose network
-            is then taken to be as fast as the link, which `explain()` says.
+        tensor_parallel, pipeline_parallel, expert_parallel: degrees. Devices lie side by side in nodes of as many as
+            the link of the arch joins; between nodes messages take its network, which `explain()` says.
         dtype, dense_dtype, expert_dtype: as for `transformer_gemms`; None: as the model's file says.
         kv_dtype: of the KV cache; None: as the file says, else the type of activations.
         chunk_tokens: of a prompt in one step of prefill, at most; None: as the engine has it.

@@ -12,8 +12,9 @@ from gemm_eval.arch import ClockState, GpuSpec
 from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
 from gemm_eval.models.gpu import first_library
+from gemm_eval.models.gpu.mixers import MIXER_LIBRARIES
 from gemm_eval.moe import MoeLayer, moe_layers
-from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, Operation
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, MixerWork, Operation
 from gemm_eval.workload import CollectiveProblem, GemmProblem, GemmTypes
 
 IN_ATTENTION = "in attention"
@@ -91,7 +92,7 @@ class Prices:
         self._gemm_evaluator = evaluator.preferring(library=engine.gemm_library, clock=clock)
         self._prices: dict[Any, Price] = {}
         self._models: Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]] = {
-            AttentionWork: self._price_attention, MoeLayer: self._price_experts,
+            MixerWork: self._price_mixers, AttentionWork: self._price_attention, MoeLayer: self._price_experts,
             CollectiveProblem: self._price_collectives, GemmWork: self._price_gemms, MemoryWork: self._price_memory,
         }  # fmt: skip
 
@@ -170,6 +171,13 @@ class Prices:
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
+    def _price_mixers(self, works: Sequence[MixerWork]) -> list[Price]:
+        library = self.engine.name if self.engine.name in MIXER_LIBRARIES else None
+        results = self.evaluator.evaluate_mixers([work.problem for work in works], library=library)
+        prices = (Price(r.latency_us, r.bound, r.source, r.library, r.low_us, r.high_us) for r in results)
+        sizes = (work.problem.batch * work.problem.q_len for work in works)
+        return list(map(self._between, prices, sizes))
+
     def _price_experts(self, layers: Sequence[MoeLayer]) -> list[Price]:
         by_library: dict[str | None, list[MoeLayer]] = {}
         for layer in layers:
@@ -191,9 +199,17 @@ class Prices:
         return first_library(self.engine.expert_libraries.get(arch.sm_arch, ()), arch, types)
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
-        sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
-        results = (self.evaluator.evaluate_collective(*each, **self._collective) for each in sizes)
-        return [Price(r.latency_us, "link", r.source, r.algorithm, r.low_us, r.high_us) for r in results]
+        results = (
+            self.evaluator.evaluate_collective(
+                problem.what, problem.message_bytes, problem.num_ranks, ranks_per_node=problem.ranks_per_node,
+                network_bytes=problem.network_bytes, **self._collective,
+            )
+            for problem in problems
+        )  # fmt: skip
+        bounds = ("link", "network")
+        return [
+            Price(r.latency_us, bounds[r.num_nodes > 1], r.source, r.algorithm, r.low_us, r.high_us) for r in results
+        ]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]
@@ -244,7 +260,7 @@ class OperationCost(NamedTuple):
         work = self.operation.work
         if isinstance(work, MemoryWork):
             return f"{work.what}, {work.rows:,} x {work.width:,}"
-        sizes = work.problem if isinstance(work, GemmWork | AttentionWork) else work
+        sizes = work.problem if isinstance(work, GemmWork | AttentionWork | MixerWork) else work
         return f"{sizes}, {self.how}" if self.how else str(sizes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,9 +27,13 @@ from gemm_eval.transformer import (
     model_memory,
     model_on,
     model_operations,
+    sends_to_other_node,
+    stage_config,
+    stage_layers,
     types_on,
 )
 from gemm_eval.words import shown
+from gemm_eval.workload import MAX_DIM
 
 KINDS = ("gemm", "attention", "moe", "memory", "collective")
 """Kinds of operations, in the order in which they are shown."""
@@ -157,11 +161,23 @@ class Replica:
         self.memory_frac = memory_frac
         self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
+        if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
+            self._asked["node_devices"] = self.arch.interconnect.num_gpus
+        self._stages = _equal_stages(
+            config, pipeline_parallel, max(tensor_parallel, expert_parallel), self._asked.get("node_devices", MAX_DIM)
+        )
+        self._fitting: dict[tuple[int, int], ModelMemory] = {}
+        self._largest: dict[int, int] = {}
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
-            "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
+            "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
+            "memory_frac": memory_frac,
             "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
+
+    def share_prices(self, other: Replica) -> None:
+        """Price no work again that another replica has priced: of the same arch, engine and libraries."""
+        self._prices = other._prices
 
     @property
     def num_groups(self) -> int:
@@ -184,15 +200,20 @@ class Replica:
 
     def check_memory(self, batch: int, seq_len: int) -> ModelMemory:
         """Return `memory`; InfeasibleError: it does not fit, with each change that would do."""
-        held = {**self.held, "batch_size": batch, "seq_len": seq_len}
-        return check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+        if (batch, seq_len) not in self._fitting:
+            held = {**self.held, "batch_size": batch, "seq_len": seq_len}
+            memory = check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+            self._fitting[batch, seq_len] = memory
+        return self._fitting[batch, seq_len]
 
     def largest_batch(self, seq_len: int) -> int | None:
         """Return the most sequences a group that fit, 0: not one; None: the arch does not say its DRAM."""
         limit_bytes = self.memory_limit_bytes
         if limit_bytes is None:
             return None
-        return largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+        if seq_len not in self._largest:
+            self._largest[seq_len] = largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+        return self._largest[seq_len]
 
     def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:
         """Return priced steps; all work that is new is priced in one batch.
@@ -207,16 +228,30 @@ class Replica:
                 "phase": size.phase, "batch_size": size.batch, "seq_len": size.seq_len, "new_tokens": size.new_tokens,
                 "num_decodes": size.num_decodes, "decode_len": size.decode_len,
             } | self._asked  # fmt: skip
-            stages = [_operations(self.config, stage=stage, **asked) for stage in range(self.pipeline_parallel)]
+            stages = {stage: _operations(self.config, stage=stage, **asked) for stage in set(self._stages)}
             steps.append((size, stages))
-        self._prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
-        return [
-            StepEstimate(
-                *size[:4], tuple(costs_of(self._prices, stage) for stage in stages), *size[4:],
-                host_us=self.engine.host_us(size.batch + size.num_decodes),
-            )
-            for size, stages in steps
-        ]  # fmt: skip
+        self._prices.find(operation.work for _, stages in steps for stage in stages.values() for operation in stage)
+        estimates = []
+        for size, stages in steps:
+            costs = {stage: costs_of(self._prices, operations) for stage, operations in stages.items()}
+            host_us = self.engine.host_us(size.batch + size.num_decodes)
+            all_costs = tuple(costs[stage] for stage in self._stages)
+            estimates.append(StepEstimate(*size[:4], all_costs, *size[4:], host_us=host_us))
+        return estimates
+
+
+def _equal_stages(config: ModelConfig, num_stages: int, devices: int, node_devices: int) -> tuple[int, ...]:
+    """Return for each pipeline stage, of so many devices, the first one that runs the same operations."""
+    first: dict[Any, int] = {}
+    return tuple(
+        first.setdefault(
+            (
+                stage_config(config, layers), index if index in (0, num_stages - 1) else None,
+                sends_to_other_node(index, num_stages, devices, node_devices),
+            ), index,
+        )
+        for index, layers in enumerate(stage_layers(config.num_layers, num_stages))
+    )  # fmt: skip
 
 
 def evaluator_of(arch: Any) -> GEMMEvaluator:

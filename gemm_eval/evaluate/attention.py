@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, check_nvidia
+from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, MulticoreSpec, check_carried
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
@@ -20,11 +20,12 @@ from gemm_eval.evaluate.interval import (
     source_of,
     sum_interval,
 )
-from gemm_eval.evaluate.memory_bound import memory_bound
+from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bound
 from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping
 from gemm_eval.models.gpu.attention import (
+    AITER,
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
     DEFAULT_ATTENTION,
@@ -33,6 +34,7 @@ from gemm_eval.models.gpu.attention import (
     attention_costs,
     attention_rows,
     check_attention_library,
+    library_of_gradients,
 )
 from gemm_eval.models.multicore import BOUNDS, OTHER_SOFTMAX_OPS_PER_SCORE, TERMS, unpack_attention_cost
 from gemm_eval.search import find_best_fused_attention
@@ -93,7 +95,7 @@ class AttentionResult(Result):
 
     @property
     def flop(self) -> int:
-        """Operations of both products, a multiply-accumulate being two, without what masks leave out."""
+        """Operations of its products, a multiply-accumulate being two, without what masks leave out."""
         return self.problem.flop
 
     @property
@@ -130,6 +132,13 @@ _UNFUSED_TERMS = {
     "softmax_us": "scores read twice and written once",
     "values_us": "scores times values",
 }
+_UNFUSED_GRADIENTS = {
+    "shares_us": "gradients of shares: those of outputs times values, all pairs, written",
+    "values_us": "gradients of values: shares times gradients of outputs",
+    "softmax_us": "shares and their gradients read, gradients of scores written",
+    "queries_us": "gradients of queries: those of scores times keys",
+    "keys_us": "gradients of keys: those of scores times queries",
+}
 
 
 def attention_kernels(arch: ArchSpec, fused: bool | None, library: str | None) -> str | None:
@@ -141,15 +150,20 @@ def attention_kernels(arch: ArchSpec, fused: bool | None, library: str | None) -
     if fused is not None:
         check_flag("fused", fused)
     if library is not None:
-        check_word("library", library, ATTENTION_LIBRARIES)
+        check_word("library", library, (*ATTENTION_LIBRARIES, AITER))
     is_gpu = isinstance(arch, GpuSpec)
+    is_other_maker = isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS
+    if library is not None and is_gpu and (library == AITER) != is_other_maker:
+        raise UnsupportedError(
+            f"attention by {library} is for {'AMD' if library == AITER else 'NVIDIA'} GPUs, and {arch.name} is none"
+        )
     if library is not None and (fused is False or not is_gpu):
         raise InvalidOptionError(f"library={library!r} is of fused attention on GPUs")
     if fused is False:
         return None
     if not is_gpu:
         return CORES if fused else CORES_IF_THEY_CAN
-    return library or DEFAULT_ATTENTION
+    return DEFAULT_ATTENTION if library in (None, AITER) else library
 
 
 def attention_results(
@@ -164,14 +178,22 @@ def attention_results(
         UnsupportedError: the chip does not compute in a type of queries, or fused, or the library has no kernel.
         InfeasibleError: no tile fits in SRAM.
     """
-    check_nvidia(arch, "attention")
+    check_carried(arch, "attention")
     if isinstance(arch, GpuSpec) and kernels is not None:
-        return _fused_on_gpu(arch, problems, kernels)
+        of_gradients = library_of_gradients(arch) if kernels == DEFAULT_ATTENTION else kernels
+        libraries = [of_gradients if problem.backward else kernels for problem in problems]
+        runs: dict[str, list[AttentionProblem]] = {}
+        for library, problem in zip(libraries, problems, strict=True):
+            runs.setdefault(library, []).append(problem)
+        by_library = {library: iter(_fused_on_gpu(arch, run, library)) for library, run in runs.items()}
+        return [next(by_library[library]) for library in libraries]
     results = []
     for problem in problems:
         result = None
         if isinstance(arch, MulticoreSpec) and kernels is not None:
             try:
+                if problem.backward:
+                    raise UnsupportedError("gradients of fused attention: not modelled on multi-core chips")
                 result = _fused_on_cores(arch, problem)
             except (UnsupportedError, InfeasibleError):
                 if kernels == CORES:
@@ -211,24 +233,32 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
 def _unfused(
     arch: ArchSpec, problem: AttentionProblem, evaluate: Callable[[GemmProblem], GEMMResult]
 ) -> AttentionResult:
-    """Return the time of two batched GEMMs, over the full square of queries and keys, and a softmax through DRAM.
+    """Return the time of batched GEMMs over the full square of queries and keys, and of a softmax through DRAM.
 
     Query heads of a group stand in the rows of its KV head's GEMM. Rows of scores begin at multiples of 16 bytes, as
-    whoever lays them out would have it: kernels for other rows are slower.
+    whoever lays them out would have it: kernels for other rows are slower. Backward, shares are kept since the forward
+    pass: gradients of shares and values, of the softmax, of queries and keys.
     """
     num, rows = problem.batch * problem.num_kv_heads, problem.q_len * problem.group
     types = problem.dtype, problem.dtype, problem.output_dtype
     step = _ROW_BITS // problem.dtype.bits
     keys = -(-problem.kv_len // step) * step
-    scores = evaluate(GemmProblem(num, rows, problem.head_dim, keys, *types))
-    values = evaluate(GemmProblem(num, rows, keys, problem.value_dim, *types))
+    size, value_size = problem.head_dim, problem.value_dim
     score_bytes = num * rows * keys * problem.output_dtype.half_bits / 16
     softmax = memory_bound(arch, 2 * score_bytes, score_bytes, keys)
-    terms = dict(zip(_UNFUSED_TERMS, (scores.latency_us, softmax.latency_us, values.latency_us), strict=True))
-    ends = sum_interval((each.latency_us, each.low_us, each.high_us) for each in (scores, softmax, values))
-    source = "analytic" if scores.source == "analytic" else "calibrated"
-    origin = "none" if scores.source == "analytic" else "of the GEMMs"
-    return _result(arch, problem, terms, ends, _UNFUSED_TERMS, "unfused", False, source, origin)
+    sizes = [(rows, size, keys), (rows, keys, value_size)]
+    meanings = _UNFUSED_TERMS
+    if problem.backward:
+        sizes = [(rows, value_size, keys), (keys, rows, value_size), (rows, keys, size), (keys, rows, size)]
+        meanings = _UNFUSED_GRADIENTS
+    products = [evaluate(GemmProblem(num, *each, *types)) for each in sizes]
+    parts: list[GEMMResult | MemoryBoundResult] = [*products]
+    parts.insert(len(products) // 2, softmax)
+    terms = dict(zip(meanings, (part.latency_us for part in parts), strict=True))
+    ends = sum_interval((part.latency_us, part.low_us, part.high_us) for part in parts)
+    source = "analytic" if products[0].source == "analytic" else "calibrated"
+    origin = "none" if source == "analytic" else "of the GEMMs"
+    return _result(arch, problem, terms, ends, meanings, "unfused", False, source, origin)
 
 
 def _result(
@@ -236,7 +266,7 @@ def _result(
     meanings: Mapping[str, str], kernel: str, has_positions: bool, source: str, origin: str,
 ) -> AttentionResult:  # fmt: skip
     latency_us = sum(terms.values())
-    roofs = _roofs(arch, problem)
+    roofs = _roofs(arch, problem, recomputes=kernel != "unfused")
     limits = roofs | {"launch": terms.get("fixed_us", 0.0) + terms.get("sum_us", 0.0)}
     largest = max(limits, key=lambda name: limits[name])
     bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"
@@ -246,7 +276,7 @@ def _result(
     )  # fmt: skip
 
 
-def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
+def _roofs(arch: ArchSpec, problem: AttentionProblem, *, recomputes: bool = True) -> dict[str, float]:
     roofs = {"dram": problem.num_bytes / bytes_per_us(arch.dram_gb_per_s)}
     if isinstance(arch, GpuSpec):
         is_narrow = problem.kv_type is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
@@ -255,7 +285,8 @@ def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
         roofs["exp"] = exps / (arch.exps_per_cycle * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
     else:
         rate = arch.peak_tflop_per_s(problem.dtype)
-    return {"matrix": us_at_peak(problem.flop, rate)} | roofs
+    flop = problem.flop if recomputes or not problem.backward else 2 * replace(problem, backward=False).flop
+    return {"matrix": us_at_peak(flop, rate)} | roofs
 
 
 _BOUNDS = tuple("matrix" if name == "compute" else name for name in BOUNDS)

@@ -1,12 +1,13 @@
-"""The time of collectives between GPUs."""
+"""The time of collectives between GPUs, in a node and between nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, Interconnect
 from gemm_eval.checks import check_word
+from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, interval_line, source_of
 from gemm_eval.evaluate.result import Result, term_lines
@@ -14,12 +15,13 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.collective import (
     COLLECTIVE_LIBRARIES,
     COLLECTIVE_MODEL_VERSION,
-    TRTLLM_DIRECT,
+    MODELLED_AS,
     collective_coefficients,
     collective_cost,
     collective_curve,
     link_of,
 )
+from gemm_eval.models.gpu.network import NETWORK_SPREAD, Nodes, network_cost, nodes_of
 from gemm_eval.units import time_text
 from gemm_eval.workload import CollectiveProblem
 
@@ -31,6 +33,11 @@ COLLECTIVE_TERMS = {
     CORRECTION: CORRECTION_MEANING,
 }
 """Terms, and the work that each stands for; `correction_us` only where something was learned beyond the others."""
+NETWORK_TERMS = {
+    "net_hops_us": "latencies of the network, one after the other",
+    "network_us": "bytes over the network; of link and network the longer counts",
+}
+"""Terms of collectives between nodes, besides `COLLECTIVE_TERMS`."""
 
 _BYTES_PER_US_OF_GB = 1e3
 
@@ -40,18 +47,24 @@ class CollectiveResult(Result):
     """The time of a collective, term by term.
 
     Attributes:
-        library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``.
+        library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``,
+            on AMD's GPUs likewise ``aiter`` or ``rccl``; between nodes ``nccl``, or ``deepep`` for tokens to experts
+            and back.
         latency_us: time of the call, in microseconds; 0 for one rank.
         low_us, high_us: 80% of measured times are expected between them.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
-        breakdown: microseconds by term (`COLLECTIVE_TERMS`); they add up to `latency_us`.
+        breakdown: microseconds by term (`COLLECTIVE_TERMS`, between nodes also `NETWORK_TERMS`); they add up to
+            `latency_us`.
         link_gb_per_s: what the spec says of the link, one direction, in 1e9 bytes/s.
-        interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``pcie-one-socket``
-            or ``pcie-two-sockets``.
+        interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``all-to-all``,
+            ``pcie-one-socket`` or ``pcie-two-sockets``.
         source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very GPU, with or without what
             its timings showed beyond the terms; else ``analytic``. A send, which nobody timed, is always ``analytic``:
             it goes as an all-to-all does.
         origin: where the coefficients come from, in words.
+        num_nodes: nodes in which the ranks lie, equally many in each.
+        network: kind of the network between them (`Network.kind`); None: one node.
+        network_gb_per_s: rate of the network out of a GPU, one direction, in 1e9 bytes/s; None: one node.
     """
 
     problem: CollectiveProblem
@@ -67,6 +80,9 @@ class CollectiveResult(Result):
     source: str
     origin: str
     model_version: str
+    num_nodes: int = 1
+    network: str | None = None
+    network_gb_per_s: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -76,7 +92,7 @@ class CollectiveResult(Result):
 
     @property
     def bound(self) -> str:
-        """The largest term: ``launch``, ``protocol``, ``hops`` or ``link``; ``none`` for one rank."""
+        """The largest term: ``launch``, ``protocol``, ``hops``, ``link``, ``network``, ...; ``none`` for one rank."""
         if not self.latency_us:
             return "none"
         terms = {name: us for name, us in self.breakdown.items() if name != CORRECTION}
@@ -97,6 +113,17 @@ class CollectiveResult(Result):
         """Bus bandwidth over that of the link; sums in the switch can be above 1, as they send less."""
         return self.bus_gb_per_s / self.link_gb_per_s
 
+    @property
+    def between_nodes(self) -> str:
+        """Sentences on the network between nodes, and on what its times rest; empty: one node."""
+        if self.network is None:
+            return ""
+        return (
+            f"Nodes are joined by {self.network}, {self.network_gb_per_s:,.4g} GB/s a GPU a direction. Nothing was "
+            "timed there: rates and latencies are published ones, and the interval is assumed, "
+            f"{NETWORK_SPREAD:g} times either way."
+        )
+
     def explain(self) -> str:
         """Return a short text: how long, how, and where the time goes."""
         lines = [
@@ -104,8 +131,12 @@ class CollectiveResult(Result):
             f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
             f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
             interval_line(self.low_us, self.high_us),
-            *term_lines(self.breakdown, COLLECTIVE_TERMS),
+            *term_lines(self.breakdown, COLLECTIVE_TERMS | NETWORK_TERMS),
         ]
+        if self.num_nodes > 1:
+            lines.insert(
+                2, f"{self.num_nodes} nodes of {self.problem.num_ranks // self.num_nodes}. {self.between_nodes}"
+            )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +149,15 @@ class CollectiveResult(Result):
         return {**{name: data[name] for name in names[:before]}, **rates, **{n: data[n] for n in names[before:]}}
 
 
-_DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step
+def _words_of(arch: ArchSpec) -> dict[str, str]:
+    """Return the libraries of an arch's GPUs, and whose kernels each is modelled as.
+
+    The last is the default: serving engines have kernels of their own for the short all-reduces of a decode step.
+    """
+    is_other_maker = isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS
+    return MODELLED_AS if is_other_maker else {name: name for name in COLLECTIVE_LIBRARIES}
+
+
 _NOTHING = {name: 0.0 for name in COLLECTIVE_TERMS if name != CORRECTION}
 
 
@@ -130,24 +169,33 @@ def find_collective(
     dtype: str | None,
     library: str | None,
     interconnect: str | None,
+    ranks_per_node: int | None,
+    network_bytes: int | None,
 ) -> CollectiveResult:
     """Return the time of a collective; arguments and errors as of `GEMMEvaluator.evaluate_collective`."""
-    problem = CollectiveProblem(what, message_bytes, num_ranks, *(() if dtype is None else (dtype,)))
-    library = _DEFAULT_LIBRARY if library is None else library
-    check_word("library", library, COLLECTIVE_LIBRARIES)
+    problem = CollectiveProblem(
+        what,
+        message_bytes,
+        num_ranks,
+        DType.BF16 if dtype is None else parse_dtype(dtype),
+        ranks_per_node,
+        network_bytes,
+    )
+    whose = _words_of(arch)
+    word = next(iter(reversed(whose))) if library is None else library
+    check_word("library", word, tuple(whose))
+    library = whose[word]
     if not isinstance(arch, GpuSpec):
         raise UnsupportedError(
-            f"{arch.name} does not say what joins it to other chips: messages are modelled between GPUs of a node"
+            f"{arch.name} does not say what joins it to other chips: messages are modelled between GPUs"
         )
     link = link_of(arch)
     if interconnect is not None:
         link = link.in_box(interconnect)
-    if problem.num_ranks > link.num_gpus:
-        raise UnsupportedError(
-            f"the {link.link} of {arch.name} joins at most {link.num_gpus} GPUs, got {problem.num_ranks} ranks: "
-            "networks between nodes are not modelled"
-        )
+    nodes = nodes_of(problem, link, arch.name)
     coefficients, origin = collective_coefficients(arch, link)
+    if nodes.num_nodes > 1:
+        return _between_nodes(arch, link, nodes, problem)
     algorithm, latency_us, ends_us, terms, source = "none", 0.0, (0.0, 0.0), _NOTHING, source_of(origin, 0.0, 0.0)
     if problem.num_ranks > 1:
         cost = collective_cost(link, coefficients, library, problem)
@@ -161,6 +209,19 @@ def find_collective(
         ends_us = latency_us * low_frac, latency_us * high_frac
         source = source_of(origin, latency_us, physics_us)
     return CollectiveResult(
-        problem, arch.name, library, latency_us, *ends_us, algorithm, FrozenDict(terms), link.gb_per_s, link.topology,
+        problem, arch.name, word, latency_us, *ends_us, algorithm, FrozenDict(terms), link.gb_per_s, link.topology,
         "analytic" if problem.what == "send" else source, origin.text, COLLECTIVE_MODEL_VERSION,
+    )  # fmt: skip
+
+
+def _between_nodes(arch: GpuSpec, link: Interconnect, nodes: Nodes, problem: CollectiveProblem) -> CollectiveResult:
+    network = link.network
+    assert network is not None
+    coefficients, origin = collective_coefficients(arch, link)
+    cost = network_cost(link, coefficients, problem, nodes)
+    return CollectiveResult(
+        problem, arch.name, cost.library, cost.latency_us, cost.latency_us / NETWORK_SPREAD,
+        cost.latency_us * NETWORK_SPREAD, cost.algorithm, FrozenDict(cost.breakdown), link.gb_per_s, link.topology,
+        "analytic", f"in a node {origin.text}", COLLECTIVE_MODEL_VERSION, nodes.num_nodes, network.kind,
+        network.gb_per_s,
     )  # fmt: skip

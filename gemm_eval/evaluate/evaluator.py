@@ -24,6 +24,7 @@ from gemm_eval.workload import (
     AttentionProblem,
     GemmProblem,
     GemmTypes,
+    MixerProblem,
     RowGroups,
     RunOptions,
     check_row_groups,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.collective import CollectiveResult
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult
+    from gemm_eval.evaluate.mixers import MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -234,7 +236,8 @@ class GEMMEvaluator:
         Args:
             G, M, K, N: batch, rows, reduction length, columns.
             dtype: shorthand: a type for everything (``"fp16"``); int8 for both (``"w8a8"``); quantized weights:
-                ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w4a8_fp8"``, ``"w4a16_mxfp4"``, ``"w4a16_nvfp4"``;
+                ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w4a8_fp8"``, ``"w4a8_mxfp4"``, ``"w4a16_mxfp4"``,
+                ``"w4a16_nvfp4"``;
                 block-scaled: ``"fp8_block"``, ``"mxfp8"``, ``"mxfp4"``, ``"nvfp4"``. Default: the arch's default type.
             **options: single types, and how a GPU runs it: `GemmOptions` says what each is.
 
@@ -335,6 +338,7 @@ class GEMMEvaluator:
         window: int | None = None,
         is_latent: bool = False,
         has_sinks: bool = False,
+        backward: bool = False,
         fused: bool | None = None,
         library: str | None = None,
     ) -> AttentionResult:
@@ -356,6 +360,9 @@ class GEMMEvaluator:
             window: positions that a query attends to at most; None: all.
             is_latent: values are the first elements of the keys, which are latents of one KV head (MLA, absorbed).
             has_sinks: each head has a learned logit in the sum of its softmax.
+            backward: the time of the gradients of queries, keys and values instead, by kernels of PyTorch's (unless
+                `library` says otherwise, cuDNN's on sm_90, sm_100 and sm_103, else FlashAttention's); chips of many
+                cores run them unfused.
             fused: scores stay on the chip, as FlashAttention has it; False: two batched GEMMs with a softmax between
                 them; None: fused, but on multi-core chips that have no vector unit for it, or too little SRAM.
             library: whose fused kernels of GPUs: ``"trtllm"``, with positions and the write of the cache in the call,
@@ -370,7 +377,7 @@ class GEMMEvaluator:
         of_arch = self.arch.default_dtype if dtype is None else dtype
         problem = AttentionProblem(
             batch, q_len, kv_len, num_heads, num_heads if num_kv_heads is None else num_kv_heads, head_dim,
-            of_arch, kv_dtype, v_head_dim, causal, window, is_latent, has_sinks,  # type: ignore[arg-type]
+            of_arch, kv_dtype, v_head_dim, causal, window, is_latent, has_sinks, backward,  # type: ignore[arg-type]
         )  # fmt: skip
         return self.evaluate_attention_problems([problem], fused=fused, library=library)[0]
 
@@ -390,11 +397,33 @@ class GEMMEvaluator:
             self._attention.update(((problem, kernels), result) for problem, result in zip(new, results, strict=True))
         return [self._attention[problem, kernels] for problem in problems]
 
+    def evaluate_mixers(self, problems: Sequence[MixerProblem], *, library: str | None = None) -> list[MixerResult]:
+        """Return the time of kernels of linear attention and of sparse attention on an NVIDIA GPU.
+
+        >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
+        >>> update = MixerProblem("gdn_update", batch=64, q_len=1, num_heads=32, key_heads=16)
+        >>> ev.evaluate_mixers([update])[0].latency_us    # doctest: +SKIP
+
+        Args:
+            problems: calls, each of one kernel, for one layer on one device.
+            library: ``"vllm"``, ``"sglang"`` or ``"trtllm"``; a kernel that it was not timed with is that of the next
+                of these. None: the first of them that has it.
+
+        Raises:
+            InvalidOptionError: no such library.
+            UnsupportedError: a multi-core chip, or a GPU of another maker: no such kernels were timed there.
+        """
+        from gemm_eval.evaluate.mixers import mixer_results
+
+        return mixer_results(self.arch, problems, library)
+
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None,
-        interconnect: str | None = None,
+        interconnect: str | None = None, ranks_per_node: int | None = None, network_bytes: int | None = None,
     ) -> CollectiveResult:  # fmt: skip
-        """Return the time of a collective between GPUs of this kind in one node.
+        """Return the time of a collective between GPUs of this kind, in one node or several.
+
+        Between nodes, nothing was timed: `source` is ``"analytic"``, and intervals are wide.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_collective("all_reduce", 1 << 20, 8)    # doctest: +SKIP
@@ -410,18 +439,24 @@ class GEMMEvaluator:
             interconnect: how a server joins GPUs over PCIe: ``"pcie-one-socket"``, where the bridges or switches of one
                 CPU join all of them, or ``"pcie-two-sockets"``, where traffic crosses to another CPU; None: as the spec
                 says.
+            ranks_per_node: devices that take part in each node, at most those that the link joins; None: as many as
+                fit, equally many in each node.
+            network_bytes: of an ``"all_to_all"`` of tokens to experts: bytes that leave a device's node, each token
+                once for each other node (`CollectiveProblem`); None: each copy by itself. One node has none.
 
         Raises:
             InvalidProblemError: no such operation, or sizes that make none.
             InvalidOptionError: no such library or interconnect.
-            UnsupportedError: the spec does not say what joins its chips, it joins fewer, or not by PCIe.
+            UnsupportedError: the spec does not say what joins its chips or, for more of them than its link joins,
+                nodes; or not by PCIe.
         """
+        asked = what, message_bytes, num_ranks, dtype, library, interconnect, ranks_per_node, network_bytes
         try:
-            return self._collective(what, message_bytes, num_ranks, dtype, library, interconnect)
+            return self._collective(*asked)
         except InvalidInputError:
             raise
         except TypeError:  # no hash: an error in the words of the checks behind
-            return self._collective.__wrapped__(what, message_bytes, num_ranks, dtype, library, interconnect)
+            return self._collective.__wrapped__(*asked)
 
     def evaluate_problem(self, problem: GemmProblem, **options: Unpack[RunArguments]) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; options as for `evaluate`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec, check_nvidia
+from gemm_eval.arch import GpuSpec, check_carried
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
@@ -142,7 +142,7 @@ class GpuBackend(Backend):
         if asked != NOTHING_SAID:
             self.check(asked)
         if is_grouped:
-            check_nvidia(self.arch, "grouped GEMMs")
+            check_carried(self.arch, "grouped GEMMs")
         library = preferred.library
         if library in ENGINES:
             library = self._of_engine(library, types, is_grouped)

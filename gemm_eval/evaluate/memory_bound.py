@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec, check_nvidia
+from gemm_eval.arch import ArchSpec, GpuSpec, check_carried
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.evaluate.interval import CORRECTION, chip_interval, source_of
@@ -111,7 +111,7 @@ def _on_chip(arch: Any, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResul
 
 def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel], slower: float) -> Iterator[MemoryBoundResult]:
     """Yield the results of kernels whose ways to memory and waves take `slower` times as long as those timed."""
-    check_nvidia(arch, "memory-bound kernels")
+    check_carried(arch, "memory-bound kernels")
     coefficients, origin, learned = memory_bound_model(arch, library)
     coefficients = coefficients | {name: coefficients[name] * slower for name in ("trip_us", "wave_us")}
     rows = [memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]

@@ -100,10 +100,7 @@ class ConfigCache:
     def find(
         self, key: ConfigKey, limits: DeviceLimits | None = None, versions: Versions = ANY_VERSIONS
     ) -> ConfigRecord | None:
-        """Return the best record that holds for a GEMM, or None: of these versions, fast, in this order.
-
-        `limits` None are those of the preset `key.gpu`.
-        """
+        """Return the best record for a GEMM (`limits` None: its preset's), of these versions first, then fast."""
         records = self._by_gemm.get(key._replace(gpu=""))
         if not records:
             return None

@@ -1,8 +1,4 @@
-"""Records of the best configs of GEMMs, and the file that holds them.
-
-The file is JSON that a person can read, replaced as a whole, by one process at a time. It is read where there is no GPU
-and none of the library's extras is installed.
-"""
+"""Records of the best configs of GEMMs, and the file that holds them."""
 
 from __future__ import annotations
 
@@ -46,10 +42,7 @@ _ENUMS: dict[str, type[enum.IntEnum]] = {
 
 
 class ConfigKey(NamedTuple):
-    """The GEMM, GPU (a preset) and state of L2 that a config is best for; group_size is 0 in mode COLUMN.
-
-    `l2` is "cold", where weights come from DRAM, or "warm", where what fits is in L2.
-    """
+    """A GEMM on a GPU (a preset), with weights from DRAM (`l2` cold) or from L2 (warm); group_size 0: COLUMN."""
 
     gpu: str
     M: int

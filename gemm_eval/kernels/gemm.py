@@ -37,10 +37,7 @@ from gemm_eval.words import shown
 
 
 class _Weights(NamedTuple):
-    """Packed weights as a launch takes them: addresses, memory and GPU.
-
-    `extra` is the address of the permutation of a GEMM's rows (0: none), or of the factors of groups.
-    """
+    """Packed weights as a launch takes them; `extra`: address of a permutation (0: none) or of groups' factors."""
 
     qweight: int
     scales: int

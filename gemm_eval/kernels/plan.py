@@ -65,10 +65,7 @@ def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str,
 
 
 def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
-    """Return how many rows groups are expected to have, the most first, where each row falls on any of them.
-
-    The rows of a group follow a binomial distribution, of whose evenly spaced quantiles each group has one.
-    """
+    """Return the expected rows of groups, the most first: evenly spaced quantiles of a binomial distribution."""
     if num_groups == 1:
         return (rows,)
     share, middle = 1 / num_groups, rows / num_groups
@@ -90,10 +87,7 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
 def choose(
     sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
 ) -> KernelConfig:
-    """Return the kernel that the model finds fastest and that the GPU can run; remembered.
-
-    `spec` is the GPU as the model takes it, `limits` as it is; `group_size` is 0 in mode COLUMN.
-    """
+    """Return the fastest kernel by the model (`spec`) that the GPU (`limits`) can run; group_size 0: mode COLUMN."""
     types = activation, mode, group_size
     return _first_that_runs(lambda k: rank(sizes, *types, spec, k), sizes, types, limits)
 
@@ -182,10 +176,7 @@ def spec_of_device(device: int) -> GpuSpec:
 
 @cache
 def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
-    """Return the preset of a GPU, or of the GPU most like it, with the SMs and limits that it really has.
-
-    A GPU without a preset takes that of its compute capability, else of its major one, whose number of SMs is nearest.
-    """
+    """Return the preset of a GPU, else of the nearest by compute capability and SMs, with this GPU's limits."""
     specs = {name: load_arch(name) for name in list_archs()}
     presets = {name: spec for name, spec in specs.items() if isinstance(spec, GpuSpec) and spec.sm_arch in SM_ARCHS}
     result = presets.get(slug)
@@ -282,10 +273,7 @@ def make_plan(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig,
     limits: DeviceLimits,
 ) -> Plan[Any]:  # fmt: skip
-    """Check and compile a kernel for a GEMM, or for groups that share a launch. Needs no GPU.
-
-    Operands of its launches are `Operands`, or `GroupedOperands` for groups.
-    """
+    """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU."""
     check_rows(sizes)
     variant, family = make_variant(config, activation, mode, group_size), family_of(config)
     is_of_groups = isinstance(family, GroupedFamily)

@@ -242,10 +242,7 @@ PROFILED_CONFIGS = 10
 
 
 def profiled_config(sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> KernelConfig:
-    """Return the config that is fastest for a GEMM by timings, which are taken now if none are known.
-
-    Known are those of this process, of the user's file, and those that came with the library for this GPU.
-    """
+    """Return the fastest config by timings: of this process, the user's file or the library's, else taken now."""
     key = ConfigKey.of(_gpu(device), sizes, packed.activation, packed.mode, packed.group_size or None)
     if (key, device) in _known:
         return _known[key, device]

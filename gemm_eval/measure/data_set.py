@@ -171,11 +171,7 @@ def _refuse(column: Any, is_bad: Any, message: str) -> None:
 
 
 def dataset_hash(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of what a data set says: the same for parquet and CSV, whatever the order of rows and columns.
-
-    Raises:
-        GemmEvalError: as `read_timings`.
-    """
+    """Return the SHA-256 of a data set, the same for parquet, CSV and any order; GemmEvalError: as `read_timings`."""
     pd, frame = _import_pandas(), read_timings(path)
 
     def canonical(value: Any) -> str:
@@ -189,17 +185,7 @@ def dataset_hash(path: str | os.PathLike[str]) -> str:
 def write_timings(
     path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any], columns: Mapping[str, str] = COLUMNS
 ) -> None:
-    """Write rows (sorted by size) and their meta file; neither is ever half-written.
-
-    Args:
-        path: of the data set.
-        rows: values by column.
-        meta: what the meta file says, besides number of rows and hash.
-        columns: pandas type by column, of `COLUMNS`, `CANDIDATE_COLUMNS`, `KERNEL_COLUMNS` and `GROUPED_COLUMNS`.
-
-    Raises:
-        GemmEvalError: pandas or pyarrow is not installed.
-    """
+    """Write rows (sorted by size; `columns`: their pandas types) and the meta file; neither is ever half-written."""
     import yaml
 
     pd = _import_pandas()

@@ -59,11 +59,7 @@ class Runner(Timer, Protocol):
         """Return build and launch of the item that was bound last; None: a trace must tell."""
 
     def check(self) -> Mapping[str, float]:
-        """Compare small GEMMs with float64, and return relative errors by layout.
-
-        Raises:
-            GemmEvalError: a result is wrong.
-        """
+        """Compare small GEMMs with float64, and return relative errors by layout; GemmEvalError: a result is wrong."""
 
     def mark(self, index: int) -> None:
         """Enqueue the marker kernel with a grid of index + 1 blocks: it separates calls in a trace."""
@@ -129,13 +125,7 @@ _ALIGN_BYTES = 256
 def place_copies(
     weight_bytes: int, pool_bytes: int, l2_bytes: int, protocol: TimingProtocol, *, read_bytes: int | None = None
 ) -> tuple[int, ...]:
-    """Return byte offsets of as many copies of B as the protocol asks for, and the pool holds, without overlap.
-
-    A call reads `read_bytes` of a copy; None: all of it.
-
-    Raises:
-        InvalidOptionError: not even one copy fits.
-    """
+    """Return offsets of the protocol's copies of B, each read up to `read_bytes`; InvalidOptionError: none fits."""
     stride = -(-weight_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
     if weight_bytes > pool_bytes:
         raise InvalidOptionError(
@@ -189,10 +179,7 @@ _CHUNK_SHAPES = 150
 
 
 class KernelLaunch(NamedTuple):
-    """The longest kernel of a GEMM, and how many kernels it took: 2 for a split K with a reduction of its own.
-
-    Registers are of a thread; shared memory is static and dynamic, of a block.
-    """
+    """The longest of a GEMM's `num_kernels` kernels; registers of a thread, static and dynamic bytes of a block."""
 
     kernel: str
     num_kernels: int

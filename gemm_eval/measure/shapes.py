@@ -492,10 +492,7 @@ class Choice(NamedTuple):
 
 
 def list_items(gemms: Sequence[QuantShape], dtype: str, arch: GpuSpec, choice: Choice) -> list[KernelItem]:
-    """Return what is timed on a GPU, the config that the model finds fastest first.
-
-    It is always the same for the same coefficients of the model.
-    """
+    """Return what is timed on a GPU, the model's fastest config first; the same for the same coefficients."""
     items = []
     for gemm in gemms:
         ranked = list(rank(Sizes(gemm.M, gemm.K, gemm.N), parse_activation(dtype), gemm.mode, gemm.group_size, arch))

@@ -259,11 +259,7 @@ class W4A16Runner(BenchDevice):
         return copy_bytes(shape)
 
     def bind(self, shape: KernelItem, weight_offsets: Sequence[int]) -> Sequence[Call]:
-        """See `Runner`. The first call is checked: a config that computes something else is not timed.
-
-        Raises:
-            GemmEvalError: the kernel cannot be built or loaded, or its result is wrong.
-        """
+        """See `Runner`; GemmEvalError: a kernel cannot be built or loaded, or its first call computes wrong."""
         self._fill_scales(shape.mode)
         calls = self._bind(shape, weight_offsets, pattern_unit(shape.mode, self.activation))
         self._check_output(shape, calls[0])

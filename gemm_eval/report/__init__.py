@@ -6,6 +6,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.report.compare import compare_report
+    from gemm_eval.report.deployments_page import deployments_report
     from gemm_eval.report.model_page import model_report
     from gemm_eval.report.page import Page, Section
     from gemm_eval.report.parts import Bar, Bars, Cell, Chart, Column, Facts, Figure, Panel, Table, Text, Verdict
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Page", "Panel", "Section", "Table", "Text", "Verdict",
-    "compare_report", "model_report", "sweep_report",
+    "compare_report", "deployments_report", "model_report", "sweep_report",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -28,10 +28,7 @@ _LADDERS = {
 
 
 def scaled_text(kind: str, value: float) -> str:
-    """Return a value in the unit of its size: ``12.3 ms``, ``101 MB``, ``1.5 MiB``, ``3.20 mJ``, ``1.11 GFLOP``.
-
-    Kinds are those of `Column`, and ``"flop"``; values are in the base unit.
-    """
+    """Return a value, of a kind of `Column` or ``flop``, in the unit of its size: ``12.3 ms``, ``101 MB``."""
     if kind == "time":
         return time_text(value)
     ladder = _LADDERS[kind]
@@ -101,11 +98,7 @@ class Column:
         return _BASE_UNITS.get(self.kind) or self.unit or of_name
 
     def format(self, value: Cell) -> str:
-        """Return the text of a cell, empty for a missing value.
-
-        Raises:
-            InvalidOptionError: words in a column of numbers.
-        """
+        """Return the text of a cell, empty for a missing value; InvalidOptionError: words in a column of numbers."""
         if value is None or value != value:  # noqa: PLR0124  nan is the one value that differs from itself
             return ""
         if self.kind == "text":

@@ -185,10 +185,7 @@ def changed_evaluators(evaluator: GEMMEvaluator, runs: Iterable[Run]) -> dict[st
 
 
 def change_gains(runs: Sequence[Run], changed: Mapping[str, GEMMEvaluator]) -> list[ChangeGain]:
-    """Return the changes that save at least `MIN_GAIN_FRAC` of the time, the most helpful one first.
-
-    Nothing is learned of changed archs: what the model alone says of both is compared, and the time saves as much.
-    """
+    """Return changes that save `MIN_GAIN_FRAC` of the time by the model's terms alone, the most helpful first."""
     total_us = sum(run.total_us for run in runs)
     physics_us = sum(count * result.physics_us for _, result, count in runs)
     gains = []

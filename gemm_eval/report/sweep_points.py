@@ -1,7 +1,4 @@
-"""Points of a sweep as its page shows them: the best ones, tables, charts and words.
-
-Columns keep the names that files and notebooks know them by.
-"""
+"""Points of a sweep as its page shows them: the best ones, tables, charts and words."""
 
 from __future__ import annotations
 
@@ -122,10 +119,7 @@ class Points:
 
     @cached_property
     def best(self) -> list[BestDesign]:
-        """The best point by each objective and, of several, the one that balances them; each point once.
-
-        What balances is the least product of the objectives' ratios to their best, whatever their scales.
-        """
+        """The best point by each objective, and that of the least product of ratios to the best; each point once."""
         values = {name: self.front[name].to_numpy(np.float64) for name in self.result.objectives[:_MOST_OBJECTIVES]}
         best_in: dict[int, list[str]] = {}
         balance = np.zeros(len(self.front))

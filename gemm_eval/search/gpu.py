@@ -48,10 +48,7 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Rec
 
 
 def _find_best(packed: Packed, problem: GemmProblem, out: Records) -> None:
-    """Write the best config of kernels for these sizes to out [1], corrected; active_sms 0: there is none.
-
-    Groups of rows are not corrected, also where all are alike: corrections were learned from plain GEMMs and batches.
-    """
+    """Write the best config for these sizes to out [1] (active_sms 0: none), corrected unless it is of groups."""
     sizes, layouts = _sizes_of(problem)
     is_plain = problem.row_groups is None
     if is_plain and packed.is_ranked and problem.G == 1:

@@ -57,10 +57,7 @@ def _room_for_splits(candidates: Any) -> int:
 
 @kernel
 def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
-    """Return the groups of a problem: rows and counts [sizes], and whether they were given as such.
-
-    `one` [2, 1] is room for the group of a plain problem.
-    """
+    """Return rows and counts [sizes], and whether they were given as groups; `one` [2, 1] has room for a plain GEMM."""
     layout = layouts.of[i] if len(layouts.of) > 0 else -1
     if layout >= 0:
         first, stop = layouts.starts[layout], layouts.starts[layout + 1]

@@ -233,10 +233,7 @@ def _are_narrower_hopeless(
 def _search_trips_k(
     p: Any, part: _Part, best: Best, order: int, tile_m: int, tile_n: int, T_n: int, fit_k: int, units_k: int
 ) -> None:
-    """Offer the best tile_k, of at most `fit_k` units, for one order and tile of m and n under overlap timing.
-
-    Only one is offered, as for other GEMMs: the smaller trips of equal latency.
-    """
+    """Offer the best tile_k, of at most `fit_k` units, for an order and tile under overlap timing; fewer trips win."""
     unit_k = p["unit_k"]
     smallest_k = min(unit_k, part.chip.k)
     best_cost = _Cost(np.inf, np.inf, 0)
@@ -334,10 +331,7 @@ def _is_whole(size: int, parts: int) -> bool:
 def _plan_partitions(
     p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, floors: Any, counters: Any
 ) -> int:
-    """Fill `floors`, float64 [num_partitions], with latencies that no mapping of each beats; inf: not to be tried.
-
-    Returns how many are to be tried.
-    """
+    """Fill `floors` with latencies that no mapping of each partition beats (inf: skip); return how many to try."""
     num_groups = 0
     all_rows = 0
     for size in range(rows.shape[0]):

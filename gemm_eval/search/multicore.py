@@ -74,11 +74,7 @@ def find_best_few(
 def find_best_of_each_partition(
     arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool
 ) -> Records:
-    """Find the best mapping within every partition, best first; partitions that amount to the same appear once.
-
-    Raises:
-        InfeasibleError: not even the smallest tile fits in SRAM.
-    """
+    """Find the best mapping of every distinct partition, best first; InfeasibleError: no tile fits in SRAM."""
     best: dict[tuple[int | bytes, ...], Records] = {}
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
         parts = _parts(problem, params, row.tolist())

@@ -356,10 +356,7 @@ def _least_of_visits(us_per_visit: float, us_over_visits: float, least: float, m
 
 @kernel
 def least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
-    """Fewest k trips (a real number, not rounded) that SRAM allows beside tile_m and tile_n; inf if none.
-
-    Padding is left out, so the true number is never below.
-    """
+    """Return a lower bound, a real number, of the k trips that SRAM allows beside tile_m and tile_n; inf: none."""
     output = p["c_buffers"] * float(tile_m) * tile_n * p["acc_half_bits"]
     half_bits_per_k = p["a_buffers"] * float(tile_m) * p["a_half_bits"]
     half_bits_per_k += p["b_buffers"] * float(tile_n) * p["b_half_bits"]

@@ -300,10 +300,7 @@ def find_ruled_few(
     by_partition: bool,
     allow_idle_cores: bool,
 ) -> Records:
-    """Find the best few mappings that a library has, costed as it believes, best first; none where nothing fits.
-
-    The first is that of `find_ruled_many`, as are the arguments; `by_partition`: return the best of each partition.
-    """
+    """Find the best few mappings of a library (`by_partition`: of each), costed as it believes; none: nothing fits."""
     sizes = model.batch_sizes(problem)
     if sizes is None or not (rules.restricts_tiles or rules.restricts_partitions):
         try:

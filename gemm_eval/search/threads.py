@@ -14,10 +14,7 @@ _MIN_CHUNK, _MAX_CHUNK = 8, 256  # handing one to a thread takes as long as two 
 def run_in_chunks(
     work: Callable[[int, int], object], num: int, on_progress: Callable[[int], None] | None = None
 ) -> None:
-    """Call `work(start, stop)` for chunks that together are 0..num, on all cores of this machine.
-
-    `on_progress` is called in this thread, after each chunk, with the number of items that are newly done.
-    """
+    """Call `work(start, stop)` for chunks of 0..num on all cores; `on_progress`, in this thread, gets what is done."""
     workers = os.cpu_count() or 1
     chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
 

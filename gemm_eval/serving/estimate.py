@@ -15,7 +15,7 @@ from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, Times, steady_state
 from gemm_eval.serving.steps import StepTimes
-from gemm_eval.transformer import ModelConfig, ModelMemory
+from gemm_eval.transformer import Layout, ModelConfig, ModelMemory
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
@@ -28,9 +28,10 @@ _MAX_GUESSES = 64
 class ServingEstimate(Result):
     """A served model under load: latencies that clients see, throughput, and what holds it back.
 
-    Definitions are those of `vllm bench serve` and AIPerf: TTFT from sending a request to its first token; TPOT the
-    rest of the request's time over the tokens after the first; ITL the time between two messages of a stream (with
-    speculation a message has several tokens); a request's end-to-end latency is TTFT + (output_len - 1) x TPOT.
+    Definitions are those of `vllm bench serve`: TTFT from sending a request to its first token; TPOT the rest of the
+    request's time over the tokens after the first (AIPerf: inter token latency); ITL the time between two messages of
+    a stream (AIPerf: inter chunk latency; with speculation a message has several tokens); a request's end-to-end
+    latency is TTFT + (output_len - 1) x TPOT.
 
     Attributes:
         concurrency: requests in flight, of all replicas together.
@@ -45,7 +46,7 @@ class ServingEstimate(Result):
         max_seqs: sequences that one holds: by memory, or by the limit of the engine.
         prompt_frac: share of decode steps that a chunk of a prompt makes longer.
         is_full: requests wait because prompts come faster than they are read, or because memory is full.
-        prefill, decode: the steps behind it; of a prompt one chunk.
+        prefill, decode: the steps behind it; of a prompt one chunk, of decode that of about `mean_seqs` sequences.
     """
 
     model_name: str
@@ -73,8 +74,8 @@ class ServingEstimate(Result):
     decode: StepEstimate
     options: FrozenDict[str, Any]
     _derived: ClassVar[tuple[str, ...]] = (
-        "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s", "tokens_per_s_per_device",
-        "tokens_per_s_per_user",
+        "layout", "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s",
+        "tokens_per_s_per_device", "tokens_per_s_per_user",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -93,6 +94,14 @@ class ServingEstimate(Result):
     def tpot_interval_us(self) -> tuple[float, float]:
         """The 80% interval of TPOT: as wide in proportion as that of a decode step."""
         return _scaled(self.tpot_us, self.decode)
+
+    @property
+    def layout(self) -> str:
+        """Workers and their degrees of parallelism in words: ``2 x TP4``, ``1 x TP2 prefill + 2 x TP4 decode``."""
+        decode = f"{self.num_replicas} x {_layout_of(self.options)}"
+        if not self.num_prefill_replicas:
+            return decode
+        return f"{self.num_prefill_replicas} x {_layout_of(self.options['prefill'])} prefill + {decode} decode"
 
     @property
     def request_us(self) -> float:
@@ -116,13 +125,10 @@ class ServingEstimate(Result):
 
     def explain(self) -> str:
         """Return a short text: latencies, throughput, and what limits it."""
-        pools = f"{self.num_replicas} replicas" if self.num_replicas > 1 else "one replica"
-        if self.num_prefill_replicas:
-            pools = f"{self.num_prefill_replicas} prefill and {self.num_replicas} decode workers"
         low_us, high_us = self.tpot_interval_us
         first_us, last_us = self.ttft_interval_us
         lines = [
-            f"{self.model_name} on {self.num_devices} x {self.arch_name}, {self.engine}, {pools}; "
+            f"{self.model_name} on {self.num_devices} x {self.arch_name}, {self.engine}, {self.layout}; "
             f"{self.concurrency:,} requests in flight of {self.prompt_len:,} + {self.output_len:,} tokens:",
             f"TTFT {time_text(self.ttft_us)} in the mean ({time_text(self.ttft_alone_us)} alone, p99 "
             f"{time_text(self.ttft_p99_us)}), TPOT {time_text(self.tpot_us)}, ITL p99 {time_text(self.itl_p99_us)}, "
@@ -137,6 +143,12 @@ class ServingEstimate(Result):
         if self.is_full:
             lines.append("Requests queue: memory or steps are full. More replicas, or fewer requests in flight, help.")
         return "\n".join(lines)
+
+
+def _layout_of(options: Mapping[str, Any]) -> str:
+    tensor, pipeline, expert = (options[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert"))
+    layout = Layout(tensor, pipeline, 1, expert, max(1, expert // tensor))
+    return str(layout) if layout.num_devices > 1 else "TP1"
 
 
 def _scaled(latency_us: float, step: StepEstimate) -> tuple[float, float]:
@@ -162,6 +174,15 @@ class Requests(NamedTuple):
         share = plain_number(self.prefix_hit_frac)
         if share is None or not 0 <= share < 1:
             raise InvalidOptionError(f"prefix_hit_frac must be in 0..1, below 1, got {shown(self.prefix_hit_frac)}")
+
+    def max_seqs_on(self, replica: Replica) -> int:
+        """Return the most sequences in decode of a scheduler: by memory, or by the limit of the engine; 0: not one.
+
+        An engine that reserves the whole output admits no request that might have to be put off later.
+        """
+        held_len = self.output_len if replica.engine.reserves_output else self.output_len // 2
+        fitting = replica.largest_batch(self.prompt_len + held_len)
+        return replica.engine.max_seqs if fitting is None else min(fitting, replica.engine.max_seqs)
 
     def times_on(self, replica: Replica) -> StepTimes:
         """Return the times of the steps of a replica for these requests."""
@@ -235,25 +256,23 @@ def serve(
     as_integer("num_prefill_replicas", num_prefill_replicas, 0, MAX_DIM)
     if num_requests is not None:
         as_integer("num_requests", num_requests, concurrency, MAX_DIM)
-    # an engine that reserves the whole output admits no request that might have to be put off later
-    held_len = requests.output_len if replica.engine.reserves_output else requests.output_len // 2
     memory = replica.check_memory(1, requests.prompt_len + requests.output_len)
-    fitting = replica.largest_batch(requests.prompt_len + held_len)
-    max_seqs = replica.engine.max_seqs if fitting is None else min(fitting, replica.engine.max_seqs)
-    num_schedulers = num_replicas * replica.num_groups
+    max_seqs = requests.max_seqs_on(replica)
+    num_schedulers = min(concurrency, num_replicas * replica.num_groups)  # others have no request
     gained = tokens_per_step(requests.speculative_tokens, requests.acceptance)
     load = Load(
-        concurrency=max(1.0, concurrency / num_schedulers), num_steps=(requests.output_len - 1) / gained,
+        concurrency=concurrency / num_schedulers, num_steps=(requests.output_len - 1) / gained,
         num_chunks=reader.num_chunks, chunks_per_step=reader.chunks_per_step,
         is_mixed=prefill is None and replica.engine.has_mixed_steps, max_seqs=max_seqs,
         has_fixed_lengths=requests.has_fixed_lengths,
         first_frac=0.0 if num_requests is None else concurrency / num_requests,
     )  # fmt: skip
     if prefill is not None:
+        prefill.replica.check_memory(1, requests.prompt_len)
         num_workers = num_prefill_replicas * prefill.replica.num_groups
         load = load._replace(
             prefill_workers=num_workers / num_schedulers, num_prefill_workers=num_workers,
-            transfer_us=_transfer_us(replica, requests.prompt_len),
+            transfer_us=times.transfer_us,
         )  # fmt: skip
     state = steady_state(load, Times(times.decode_us, reader.chunk_us))
     overhead_us = replica.engine.request_us + reader.fill_us()
@@ -272,12 +291,9 @@ def serve(
         itl_p99_us=state.long_step_us if is_long else state.step_us,
         requests_per_s=state.requests_per_us * num_schedulers * _US_PER_S, mean_seqs=state.num_seqs,
         max_seqs=max_seqs, prompt_frac=state.prompt_frac, is_full=state.is_full, memory=memory,
-        prefill=reader.chunk_step(1, 0), decode=times.decode_step(max(1, round(state.num_seqs))),
-        options=FrozenDict(replica.options | requests._asdict()),
+        prefill=reader.chunk_step(), decode=times.decode_step(state.num_seqs),
+        options=FrozenDict(
+            replica.options | requests._asdict()
+            | {"prefill": None if prefill is None else FrozenDict(prefill.replica.options)}
+        ),
     )  # fmt: skip
-
-
-def _transfer_us(replica: Replica, prompt_len: int) -> float:
-    """Return the time in which the cache of a prompt goes to the devices that decode it."""
-    num_bytes = replica.memory(1, prompt_len).kv_cache_bytes
-    return replica.evaluator.evaluate_collective("send", num_bytes, 2).latency_us

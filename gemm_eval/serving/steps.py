@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from functools import cached_property
 
 from gemm_eval.estimate import Replica, StepEstimate, StepSize
 
 _GRID_BITS = 3  # leading bits that a number of sequences on the grid has: steps of 12 to 25%
+_COARSE_BITS = 1  # the same of chunks, and of decodes beside them, in which times are nearly straight
 
 
 class StepTimes:
@@ -30,12 +33,25 @@ class StepTimes:
         self._chunk_len = first + (prompt_tokens + self.chunk_tokens) // 2
         self._decode_len, self._new_tokens = decode_len, new_tokens
         self._is_mixed = replica.engine.has_mixed_steps
+        self._prompt_len = prompt_len
         self._steps: dict[StepSize, StepEstimate] = {}
+        # times without the host's, which are read when asked
+        self._gpu_us: dict[int, float] = {}
+        self._added_us: dict[tuple[int, int], float] = {}
 
     @property
     def chunks_per_step(self) -> float:
         """Chunks that a step holds."""
         return max(1.0, self.replica.chunk_tokens / self.chunk_tokens)
+
+    def price(self, most_decodes: int, *, reads_prompts: bool = True) -> None:
+        """Price in one batch all steps that loads of up to `most_decodes` sequences ask for; 0: of prompts alone."""
+        sizes = [self._decode_size(num) for num in _grid(most_decodes)] if most_decodes else []
+        if reads_prompts:
+            beside = _grid(most_decodes, _COARSE_BITS) if self._is_mixed and most_decodes else [0]
+            chunks = _grid(math.ceil(self.chunks_per_step), _COARSE_BITS) if most_decodes else [1]
+            sizes += [self._chunk_size(1, 0), *(self._chunk_size(num, other) for num in chunks for other in beside)]
+        self._find(sizes)
 
     def decode_us(self, num_seqs: float) -> float:
         """Return the time in which each of `num_seqs` sequences gains its next tokens; in a pipeline, in all parts."""
@@ -46,8 +62,12 @@ class StepTimes:
 
         In a pipeline it is the time on the stage that takes longest: chunks follow each other through the stages.
         """
-        beside = _on_grid(num_seqs) if self._is_mixed else 0
-        return _interpolate(lambda chunks: self._chunk_us(chunks, beside), num_chunks)
+        if not (self._is_mixed and num_seqs):
+            return _interpolate(lambda chunks: self._chunk_us(chunks, 0), num_chunks, _COARSE_BITS)
+        return _interpolate(
+            lambda beside: _interpolate(lambda chunks: self._chunk_us(chunks, beside), num_chunks, _COARSE_BITS),
+            num_seqs, _COARSE_BITS,
+        )  # fmt: skip
 
     def alone_us(self) -> float:
         """Return the time of a step of one chunk with nothing beside it."""
@@ -55,36 +75,68 @@ class StepTimes:
 
     def fill_us(self) -> float:
         """Return how much later than from one stage a chunk comes out of a whole pipeline."""
-        stage_us = self.chunk_step(1, 0).stage_us
+        stage_us = self.chunk_step().stage_us
         return sum(stage_us) - max(stage_us)
 
-    def decode_step(self, num_seqs: int) -> StepEstimate:
-        """Return the step of decode; of a pipeline, that of the part of the sequences on one stage."""
+    @cached_property
+    def transfer_us(self) -> float:
+        """Time in which the cache of a prompt goes to the devices that decode it."""
+        num_bytes = self.replica.memory(1, self._prompt_len).kv_cache_bytes
+        return self.replica.evaluator.evaluate_collective("send", num_bytes, 2).latency_us
+
+    def decode_step(self, num_seqs: float) -> StepEstimate:
+        """Return the step of decode with the number of sequences on the grid that is next below.
+
+        Of a pipeline it is that of the part of the sequences on one stage.
+        """
+        return self._step(self._decode_size(_on_grid(num_seqs)))
+
+    def chunk_step(self) -> StepEstimate:
+        """Return a step of one chunk of prefill with nothing beside it."""
+        return self._step(self._chunk_size(1, 0))
+
+    def _decode_size(self, num_seqs: int) -> StepSize:
         parts = min(self.replica.pipeline_parallel, num_seqs)
         new = self._new_tokens
-        return self._step(StepSize("decode", -(-num_seqs // parts), new, self._decode_len + new - 1))
+        return StepSize("decode", -(-num_seqs // parts), new, self._decode_len + new - 1)
 
-    def chunk_step(self, num_chunks: int, num_decodes: int) -> StepEstimate:
-        """Return a step of prefill, mixed where there are decodes."""
+    def _chunk_size(self, num_chunks: int, num_decodes: int) -> StepSize:
         beside = -(-num_decodes // self.replica.pipeline_parallel) * self._new_tokens
         decode_len = self._decode_len if beside else 1
-        return self._step(StepSize("prefill", num_chunks, self.chunk_tokens, self._chunk_len, beside, decode_len))
+        return StepSize("prefill", num_chunks, self.chunk_tokens, self._chunk_len, beside, decode_len)
 
     def _decode_us(self, num_seqs: int) -> float:
-        stage_us = self.decode_step(num_seqs).stage_us
-        parts = min(self.replica.pipeline_parallel, num_seqs)
-        return max(sum(stage_us), parts * max(stage_us)) + self.replica.engine.host_us(num_seqs)
+        if num_seqs not in self._gpu_us:
+            stage_us = self._step(self._decode_size(num_seqs)).stage_us
+            parts = min(self.replica.pipeline_parallel, num_seqs)
+            self._gpu_us[num_seqs] = max(sum(stage_us), parts * max(stage_us))
+        return self._gpu_us[num_seqs] + self.replica.engine.host_us(num_seqs)
 
     def _chunk_us(self, num_chunks: int, num_decodes: int) -> float:
-        step_us = max(self.chunk_step(num_chunks, num_decodes).stage_us)
-        if num_decodes:
-            return max(0.0, step_us - max(self.decode_step(num_decodes).stage_us))
-        return step_us + self.replica.engine.host_us(num_chunks)
+        key = num_chunks, num_decodes
+        if key not in self._added_us:
+            step_us = max(self._step(self._chunk_size(num_chunks, num_decodes)).stage_us)
+            if num_decodes:
+                step_us = max(0.0, step_us - max(self._step(self._decode_size(num_decodes)).stage_us))
+            self._added_us[key] = step_us
+        return self._added_us[key] + (0.0 if num_decodes else self.replica.engine.host_us(num_chunks))
 
     def _step(self, size: StepSize) -> StepEstimate:
-        if size not in self._steps:
-            (self._steps[size],) = self.replica.steps([size])
+        self._find([size])
         return self._steps[size]
+
+    def _find(self, sizes: Iterable[StepSize]) -> None:
+        new = [size for size in dict.fromkeys(sizes) if size not in self._steps]
+        if new:
+            self._steps.update(zip(new, self.replica.steps(new), strict=True))
+
+
+def _grid(most: int, bits: int = _GRID_BITS) -> list[int]:
+    """Return the numbers of the grid up to the first at or above `most`."""
+    numbers = [1]
+    while numbers[-1] < most:
+        numbers.append(numbers[-1] + _spacing(numbers[-1], bits))
+    return numbers
 
 
 def _on_grid(value: float) -> int:
@@ -93,14 +145,16 @@ def _on_grid(value: float) -> int:
     return whole // _spacing(whole) * _spacing(whole)
 
 
-def _spacing(whole: int) -> int:
-    return 1 << max(0, whole.bit_length() - _GRID_BITS)
+def _spacing(whole: int, bits: int = _GRID_BITS) -> int:
+    """Return how far the numbers of the grid around a whole number are from each other."""
+    return 1 << max(0, whole.bit_length() - bits)
 
 
-def _interpolate(function: Callable[[int], float], value: float) -> float:
+def _interpolate(function: Callable[[int], float], value: float, bits: int = _GRID_BITS) -> float:
     """Return a function between the two numbers of the grid around a value; below 1 that at 1."""
-    low = _on_grid(value)
-    share = (max(1.0, value) - low) / _spacing(low)
+    step = _spacing(int(max(1.0, value)), bits)
+    low = max(1, int(value)) // step * step
+    share = (max(1.0, value) - low) / step
     if share <= 0.0:
         return function(low)
-    return function(low) + share * (function(low + _spacing(low)) - function(low))
+    return function(low) + share * (function(low + step) - function(low))

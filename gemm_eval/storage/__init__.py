@@ -1,7 +1,4 @@
-"""Files that outlive a call: written whole, read with a bound, locked, set aside. Nothing here knows their contents.
-
-Importing this package costs nothing.
-"""
+"""Files that outlive a call: written whole, read with a bound, locked, set aside. Nothing here knows their contents."""
 
 from typing import TYPE_CHECKING
 

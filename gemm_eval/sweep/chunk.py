@@ -82,10 +82,7 @@ class SweepWork:
 
 
 def point_evaluator(arch: ArchSpec, options: Mapping[str, Any]) -> GEMMEvaluator:
-    """Return the evaluator of a point's chip, with the options of its sweep.
-
-    A multi-core chip is asked for its best mapping, not for what a library does.
-    """
+    """Return the evaluator of a point's chip: of a multi-core chip's best mapping, not of what a library does."""
     if isinstance(arch, GpuSpec):
         return GEMMEvaluator(arch, disk_cache=False, **{**options, "allow_idle_cores": True})
     free = arch if arch.rules is None else arch.with_(rules=None)

@@ -28,10 +28,7 @@ _LARGEST_NUMBER = int(sys.float_info.max)
 
 
 def check_value(value: Any, depth: int = 0) -> None:
-    """Check that a value is None, a truth, a finite number, a text that prints, or a table of these by name.
-
-    Such values are the same after a way through JSON, and do nothing to a terminal.
-    """
+    """Check that a value is None, a truth, a finite number, a printable text, or a table of these: safe in JSON."""
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, int | float):
@@ -275,10 +272,7 @@ def as_spec_value(kind: str, value: Any) -> Any:
 
 
 def build_arch(base: ArchSpec, changes: Mapping[str, Any]) -> ArchSpec:
-    """Return a spec with fields changed (dotted names: entries of a table), checked anew, without its references.
-
-    It keeps its name, by which a GPU finds its calibration.
-    """
+    """Return a spec with fields (dotted: entries of tables) changed and checked; references go, its name stays."""
     known = vars(base)  # a fifth of the time of asking the model for every field
     data: dict[str, Any] = {field: known[field] for field in base.model_fields_set - _WORDS}
     for field, value in changes.items():

@@ -113,10 +113,7 @@ class SweepResult:
         return self.rows(places[front][np.lexsort([places[front], _costs(values, maximize)[front]])])
 
     def rank(self, objectives: Sequence[str] | None = None, *, limit: int | None = 10) -> Any:
-        """Return the best points as a DataFrame: front by front, and by the first objective within one.
-
-        With one objective that is its order. Column `front` says on which front a point is, from 0.
-        """
+        """Return the best points as a DataFrame, by `front` (from 0), and within one by the first objective."""
         values, places, maximize = self._aims(objectives)
         costs = _costs(values, maximize)
         if len(maximize) == 1:

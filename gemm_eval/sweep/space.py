@@ -226,11 +226,7 @@ class Space:
 
     @property
     def grid_size(self) -> int:
-        """Points of the full grid.
-
-        Raises:
-            InvalidOptionError: a range does not say how many of its values to take, or there are more than 2**63 - 1.
-        """
+        """Points of the full grid; InvalidOptionError: a range does not say how many, or there are over 2**63 - 1."""
         size = math.prod(map(len, self._grids))
         if size > _MAX_POINTS:
             raise InvalidOptionError(f"a grid of {size:.3g} points cannot be numbered: sample it, Random(num_points)")
@@ -274,11 +270,7 @@ class Space:
         return values, why
 
     def arch(self, values: Mapping[str, Any]) -> ArchSpec:
-        """Return the spec of a point, given its columns.
-
-        Raises:
-            ArchValidationError: the values make no valid spec.
-        """
+        """Return the spec of a point, given its columns; ArchValidationError: the values make no valid spec."""
         base = self.bases[values[ARCH]]
         return build_arch(base, {field: values[field] for field in self.fields}) if self.fields else base
 

@@ -30,7 +30,7 @@ class _Strict(BaseModel):
 
 class _Model(_Strict):
     model: str = Field(description="preset, or path of a Hugging Face config.json")
-    phases: list[Literal["prefill", "decode"]] = Field(default=["prefill", "decode"], min_length=1)
+    phases: list[Literal["prefill", "decode", "train"]] = Field(default=["prefill", "decode"], min_length=1)
     name: str | None = Field(default=None, description="of the workload; with two phases, before theirs")
     batch_size: int = 1
     seq_len: int = 2048

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec
@@ -85,16 +85,16 @@ def transformer_workloads(
     *,
     batch_size: int = 1,
     seq_len: int = 2048,
-    phases: Sequence[Literal["prefill", "decode"]] = ("prefill", "decode"),
+    phases: Sequence[Literal["prefill", "decode", "train"]] = ("prefill", "decode"),
     fused: bool = True,
     **options: Any,
 ) -> list[Workload]:
-    """Return a workload for each phase of a transformer, named after it: one forward pass, every layer counted.
+    """Return a workload for each phase of a transformer, named after it: one pass, every layer counted.
 
     Args:
         model: a `ModelConfig`, or the name or path of one.
         batch_size, seq_len, options: as for `transformer_gemms` (`dtype`, `tensor_parallel`, ...).
-        phases: ``"prefill"``, ``"decode"`` or both.
+        phases: ``"prefill"``, ``"decode"`` and ``"train"``, a microbatch forward and backward; any of them.
         fused: attention is one kernel, whose scores stay on the chip, as engines have it; False: two GEMMs, scores and
             values, through DRAM.
     """
@@ -103,15 +103,20 @@ def transformer_workloads(
     workloads = []
     for phase in phases:
         gemms = transformer_gemms(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **options)
-        tokens = batch_size * (seq_len if phase == "prefill" else 1)
+        tokens = batch_size * (1 if phase == "decode" else seq_len)
         attention: list[tuple[AttentionProblem, int]] = []
         if fused:
             gemms = tuple(gemm for gemm in gemms if not gemm.name.startswith(_ATTENTION_GEMMS))
             of_step = {name: value for name, value in options.items() if name not in _GEMM_OPTIONS}
-            operations = model_operations(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **of_step)
-            attention = [
+            forward_phase = "prefill" if phase == "train" else phase
+            operations = model_operations(
+                config, phase=forward_phase, batch_size=batch_size, seq_len=seq_len, **of_step
+            )
+            forward = [
                 (item.work.problem, item.num_layers) for item in operations if isinstance(item.work, AttentionWork)
             ]
+            backward = [(replace(problem, backward=True), num) for problem, num in forward if phase == "train"]
+            attention = forward + backward
         counted = tuple((gemm.problem, gemm.total_count) for gemm in gemms)
         workloads.append(Workload(phase, counted, tokens, tuple(attention)))
     return workloads
@@ -183,11 +188,7 @@ def attention_dram_bytes(result: AttentionResult) -> float:
 
 
 def attention_energy_pj(arch: ArchSpec, result: AttentionResult) -> float:
-    """Return the energy of attention by MODEL.md, "Energy"; nan where the chip does not say.
-
-    Its DRAM bytes stand for what cores move through their ports, and the softmax takes none, as no spec has energies of
-    the vector unit.
-    """
+    """Return the energy of attention by MODEL.md, "Energy", without the softmax; nan where the chip does not say."""
     if not isinstance(arch, MulticoreSpec):
         return math.nan
     arch = arch.for_dtype(result.problem.dtype)

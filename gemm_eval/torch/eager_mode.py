@@ -65,6 +65,7 @@ _MIXED, _BYTES, _LINE, _MISS = 48, 20, 29, 130
 _LINE_BYTES, _L1_STEPS = 128, 256  # of a line, and elements after which its other elements are read too late
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
 _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
+_NORM_GRADIENTS = tuple(f"{name}_backward" for name in _NORMS)
 
 
 class Operation(NamedTuple):
@@ -91,6 +92,8 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     """Return the kernels that eager mode runs for an operation, in their order."""
     if of.role is Role.REDUCTION:
         return _batch_norm(of) if "batch_norm" in of.name and "backward" not in of.name else _of_rows(of)
+    if of.name == "nll_loss_backward" and of.args[1].dim() == 2:
+        return _constant(of.write_bytes), _nll_loss(of.args[1])
     if of.role is Role.WINDOW and of.name not in _GATHERED:
         return (_window(of),)
     if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
@@ -324,11 +327,17 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _SOFTMAXES and of.domain.is_inner:
         softmax = (*copied_work(of.inputs[0]), _softmax(rows, width, read, written))
         return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
+    if of.name in _NORM_GRADIENTS:  # of inputs, and of weights by a kernel that reads both again
+        written_each = [
+            [out for out in of.outputs if (out.numel() == x.numel()) is is_input] for is_input in (True, False)
+        ]
+        return tuple(
+            blocks("torch_offsets", read, sum(map(bytes_of, outs)), x.numel()) for outs in written_each if outs
+        )
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
     if of.name == "nll_loss_forward" and of.args[0].dim() == 2:
-        threads = 1 << max(5, round(math.log2(max(1, len(of.args[0])) / 16)))
-        return (MemoryWork("torch_nll_loss", 0, 0, threads // _WARP, _WARP * -(-len(of.args[0]) // threads)),)
+        return (_nll_loss(of.args[0]),)
     if of.name.startswith("_adaptive_avg_pool"):
         planes = math.prod(x.shape[:2])
         return (MemoryWork("torch_adaptive_pool", read, written, planes, x.numel() // planes),)
@@ -341,6 +350,11 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         if of.outputs[0].dim():
             return tuple(before)
     return (*before, *_reduction(x, _dims(of), num_bytes, written, is_max=of.name in _EXTREMES))
+
+
+def _nll_loss(scores: Any) -> MemoryWork:
+    threads = 1 << max(5, round(math.log2(max(1, len(scores)) / 16)))
+    return MemoryWork("torch_nll_loss", 0, 0, threads // _WARP, _WARP * -(-len(scores) // threads))
 
 
 def _dims(of: Operation) -> list[int]:
@@ -582,6 +596,9 @@ def _item_bytes(tensors: Sequence[Any]) -> int:
 OPTIMIZERS = {"adamw": 2, "adam": 2, "sgd": 0, "sgd_momentum": 1, "lion": 1, "adagrad": 1, "rmsprop": 1}
 """Optimizers, and how many states of its own size a parameter has."""
 
+_ADAM = "torch_vector 200"
+"""Instructions of a thread for each parameter: powers, a root and divisions in fp32. Set by GPT-2's step on an H100."""
+
 
 def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWork]:
     """Return the kernels of a step, as torch's ``fused=True`` has them: states have the types of their parameters.
@@ -599,4 +616,5 @@ def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWor
         if parameter.requires_grad:
             sizes[str(parameter.dtype)] += parameter.numel() * parameter.element_size()
     states = OPTIMIZERS[name]
-    return [dealt(DEALT, (2 + states) * size, (1 + states) * size, size) for size in sizes.values()]
+    what = _ADAM if name in ("adam", "adamw") else DEALT
+    return [dealt(what, (2 + states) * size, (1 + states) * size, size) for size in sizes.values()]

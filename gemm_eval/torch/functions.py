@@ -15,7 +15,7 @@ from functools import partial, wraps
 from typing import Any
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.eager_mode import Operation, eager_works
+from gemm_eval.torch.eager_mode import Operation, bytes_of, eager_works
 from gemm_eval.torch.graph import Domain, Role, Work
 from gemm_eval.torch.operators import attention_work, flex_attention_work, is_fused
 from gemm_eval.torch.recorder import Recorder
@@ -358,20 +358,21 @@ class _FunctionMode(TorchFunctionMode):
         return replaced(home, name, caught)
 
     def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
-        """Stand in for what comes apart on "meta", and is one kernel on a GPU where it has one type and no gradient."""
+        """Stand in for what comes apart on "meta", and is one kernel on a GPU where it has one type."""
         del eps
         reads = [x] if weight is None else [x, weight]
-        wants_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in reads)
-        if wants_grad or len({tensor.dtype for tensor in reads}) > 1:
+        if len({tensor.dtype for tensor in reads}) > 1:
             return None
-        with self._recorder.quiet():
-            out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        rows = max(1, x.numel() // max(1, math.prod(normalized_shape)))
-        num_bytes = (sum(tensor.numel() * tensor.element_size() for tensor in tensors) for tensors in (reads, [out]))
-        name, domain = "_fused_rms_norm", Domain(x.numel(), rows)
-        works = eager_works(Operation(name, Role.REDUCTION, domain, (), reads, [out], *num_bytes))
-        self._recorder.add(f"aten.{name}", works, reads, [out])
-        return out
+        name, rows = "_fused_rms_norm", max(1, x.numel() // max(1, math.prod(normalized_shape)))
+
+        def works(*, is_backward: bool) -> tuple[Work, ...]:
+            inputs, outputs = ([x, x, *reads[1:]], reads) if is_backward else (reads, [x])
+            num_bytes = (sum(map(bytes_of, tensors)) for tensors in (inputs, outputs))
+            of = f"{name}_backward" if is_backward else name
+            return eager_works(Operation(of, Role.REDUCTION, Domain(x.numel(), rows), (), inputs, outputs, *num_bytes))
+
+        rows_of = (rows, x.numel() // rows)  # no four dimensions, whose results are attention's
+        return stand_in(self._recorder, f"aten.{name}", works, reads, [(rows_of, None)], x.dtype).view(x.shape)
 
     def _attention(self, func: Any, args: Any, kwargs: Any) -> Any:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")

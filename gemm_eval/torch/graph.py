@@ -6,16 +6,12 @@ GEMMs, attention and memory-bound kernels are kinds of work of `gemm_eval.transf
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from gemm_eval.models.gpu import ConvolutionKernel
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
-from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import AttentionProblem, GemmProblem
-
-_ATTENTION_BACKWARD = 5, 2
-"""Products of the backward and the forward pass: scores again, and gradients of Q, K, V and of the scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,6 @@ class EfficientAttentionWork:
 
     problem: AttentionProblem
     num_bytes: int
-    is_backward: bool = False
     is_half: bool = False
 
 
@@ -97,10 +92,7 @@ def work_flop(work: Work) -> tuple[int, int]:
         flop = 0 if isinstance(work, MemoryWork) else work.flop
         return flop, flop
     problem = work.problem
-    pairs = problem.batch * problem.num_heads * problem.q_len * problem.kv_len
-    full = FLOP_PER_MAC * pairs * (problem.head_dim + problem.value_dim)
-    backward, forward = _ATTENTION_BACKWARD if work.is_backward else (1, 1)
-    return problem.flop * backward // forward, full * backward // forward
+    return problem.flop, replace(problem, causal=False, window=None).flop
 
 
 class Role(enum.Enum):

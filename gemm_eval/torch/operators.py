@@ -287,18 +287,20 @@ def attention_work(
     # fp32 is no type that a model has, but its sizes and masks are those of any other
     known = dtype if dtype in _HALVES else DType.BF16
     try:
-        problem = AttentionProblem(batch, q_len, kv_len, heads, kv_heads, dim, known, known, v_dim, causal=is_causal)
+        problem = AttentionProblem(
+            batch, q_len, kv_len, heads, kv_heads, dim, known, known, v_dim, is_causal, backward=is_backward
+        )
     except InvalidProblemError as error:
         return (UnpricedWork(str(error), num_bytes),)
     is_of_keys = mask is not None and (mask.dim() < 2 or mask.shape[-2] == 1 or mask.stride(-2) == 0)
-    work = AttentionWork(problem, mask_bytes, is_backward, note, is_of_keys)
+    work = AttentionWork(problem, mask_bytes, note, is_of_keys)
     if dtype is None:
         return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, work_flop(work)[1]),)
     to_bias: Works = ()
     if is_truth and not is_backward:  # truth values are written out as a bias
         to_bias = bias_of_mask_works(mask.numel(), q.element_size())
     if dtype not in _HALVES or _is_refused(mask):
-        return *to_bias, EfficientAttentionWork(problem, num_bytes, is_backward, dtype in _HALVES)
+        return *to_bias, EfficientAttentionWork(problem, num_bytes, dtype in _HALVES)
     return *to_bias, work
 
 

@@ -34,7 +34,7 @@ from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-_BACKWARD_FACTOR = 2.5  # of attention's backward pass over its forward pass: products, five to two
+_BACKWARD_FACTOR = 2.5  # of the memory-efficient kernel's backward pass over its forward pass: products, five to two
 _MASK_CYCLES, _MASK_TILE = 0.14, 128
 """Cycles of a GPU's fused attention for each score of an SM that a mask is added to, and scores along a tile's sides.
 
@@ -128,7 +128,7 @@ class ModulePrices(Prices):
             steps = (steps + 1) / 2
         step_us = (_WIDE_STEP_CYCLES if is_wide else _NARROW_STEP_CYCLES) / cycles_per_us(arch.boost_clock_ghz)
         step_us *= _HALF_STEP_FRAC if work.is_half else 1.0
-        compute_us = waves * steps * step_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
+        compute_us = waves * steps * step_us * (_BACKWARD_FACTOR if problem.backward else 1.0)
         memory_us = work.num_bytes / self._dram_bytes_per_us
         bound = "compute" if compute_us >= memory_us else "dram"
         sizes = str(problem) if work.is_half else f"{str(problem).removesuffix(f' {problem.dtype}')} fp32"
@@ -171,8 +171,7 @@ class ModulePrices(Prices):
             (result,) = self.evaluator.evaluate_attention_problems([problem], fused=fused, library=library)
         except _REFUSALS as error:
             return _unpriced(UnpricedWork(str(error), problem.num_bytes + work.mask_bytes))
-        latency_us = result.latency_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
-        latency_us += work.mask_bytes / self._dram_bytes_per_us
+        latency_us = result.latency_us + work.mask_bytes / self._dram_bytes_per_us
         if work.mask_bytes and self._gpu is not None and library is not None:
             rows, columns = (-(-size // _MASK_TILE) * _MASK_TILE for size in (problem.q_len, problem.kv_len))
             scores = problem.batch * problem.num_heads * rows * columns / self._gpu.num_sms
@@ -181,8 +180,7 @@ class ModulePrices(Prices):
         words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
         return Price(
             latency_us + self.evaluator.switch_us(problem.batch * problem.q_len), result.bound,
-            "analytic" if work.is_backward else result.source, detail=", ".join(words),
-            num_bytes=problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes,
+            result.source, detail=", ".join(words), num_bytes=problem.num_bytes + work.mask_bytes,
         )  # fmt: skip
 
 

@@ -1,7 +1,15 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
-from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
+from gemm_eval.transformer.config import (
+    LayerKind,
+    ModelConfig,
+    layer_kinds,
+    stage_config,
+    stage_layers,
+    with_redundant_experts,
+)
 from gemm_eval.transformer.gemms import LayerGemm, model_on, transformer_gemms, types_on
+from gemm_eval.transformer.layouts import Layout, legal_layouts
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
     CHUNK_TOKENS,
@@ -22,12 +30,23 @@ from gemm_eval.transformer.memory import (
     num_parameters,
     say_memory,
 )
-from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, model_operations
+from gemm_eval.transformer.operations import (
+    AttentionWork,
+    Fusions,
+    GemmWork,
+    MemoryWork,
+    MixerWork,
+    Operation,
+    model_operations,
+    sends_to_other_node,
+)
 from gemm_eval.transformer.parts import (
     Attention,
     Ffn,
     GroupedAttention,
+    Indexer,
     LatentAttention,
+    LinearAttention,
     Moe,
     PublishedParameters,
     Quantization,
@@ -35,13 +54,23 @@ from gemm_eval.transformer.parts import (
     WeightFormat,
 )
 from gemm_eval.transformer.shapes import moe_layer_of
+from gemm_eval.transformer.training import (
+    EMBEDDING,
+    GROUPS,
+    HEAD,
+    RECOMPUTED,
+    SEND,
+    TrainingPart,
+    training_parts,
+)
 
 __all__ = [
-    "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "Ffn", "Fusions",
-    "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "MemoryLever", "MemoryWork",
-    "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters",
-    "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
-    "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
-    "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",
-    "stage_config", "stage_layers", "transformer_gemms", "types_on",
+    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "RECOMPUTED", "SEND", "WHAT_COUNTS", "Attention",
+    "AttentionWork", "Ffn", "Fusions", "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm",
+    "LayerKind", "Layout", "LinearAttention", "MemoryLever", "MemoryWork", "MixerWork", "ModelConfig", "ModelMemory",
+    "Moe", "Operation", "ParameterCounts", "PublishedParameters", "Quantization", "QuantizedPart", "TrainingPart",
+    "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch", "largest_seq_len", "layer_kinds",
+    "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers", "model_memory", "model_on",
+    "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory", "sends_to_other_node",
+    "stage_config", "stage_layers", "training_parts", "transformer_gemms", "types_on", "with_redundant_experts",
 ]  # fmt: skip

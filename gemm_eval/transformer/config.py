@@ -18,6 +18,8 @@ from gemm_eval.transformer.parts import (
     Ffn,
     Frozen,
     GroupedAttention,
+    LatentAttention,
+    LinearAttention,
     Maybe,
     Moe,
     PublishedParameters,
@@ -55,6 +57,7 @@ class ModelConfig(Frozen):
     num_layers: Few
     vocab_size: Size = Field(description="rows of the embedding, padding included")
     attention: Attention
+    linear: LinearAttention | None = Field(default=None, description="layers of linear attention; None: none")
     ffn: Ffn | None = None
     moe: Moe | None = None
 
@@ -84,12 +87,32 @@ class ModelConfig(Frozen):
         attention = self.attention if isinstance(self.attention, GroupedAttention) else None
         for what, layers in (
             ("moe.layers", self.moe and self.moe.layers),
+            ("linear.layers", self.linear and self.linear.layers),
             ("attention.window_layers", attention and attention.window_layers),
             ("attention.no_rope_layers", attention and attention.no_rope_layers),
         ):
             if layers and parse_layers(layers)[-1] >= self.num_layers:
                 raise ValueError(f"{what} must be layers of 0..{self.num_layers - 1}, got {layers}")
+        if self.num_linear_layers > self.num_layers or (self.linear is not None and self.num_window_layers):
+            raise ValueError("linear.num_layers must be <= num_layers, and no other layers may attend to a window")
         return self
+
+    @property
+    def num_linear_layers(self) -> int:
+        """Layers of linear attention."""
+        return 0 if self.linear is None else self.linear.num_layers
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with softmax attention, of all positions, a window or chosen ones."""
+        return self.num_layers - self.num_linear_layers
+
+    @property
+    def linear_layers(self) -> tuple[int, ...]:
+        """The layers of linear attention, counted from 0."""
+        if self.linear is None or self.linear.layers is None:
+            return tuple(range(self.num_linear_layers))
+        return parse_layers(self.linear.layers)
 
     @property
     def num_moe_layers(self) -> int:
@@ -186,7 +209,12 @@ def stage_config(config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
     moe = None
     if config.moe is not None and moe_layers:
         moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
+    linear_layers, linear = _placed(config.linear_layers, index_of), None
+    if config.linear is not None and linear_layers:
+        named = {"num_layers": len(linear_layers), "layers": layers_text(linear_layers)}
+        linear = config.linear.model_copy(update=named)
     changes: dict[str, Any] = {
+        "linear": linear,
         "num_layers": len(layers), "moe": moe, "ffn": config.ffn if len(moe_layers) < len(layers) else None,
         "attention": _attention_of(config, index_of), "published": None,
     }  # fmt: skip
@@ -228,20 +256,46 @@ class LayerKind(NamedTuple):
     has_rope: bool
 
 
+def with_redundant_experts(config: ModelConfig, num_redundant: int) -> ModelConfig:
+    """Return a model of which some experts are held twice, so that more degrees of expert parallelism divide them.
+
+    Both copies share the tokens of their expert, which are taken to be the busiest: load spreads over all copies alike.
+    The router is counted as wide as there are copies. vLLM: ``--num-redundant-experts``; DeepSeek-V3, arXiv:2412.19437,
+    section 3.4: 32 for its 256.
+
+    Raises:
+        InvalidOptionError: the model has no experts, or fewer.
+    """
+    if config.moe is None:
+        raise InvalidOptionError(f"redundant experts are for models with experts, which {config.name} has not")
+    num = as_integer("num_redundant", num_redundant, 0, config.moe.num_experts)
+    groups = {} if (config.moe.num_experts + num) % config.moe.num_groups == 0 else {
+        "num_groups": 1, "groups_per_token": 1
+    }  # fmt: skip
+    moe = config.moe.model_copy(update={"num_experts": config.moe.num_experts + num, **groups})
+    return config.model_copy(update={"moe": moe})
+
+
 @lru_cache(maxsize=1024)
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that a model has, in the order in which they first occur."""
     windows, experts, attention = set(config.window_layers), set(config.moe_layers), config.attention
+    linear = set(config.linear_layers)
     never, without = False, set[int]()
-    if isinstance(attention, GroupedAttention):
+    if isinstance(attention, LatentAttention):
+        never = not attention.has_rope
+    else:
         never = attention.rotary_dim == 0
         without = set(parse_layers(attention.no_rope_layers) if attention.no_rope_layers else ())
-    result: dict[tuple[bool, bool, bool], list[int]] = {}
+    whole = "sparse" if isinstance(attention, LatentAttention) and attention.indexer else "full"
+    result: dict[tuple[str, bool, bool], list[int]] = {}
     for layer in range(config.num_layers):
-        result.setdefault((layer in windows, layer in experts, not never and layer not in without), []).append(layer)
+        mixer = "linear" if layer in linear else "window" if layer in windows else whole
+        has_rope = mixer != "linear" and not never and layer not in without
+        result.setdefault((mixer, layer in experts, has_rope), []).append(layer)
     kinds = []
-    for (is_window, has_experts, has_rope), layers in result.items():
-        rope = "" if has_rope or never else " without rotary positions"
-        name = f"{'window' if is_window else 'full'} attention{rope}, {'experts' if has_experts else 'dense'}"
+    for (mixer, has_experts, has_rope), layers in result.items():
+        rope = "" if has_rope or never or mixer == "linear" else " without rotary positions"
+        name = f"{mixer} attention{rope}, {'experts' if has_experts else 'dense'}"
         kinds.append(LayerKind(name, tuple(layers), has_rope))
     return tuple(kinds)

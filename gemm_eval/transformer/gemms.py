@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,8 @@ from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.parts import WeightFormat, output_of_narrow
+from gemm_eval.transformer.gradients import gradients
+from gemm_eval.transformer.parts import LatentAttention, WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, GemmTypes, make_types, problem_of
@@ -28,6 +29,15 @@ _ATTENTION_PARTS = {
     "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
     "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
     "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
+}  # fmt: skip
+_MIXER_PARTS = {
+    "index_q_proj": (("self_attn.indexer.wq_b",),), "index_k_proj": (("self_attn.indexer.wk",),),
+    "index_weights_proj": (("self_attn.indexer.weights_proj",),),
+    "linear_in_proj": (("linear_attn.in_proj_qkvz", "self_attn.q_proj"),),
+    "linear_gates_proj": (("linear_attn.in_proj_ba", "self_attn.b_proj"),),
+    "linear_low_rank_a": (("self_attn.f_a_proj",), ("self_attn.g_a_proj",)),
+    "linear_low_rank_b": (("self_attn.f_b_proj",), ("self_attn.g_b_proj",)),
+    "linear_o_proj": (("linear_attn.out_proj", "self_attn.o_proj"),),
 }  # fmt: skip
 _UP = ("up_proj", "gate_up_proj", "w3")
 _FFN_PARTS = {
@@ -43,6 +53,8 @@ def _parts_of(gemm: str) -> tuple[tuple[str, ...], ...]:
     """Return the modules of a GEMM within a layer, each under all of its names."""
     if gemm in _ATTENTION_PARTS:
         return tuple(tuple(f"{_ATTENTION}.{name}" for name in names) for names in _ATTENTION_PARTS[gemm])
+    if gemm in _MIXER_PARTS:
+        return _MIXER_PARTS[gemm]
     part, kind = gemm.removesuffix("_proj"), ""
     if part not in _FFN_PARTS:
         kind, _, part = part.partition("_")
@@ -68,8 +80,11 @@ def gemm_layers(config: ModelConfig, gemm: str) -> tuple[int, ...]:
     """Return the layers that have a GEMM of this name; none for the LM head, and for what the model has not."""
     if gemm not in _gemms_of(config):
         return ()
-    if gemm in _ATTENTION_PARTS:
-        return tuple(range(config.num_layers))
+    if gemm.startswith("linear_"):
+        return config.linear_layers
+    if gemm in _ATTENTION_PARTS or gemm in _MIXER_PARTS:
+        linear = set(config.linear_layers)
+        return tuple(layer for layer in range(config.num_layers) if layer not in linear)
     return config.dense_layers if gemm.endswith("_proj") else config.moe_layers
 
 
@@ -117,15 +132,20 @@ class WeightTypes:
         if operand in self._types_of:
             return (StoredTypes(shape.num_layers, self._types_of[operand]),)
         assert self._config is not None
-        assert self._config.quantization is not None
-        form_of = self._config.quantization.format_of
-        layers = gemm_layers(self._config, shape.name) or (None,) * shape.num_layers  # the LM head is outside of them
-        counts = Counter(form_of(shape.name, layer) for layer in layers)
         kept_types = self._types_of[Operand.ACTIVATION]
         return tuple(
             StoredTypes(num, kept_types if form is None else form.types(self.kept), form)
-            for form, num in sorted(counts.items(), key=lambda item: item[0] is None)
+            for form, num in _form_counts(self._config, shape.name, shape.num_layers)
         )
+
+
+@lru_cache(maxsize=4096)
+def _form_counts(config: ModelConfig, gemm: str, num_layers: int) -> tuple[tuple[WeightFormat | None, int], ...]:
+    """Return how many layers store the weights of a GEMM in each form, quantized ones first."""
+    assert config.quantization is not None
+    layers = gemm_layers(config, gemm) or (None,) * num_layers  # the LM head is outside of them
+    counts = Counter(config.quantization.format_of(gemm, layer) for layer in layers)
+    return tuple(sorted(counts.items(), key=lambda item: item[0] is None))
 
 
 def weight_types(
@@ -255,8 +275,8 @@ def types_on(
     return {"dtype": None if is_stored else weights, "dense_dtype": str(dense)}
 
 
-PHASES = ("prefill", "decode")
-"""Which forward passes there are."""
+PHASES = ("prefill", "decode", "train")
+"""The forward passes of inference, and a microbatch of training, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,21 +296,23 @@ class LayerGemm:
 
     @property
     def total_count(self) -> int:
-        """Number of runs in one forward pass."""
+        """Number of runs in one pass."""
         return self.num_layers
 
 
 def transformer_gemms(
-    config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
+    config: ModelConfig, *, phase: Literal["prefill", "decode", "train"], batch_size: int, seq_len: int,
     tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, quantize_lm_head: bool = False, quantize_router: bool = False,
     expert_imbalance: float = 1.0, absorb_mla: bool | None = None, expert_dtype: str | DtypeScheme | None = None,
     expert_load: str | Distribution = UNIFORM, new_tokens: int | None = None,
 ) -> tuple[LayerGemm, ...]:  # fmt: skip
-    """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
+    """Return the GEMMs of one pass on one device, in the order they run, as G, M, K, N.
 
-    Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
-    attends to `seq_len` positions, itself included. `new_tokens` says how many of the `seq_len` positions are new where
+    Training runs a microbatch of `batch_size` whole sequences, each GEMM followed by its gradients, ``_dgrad`` and
+    ``_wgrad`` (`gemm_eval.transformer.gradients`); the LM head sees all tokens. Prefill runs `seq_len` new tokens of
+    each of `batch_size` sequences; decode runs one new token of each, which attends to `seq_len` positions, itself
+    included. `new_tokens` says how many of the `seq_len` positions are new where
     it is another number: in prefill a chunk whose predecessors are in the cache, in decode k tokens that are guessed
     and verified at once (speculative decoding), each of which the LM head sees.
 
@@ -321,7 +343,14 @@ def transformer_gemms(
         config, dtype, dense_dtype, expert_dtype, quantize_lm_head=quantize_lm_head, quantize_router=quantize_router
     )
     shapes = (*layer_shapes(config, step), lm_head_shape(config, step))
-    return tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
+    gemms = tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
+    return gemms if phase != "train" else tuple(each for gemm in gemms for each in with_gradients(gemm))
+
+
+def with_gradients(gemm: LayerGemm) -> tuple[LayerGemm, ...]:
+    """Return a GEMM and those of its gradients, named after it."""
+    problems = gradients(gemm.problem, is_weight=gemm.is_weight)._asdict().items()
+    return (gemm, *(replace(gemm, name=f"{gemm.name}_{word}", problem=problem) for word, problem in problems))
 
 
 def make_step(
@@ -331,11 +360,15 @@ def make_step(
 ) -> Step:  # fmt: skip
     """Check the options of `transformer_gemms` and `model_operations` that sizes depend on."""
     check_word("phase", phase, PHASES)
-    is_prefill = phase == "prefill"
+    is_prefill = phase != "decode"  # of all positions at once
+    if phase == "train" and new_tokens not in (None, seq_len):
+        raise InvalidOptionError(f"new_tokens is of inference: training runs whole sequences, got {shown(new_tokens)}")
     absorbs = not is_prefill if absorb_mla is None else absorb_mla
     check_flag("absorb_mla", absorbs)
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
+    if isinstance(config.attention, LatentAttention) and config.attention.indexer is not None:
+        absorbs = True  # each query attends to latents of its own
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
     imbalance = plain_number(expert_imbalance)
     if imbalance is None or imbalance < 1:
@@ -347,7 +380,7 @@ def make_step(
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        absorb_mla=absorbs, lm_head_all_tokens=not is_prefill, expands_cache=is_prefill and new < context,
+        absorb_mla=absorbs, lm_head_all_tokens=phase != "prefill", expands_cache=is_prefill and new < context,
         num_decodes=as_integer("num_decodes", num_decodes, 0, MAX_DIM),
         decode_context=as_integer("decode_len", decode_len, 1, MAX_DIM),
     )  # fmt: skip

@@ -198,15 +198,28 @@ def read_opt(keys: Keys) -> Fields:
 _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, where the file does not say it
 
 
-def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str, **more: Any) -> Fields | None:
+def _experts(
+    keys: Keys,
+    layers: Iterable[int],
+    num_key: str,
+    width_key: str,
+    experts_key: str = "num_experts_per_tok",
+    **more: Any,
+) -> Fields | None:
     result = tuple(layers)
     if not result:
-        keys.ignore(experts_key, "num_experts_per_tok", width_key)
+        keys.ignore(num_key, experts_key, width_key)
         return None
     return {
-        "num_layers": len(result), "layers": some(result, num_layers(keys)), "num_experts": keys.size(experts_key),
-        "experts_per_token": keys.size("num_experts_per_tok"), "intermediate_size": keys.size(width_key), **more,
+        "num_layers": len(result), "layers": some(result, num_layers(keys)), "num_experts": keys.size(num_key),
+        "experts_per_token": keys.size(experts_key), "intermediate_size": keys.size(width_key), **more,
     }  # fmt: skip
+
+
+def _groups(keys: Keys) -> Fields:
+    """Return the groups among which a token chooses before experts, and how many it takes; by default all."""
+    groups = keys.size("n_group", 1)
+    return {"num_groups": groups, "groups_per_token": min(groups, keys.size("topk_group", groups))}
 
 
 def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
@@ -255,18 +268,89 @@ def read_qwen3_moe(keys: Keys) -> Fields:
     return {**sizes(keys), "attention": attended, **_qwen_experts(keys)}
 
 
+def read_qwen3_next(keys: Keys) -> Fields:
+    """Qwen3-Next: gated delta net in three layers of four, attention with gates in the fourth, experts in all."""
+    layers = num_layers(keys)
+    linear = _layers_of_type(keys, "linear_attention")
+    interval = keys.size("full_attention_interval", 4)
+    if linear is None:
+        linear = [layer for layer in range(layers) if (layer + 1) % interval]
+    size = keys.size("head_dim")
+    attended = {
+        "kind": "gqa", "num_heads": keys.size("num_attention_heads"), "num_kv_heads": kv_heads(keys), "head_dim": size,
+        "rotary_dim": rotary_dim(keys, size), "qk_norm": True, "has_gate": keys.flag("attn_output_gate", default=True),
+        **_biases(keys, _ALL),
+    }  # fmt: skip
+    mixer = {
+        "kind": "gdn", "num_layers": len(linear), "layers": some(linear, layers),
+        "num_heads": keys.size("linear_num_value_heads"), "key_heads": keys.size("linear_num_key_heads"),
+        "key_dim": keys.size("linear_key_head_dim"), "value_dim": keys.size("linear_value_head_dim"),
+        "conv_width": keys.size("linear_conv_kernel_dim", 4),
+    }  # fmt: skip
+    shared = keys.size("shared_expert_intermediate_size")
+    experts = _qwen_experts(keys, num_shared_experts=1, shared_intermediate_size=shared, shared_gate=True)
+    keys.ignore("intermediate_size")
+    return {**sizes(keys), "attention": attended, "linear": mixer, **experts}
+
+
+def read_kimi_linear(keys: Keys) -> Fields:
+    """Kimi Linear: Kimi Delta Attention, and latent attention without positions in the layers that the file names."""
+    layers, own = num_layers(keys), keys.part("linear_attn_config")
+    linear = [layer - 1 for layer in own.items("kda_layers", int) or ()]  # the file counts from 1
+    full = {layer - 1 for layer in own.items("full_attn_layers", int) or ()}
+    if sorted({*linear, *full}) != list(range(layers)) or len(linear) + len(full) != layers or not full:
+        keys.refuse(
+            "linear_attn_config", f"kda_layers and full_attn_layers must be the layers 1..{layers}, some of each"
+        )
+    heads = own.size("num_heads")
+    mixer = {
+        "kind": "kda", "num_layers": len(linear), "layers": some(linear, layers), "num_heads": heads,
+        "key_heads": heads, "key_dim": own.size("head_dim"), "value_dim": own.size("head_dim"),
+        "conv_width": own.size("short_conv_kernel_size", 4),
+    }  # fmt: skip
+    first, step = keys.count("first_k_dense_replace", 0), keys.size("moe_layer_freq", 1)
+    of_experts = [layer for layer in range(layers) if layer >= first and layer % step == 0]
+    latent = _latent(keys) | {"has_rope": not keys.flag("mla_use_nope", default=False)}
+    keys.ignore("num_expert_group", "use_grouped_topk", "moe_router_activation_func")
+    keys.ignore("moe_renormalize")
+    moe = _experts(
+        keys, of_experts, "num_experts", "moe_intermediate_size", experts_key="num_experts_per_token", router_bias=True
+    )
+    if moe is not None:
+        moe["num_shared_experts"] = keys.count("num_shared_experts", 0)
+    keys.count("num_nextn_predict_layers", 0)
+    return {**sizes(keys), "attention": latent, "linear": mixer, "ffn": _dense(keys, moe), "moe": moe}
+
+
+def _latent(keys: Keys) -> Fields:
+    """Return latent attention."""
+    keys.require("q_lora_rank")
+    keys.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
+    dims = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return {
+        "kind": "mla", "num_heads": keys.size("num_attention_heads"), "q_lora_rank": keys.optional_size("q_lora_rank"),
+        **{key: keys.size(key) for key in dims},
+    }  # fmt: skip
+
+
+def read_deepseek_sparse(keys: Keys) -> Fields:
+    """DeepSeek-V3.2: V3 with an indexer before each layer of attention."""
+    fields = read_deepseek(keys)
+    indexer = {
+        "num_heads": keys.size("index_n_heads"), "head_dim": keys.size("index_head_dim"),
+        "top_k": keys.size("index_topk"),
+    }  # fmt: skip
+    return fields | {"attention": fields["attention"] | {"indexer": indexer}}
+
+
 def read_deepseek(keys: Keys) -> Fields:
     """DeepSeek-V2 and V3, Kimi K2, Moonlight: latent attention, first layers dense, shared experts."""
     if keys.flag("attention_bias", default=False):
         keys.refuse("attention_bias", "must be false: latent attention with biases is not supported")
-    keys.require("q_lora_rank", "n_routed_experts", "n_shared_experts", "first_k_dense_replace")
-    keys.ignore("num_key_value_heads", "head_dim", "qk_head_dim", "moe_layer_freq", "num_experts_per_tok")
+    keys.require("n_routed_experts", "n_shared_experts", "first_k_dense_replace")
+    keys.ignore("moe_layer_freq", "num_experts_per_tok")
     keys.ignore("moe_intermediate_size", "n_shared_experts", "first_k_dense_replace")
-    dims = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    latent = {
-        "kind": "mla", "num_heads": keys.size("num_attention_heads"), "q_lora_rank": keys.optional_size("q_lora_rank"),
-        **{key: keys.size(key) for key in dims},
-    }  # fmt: skip
+    latent = _latent(keys)
     layers: Iterable[int] = ()
     if "n_routed_experts" in keys:
         first, step = keys.count("first_k_dense_replace", 0), keys.size("moe_layer_freq", 1)
@@ -276,6 +360,8 @@ def read_deepseek(keys: Keys) -> Fields:
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
+        if method != "greedy":
+            moe |= _groups(keys)
     keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
     return {**sizes(keys), "attention": latent, "ffn": _dense(keys, moe), "moe": moe}
 
@@ -286,7 +372,7 @@ def read_glm4_moe(keys: Keys) -> Fields:
     layers = range(min(keys.count("first_k_dense_replace"), num_layers(keys)), num_layers(keys))
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
-        moe["num_shared_experts"] = keys.count("n_shared_experts")
+        moe |= {"num_shared_experts": keys.count("n_shared_experts"), **_groups(keys)}
     keys.count("num_nextn_predict_layers", 0)
     return {**sizes(keys), "attention": attended, "ffn": _dense(keys, moe), "moe": moe}
 
@@ -356,6 +442,7 @@ READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "kimi_k2": read_deepseek, "gemma": _gemma,
     "gemma2": partial(_gemma, windows="even", norms_per_layer=4),
     "gemma3_text": partial(_gemma, windows="gemma3", norms_per_layer=4, qk_norm=True),
+    "deepseek_v32": read_deepseek_sparse, "kimi_linear": read_kimi_linear, "qwen3_next": read_qwen3_next,
     "glm": partial(read_dense, biases=_QKV), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
     "glm4v_moe_text": read_glm4_moe, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox, "gpt_oss": read_gpt_oss,
     "llama": partial(read_dense, biases=_ALL, derives_kv_heads=True, has_mlp_bias=True),

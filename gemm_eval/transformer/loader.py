@@ -80,14 +80,12 @@ WRAPPERS = {
 
 _NOT_MODELLED = {
     "its state-space layers": "bamba falcon_h1 jamba mamba mamba2 nemotron_h",
-    "its sparse attention (index_topk), an indexer before each layer of attention": "deepseek_v32 glm_moe_dsa",
+    "its sparse attention (index_topk), an indexer before each layer of attention": "glm_moe_dsa",
     "its per-layer embeddings and shared KV layers": "gemma3n gemma3n_text",
-    "its linear attention (Kimi delta attention)": "kimi_linear",
     "its short convolutions": "lfm2 lfm2_moe",
     "its linear attention (lightning attention)": "minimax",
     "its layers of cross-attention to an image": "mllama mllama_text_model",
     "its linear attention (gated delta net)": "qwen3_5 qwen3_5_moe",
-    "its linear attention (gated delta net) in three layers of four": "qwen3_next",
     "its recurrent layers": "rwkv",
 }
 REFUSED_TYPES = {kind: what for what, kinds in _NOT_MODELLED.items() for kind in kinds.split()}

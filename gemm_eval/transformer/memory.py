@@ -14,10 +14,10 @@ from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig, stage_config, stage_layers
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, make_step, weight_types
-from gemm_eval.transformer.parts import GroupedAttention
+from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 from gemm_eval.transformer.shapes import EXPECTED, Operand, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM
+from gemm_eval.workload import MAX_DIM, MIXER_STATE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
 def _part_of(gemm: str) -> str:
     if gemm in ("router", "shared_gate"):
         return "router"
+    if gemm.startswith(("index_", "linear_")):
+        return "attention"
     if gemm.startswith(("expert_", "shared_")):
         return "experts" if gemm.startswith("expert_") else "shared_experts"
     return "ffn" if gemm in ("gate_up_proj", "up_proj", "down_proj") else "attention"
@@ -102,7 +104,10 @@ def num_norm_elems(config: ModelConfig, *, has_head: bool) -> int:
         own = attention.qk_norm * 2 * attention.head_dim
     else:
         own = attention.kv_lora_rank + (attention.q_lora_rank or 0)
-    return config.num_layers * (config.norms_per_layer * norm + own) + has_head * norm
+        own += 0 if attention.indexer is None else 2 * attention.indexer.head_dim
+    of_linear = 0 if config.linear is None else config.linear.num_layers * config.linear.value_dim
+    total = config.num_layers * config.norms_per_layer * norm + config.num_attention_layers * own + of_linear
+    return total + has_head * norm
 
 
 def num_bias_elems(config: ModelConfig, step: Step) -> int:
@@ -111,10 +116,15 @@ def num_bias_elems(config: ModelConfig, step: Step) -> int:
     Biases of hidden channels are on every device; those of heads and of intermediate channels are divided.
     """
     hidden, attention, total = config.hidden_size, config.attention, 0
+    if config.linear is not None:  # taps of the convolution, decays of heads, and biases of gates
+        linear = config.linear
+        gates = linear.num_heads * (1 if linear.kind == "gdn" else linear.key_dim)
+        own = linear.channels * linear.conv_width + linear.num_heads + gates
+        total += linear.num_layers * own // step.tensor_parallel
     if isinstance(attention, GroupedAttention):
         heads = step.tensor_split(attention.num_heads, "num_heads")
         qkv = (heads + 2 * local_kv_heads(attention.num_kv_heads, step)) * attention.head_dim
-        total += config.num_layers * (
+        total += config.num_attention_layers * (
             attention.qkv_bias * qkv + attention.output_bias * hidden + attention.sinks * heads
         )
     if config.ffn is not None and config.ffn.has_bias:
@@ -134,6 +144,7 @@ def _expert_bias_elems(config: ModelConfig, width: int) -> int:
 
 
 _BITS_PER_BYTE = 8
+_FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,25 +208,38 @@ def kv_token_bytes(config: ModelConfig, step: Step, dtype: DType) -> int:
         elems = 2 * local_kv_heads(attention.num_kv_heads, step) * attention.head_dim
     else:
         elems = attention.kv_lora_rank + attention.qk_rope_head_dim
-    return elems * dtype.bits // _BITS_PER_BYTE
+    index_bytes = 0  # a key of an indexer is fp8, with an fp32 scale
+    if isinstance(attention, LatentAttention) and attention.indexer is not None:
+        index_bytes = attention.indexer.head_dim + _FP32_BYTES
+    return elems * dtype.bits // _BITS_PER_BYTE + index_bytes
+
+
+def linear_state_bytes(config: ModelConfig, step: Step) -> int:
+    """Return the bytes of a sequence's states in all layers of linear attention, convolutions' in 16 bits included."""
+    linear = config.linear
+    if linear is None:
+        return 0
+    elements = linear.num_heads * linear.key_dim * linear.value_dim
+    size = elements * MIXER_STATE_BYTES[linear.kind] + linear.channels * (linear.conv_width - 1) * 2
+    return linear.num_layers * size // step.tensor_parallel
 
 
 def kv_cache_bytes(config: ModelConfig, step: Step, dtype: DType, block_size: int = 1) -> int:
     """Return the bytes of the cache of all sequences of a step, each of `step.context` positions.
 
-    A window layer holds the last `window_size` positions. With blocks of `block_size` positions (paged attention), each
-    sequence holds whole blocks, and a window one more than it fills, as it begins anywhere in one.
+    States of linear attention are in it, which do not grow with the positions. A window layer holds the last
+    `window_size` positions. With blocks of `block_size` positions (paged attention), each sequence holds whole blocks,
+    and a window one more than it fills, as it begins anywhere in one.
     """
     context = -(-step.context // block_size) * block_size
     window = config.attention.window_size if isinstance(config.attention, GroupedAttention) else None
     in_window = context
     if window is not None:
         in_window = min(context, (-(-(window - 1) // block_size) + 1) * block_size)
-    positions = context * (config.num_layers - config.num_window_layers) + in_window * config.num_window_layers
-    return step.num_seqs * positions * kv_token_bytes(config, step, dtype)
-
-
-_FP32_BYTES = 4
+    positions = context * (config.num_attention_layers - config.num_window_layers)
+    positions += in_window * config.num_window_layers
+    own = positions * kv_token_bytes(config, step, dtype) if positions else 0
+    return step.num_seqs * (own + linear_state_bytes(config, step))
 
 
 def activation_bytes(
@@ -229,7 +253,11 @@ def activation_bytes(
     widths = {s.name: s for s in layer_shapes(config, whole) if s.operand is not Operand.ACTIVATION}
     hidden = config.hidden_size
     inner = ("qkv_proj", "q_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj")
-    phases = [sum(widths[name].N for name in inner if name in widths) + widths["o_proj"].K + hidden]
+    phases = [0]
+    if "o_proj" in widths:
+        phases += [sum(widths[name].N for name in inner if name in widths) + widths["o_proj"].K + hidden]
+    if "linear_o_proj" in widths:
+        phases += [widths["linear_in_proj"].N + widths["linear_o_proj"].K + hidden]
     phases += [widths[up].N + widths["down_proj"].K + hidden for up in ("gate_up_proj", "up_proj") if up in widths]
     elems = num_tokens * max(phases)
     num_bytes = kept.bits // _BITS_PER_BYTE
@@ -438,15 +466,25 @@ def largest_seq_len(config: ModelConfig, limit_bytes: int, **options: Any) -> in
 
 
 def _largest(config: ModelConfig, limit_bytes: int, option: str, options: dict[str, Any]) -> int:
-    def fits(num: int) -> bool:
-        return model_memory(config, **options | {option: num}).total_bytes <= limit_bytes
+    def left_bytes(num: int) -> int:
+        return limit_bytes - model_memory(config, **options | {option: num}).total_bytes
 
-    low, high = 0, 1
-    while high < _MAX_COUNT and fits(high):
-        low, high = high, 2 * high
+    low, low_left, high, high_left = 1, left_bytes(1), 2, 0
+    if low_left < 0:
+        return 0
+    while high < _MAX_COUNT and (high_left := left_bytes(high)) >= 0:
+        # bytes grow in proportion but for activations: where they would reach the limit
+        step = (high - low) * high_left // max(1, low_left - high_left)
+        low, low_left, high = high, high_left, min(_MAX_COUNT, high + max(1, step) + 1)
+    is_middle = False
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        share = 0.5 if is_middle or high == _MAX_COUNT else low_left / (low_left - high_left)
+        middle = min(high - 1, max(low + 1, low + int(share * (high - low))))
+        left, is_middle = left_bytes(middle), not is_middle
+        if left >= 0:
+            low, low_left = middle, left
+        else:
+            high, high_left = middle, left
     return low
 
 
@@ -456,8 +494,8 @@ def memory_levers(
     """Return the changes, each alone, with which a model fits into `limit_bytes` of a device.
 
     Candidates are the least degrees of parallelism that the model divides into, narrower weights and caches, fewer
-    sequences and positions. Groups of tensor and expert parallelism stay within the devices that the link of `arch`
-    joins. `options` are those of `model_memory`.
+    sequences and positions. Groups of tensor parallelism stay within the devices that the link of `arch` joins, those
+    of expert parallelism too where no network joins nodes. `options` are those of `model_memory`.
     """
 
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
@@ -468,11 +506,13 @@ def memory_levers(
         return MemoryLever(option, value, total) if total <= limit_bytes else None
 
     joined = _MAX_DEGREE if arch is None else num_joined(arch)
+    link = arch.interconnect if isinstance(arch, GpuSpec) else None
+    reached = joined if link is None or link.network is None else _MAX_DEGREE
     result: list[MemoryLever | None] = []
     for option, at_most in (
         ("tensor_parallel", joined),
         ("pipeline_parallel", min(_MAX_DEGREE, config.num_layers)),
-        ("expert_parallel", min(joined, config.moe.num_experts) if config.moe is not None else 0),
+        ("expert_parallel", min(reached, config.moe.num_experts) if config.moe is not None else 0),
     ):
         now = options.get(option, 1)
         degrees = (now << power for power in range(1, at_most.bit_length()) if now << power <= at_most)

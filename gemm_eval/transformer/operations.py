@@ -5,20 +5,21 @@ Kinds of work are plain data, which `gemm_eval.estimate` prices. GEMMs are those
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gemm_eval.checks import as_integer, check_flag
+from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_step, weight_types
-from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, Moe
+from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.words import shown
-from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, Operand
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, MixerProblem, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class GemmWork:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Scores, softmax and values of all heads of one device, forward or backward (gradients of all three inputs).
+    """Scores, softmax and values of all heads of one device, or their gradients (`AttentionProblem.backward`).
 
     Where attention stays within chunks of positions, each chunk is a sequence. `mask_bytes` are those of a mask or bias
     that is read, `is_mask_of_keys` where it is the same for all queries; `note` is an assumption about it.
@@ -49,9 +50,15 @@ class AttentionWork:
 
     problem: AttentionProblem
     mask_bytes: int = 0
-    is_backward: bool = False
     note: str = ""
     is_mask_of_keys: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MixerWork:
+    """A kernel of linear or sparse attention."""
+
+    problem: MixerProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class MemoryWork:
         return self.read_bytes + self.write_bytes
 
 
-Work = GemmWork | AttentionWork | MemoryWork | MoeLayer | CollectiveProblem
+Work = GemmWork | AttentionWork | MixerWork | MemoryWork | MoeLayer | CollectiveProblem
 """Work of an operation; a `MoeLayer` is its routed experts alone: shared experts are GEMMs of their own."""
 
 
@@ -104,7 +111,7 @@ class Operation:
 
 
 _KINDS: dict[type, str] = {
-    GemmWork: "gemm", AttentionWork: "attention", MemoryWork: "memory", MoeLayer: "moe",
+    GemmWork: "gemm", AttentionWork: "attention", MixerWork: "attention", MemoryWork: "memory", MoeLayer: "moe",
     CollectiveProblem: "collective",
 }  # fmt: skip
 
@@ -141,9 +148,16 @@ class Fusions:
 _BITS_PER_BYTE = 8
 _FP32_BYTES = 4
 _TOKEN_BYTES = 8
+LOW_LATENCY_TOKENS = 256
+"""Most tokens of a device that go to experts of other nodes one copy each, by DeepEP's low-latency kernels.
+
+Source: docs/legacy.md of https://github.com/deepseek-ai/DeepEP, which recommends them below that.
+"""
+
+_MAX_NODE_DEVICES = 1 << 20
 _CHOICE_BYTES = 8  # an expert's number and its weight, for each that a token takes
 _POST_ATTENTION, _POST_FFN = 3, 4  # norms of a layer from which on it has one there too
-_INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the norm before attention
+_INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj", "linear_in_proj")  # GEMMs that read the norm before attention
 
 
 def model_operations(
@@ -152,7 +166,7 @@ def model_operations(
     expert_parallel: int = 1, pipeline_parallel: int = 1, stage: int = 0, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
     absorb_mla: bool | None = None, expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True,
-    fusions: Fusions | None = None,
+    fusions: Fusions | None = None, node_devices: int | None = None,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
@@ -167,11 +181,14 @@ def model_operations(
         kv_dtype: type of the KV cache, as for `model_memory`.
         experts_as_layer: routed experts as one `MoeLayer`; False: as grouped GEMMs, with what is around them.
         fusions: which operations run as one kernel; None: all that engines fuse.
+        node_devices: devices of a node, which lie side by side: more than `LOW_LATENCY_TOKENS` go to experts once for
+            each other node, and stages send to other nodes. None: one node has all.
     """
     check_flag("experts_as_layer", experts_as_layer)
     fused = Fusions() if fusions is None else fusions
     if not isinstance(fused, Fusions):
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
+    check_word("phase", phase, ("prefill", "decode"))
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
         absorb_mla=absorb_mla, new_tokens=new_tokens, num_decodes=num_decodes, decode_len=decode_len,
@@ -184,18 +201,27 @@ def model_operations(
     types = weight_types(part, dtype, dense_dtype, expert_dtype)
     kv = kv_type(part, types, dtype, kv_dtype)
 
-    outside = _Part(part, step, types, kv, fused)
+    nodes = (
+        _MAX_NODE_DEVICES if node_devices is None else as_integer("node_devices", node_devices, 1, _MAX_NODE_DEVICES)
+    )
+    outside = StepPart(part, step, types, kv, fused, nodes)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = _Part(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind)
+        layers = StepPart(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, nodes, kind)
         operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
-    operations += outside.head() if index == len(stages) - 1 else outside.send()
+    operations += outside.head() if index == len(stages) - 1 else outside.send(index, len(stages))
     return tuple(operations)
 
 
-class _Part:
+def sends_to_other_node(stage: int, num_stages: int, devices: int, node_devices: int) -> bool:
+    """Say whether the stage after one of `devices` devices is in another node: a node holds whole stages, or a part."""
+    stages_per_node = max(1, node_devices // devices)
+    return num_stages * devices > node_devices and (stage + 1) % stages_per_node == 0
+
+
+class StepPart:
     """Layers of one kind in one step of inference on one device; without a `kind` what is outside of layers.
 
     `config` is a model of these layers alone. `elem_bytes` are those of an element of an activation.
@@ -203,9 +229,10 @@ class _Part:
 
     def __init__(
         self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions,
-        kind: LayerKind | None = None,
+        node_devices: int, kind: LayerKind | None = None,
     ) -> None:  # fmt: skip
         self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
+        self.node_devices = node_devices
         self.layer_kind = "" if kind is None else kind.name
         self.num_layers = 1 if kind is None else config.num_layers
         self.has_rope = kind is not None and kind.has_rope
@@ -289,11 +316,13 @@ class _Part:
         yield self._memory("logits_cast", "cast", vocab, writes=wide, rows=head.M)
         yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
 
-    def send(self) -> Iterator[Operation]:
+    def send(self, stage: int, num_stages: int) -> Iterator[Operation]:
         """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
         tensors = 1 + self.fusions.residual_norm
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
-        yield self._operation("stage_send", CollectiveProblem("send", size, 2))
+        devices = max(self.step.tensor_parallel, self.step.expert_parallel)
+        is_far = sends_to_other_node(stage, num_stages, devices, self.node_devices)
+        yield self._operation("stage_send", CollectiveProblem("send", size, 2, ranks_per_node=1 if is_far else None))
 
     # ---- a layer ---------------------------------------------------------------------------------------------------
 
@@ -355,7 +384,8 @@ class _Part:
         """Yield router, messages, routed experts and shared experts.
 
         Beyond a tensor-parallel group (`expert_parallel` above `tensor_parallel`) tokens go to their experts and back,
-        one copy for each expert that a token takes. Within one, each device has all tokens, and the sums are reduced.
+        one copy for each expert that a token takes; many tokens go once to each other node, where the copies are made.
+        Within one, each device has all tokens, and the sums are reduced.
         """
         yield from self._gemms(shapes["router"])
         word = "gate_up" if moe.is_gated else "up"
@@ -389,8 +419,14 @@ class _Part:
     def _all_to_all(self, name: str, moe: Moe, elem_bytes: int) -> Operation:
         """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
         copies = -(-self.step.tokens * moe.experts_per_token // self.step.tensor_parallel)
-        size = copies * self.config.hidden_size * elem_bytes
-        return self._operation(name, CollectiveProblem("all_to_all", size, self.step.expert_parallel))
+        size, ranks = copies * self.config.hidden_size * elem_bytes, self.step.expert_parallel
+        num_nodes = -(-ranks // self.node_devices)
+        if num_nodes == 1:
+            return self._operation(name, CollectiveProblem("all_to_all", size, ranks))
+        is_short = self.step.tokens <= LOW_LATENCY_TOKENS * self.step.tensor_parallel
+        sent = moe.experts_per_token if is_short else moe.nodes_of_token(num_nodes)  # copies of a token
+        leaving = math.ceil(size * sent / moe.experts_per_token * (num_nodes - 1) / num_nodes)
+        return self._operation(name, CollectiveProblem("all_to_all", size, ranks, network_bytes=leaving))
 
     def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
         """Yield routed experts as grouped GEMMs, with what is around them."""
@@ -408,6 +444,9 @@ class _Part:
     def _attention(self, shapes: dict[str, Shape], *, is_quantized: bool) -> Iterator[Operation]:
         """Yield attention with its projections; `is_quantized`: the norm before writes narrow input."""
         attention = self.config.attention
+        if self.config.linear is not None:
+            yield from self._linear(self.config.linear, shapes, is_quantized)
+            return
         if isinstance(attention, GroupedAttention):
             yield from self._grouped(attention, shapes["qkv_proj"], is_quantized)
         else:
@@ -424,20 +463,42 @@ class _Part:
         if self.fusions.qkv:
             yield from self._gemms(qkv, is_quantized=is_quantized)
         else:
-            for name, num in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+            for name, num in (("q_proj", (1 + attention.has_gate) * heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
                 yield from self._gemms(qkv._replace(N=num * size), name, is_quantized=is_quantized)
         if attention.qk_norm or (attention.qk_l2_norm and self.has_rope):
             yield self._memory("qk_norm", "qk_norm", (heads + kv_heads) * size)
         turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
         yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
         window, is_chunk = attention.window_size, attention.window_is_chunk
-        pieces = [piece for *call, _ in step.calls for piece in _pieces(*call, window if is_chunk else None)]
+        chunk = window if is_chunk else None
+        pieces = [piece for seqs, new, context, _ in step.calls for piece in _pieces(seqs, new, context, chunk)]
         for sizes in pieces:
             problem = AttentionProblem(
                 *sizes, heads, kv_heads, size, self.types.kept, self.kv_dtype, window=None if is_chunk else window,
                 has_sinks=attention.sinks,
             )  # fmt: skip
             yield self._operation("attention", AttentionWork(problem))
+        if attention.has_gate:
+            yield self._memory("attention_gate", "act_mul", heads * size, reads=2)
+
+    def _linear(self, linear: LinearAttention, shapes: dict[str, Shape], is_quantized: bool) -> Iterator[Operation]:
+        """Yield linear attention: projections, a convolution, the scan of prompts or update by one token, a norm."""
+        step = self.step
+        yield from self._gemms(shapes["linear_in_proj"], is_quantized=is_quantized)
+        for name in ("linear_gates_proj", "linear_low_rank_a", "linear_low_rank_b"):
+            if name in shapes:
+                yield from self._gemms(shapes[name], is_quantized=is_quantized and name != "linear_low_rank_b")
+        heads = step.tensor_split(linear.num_heads, "linear.num_heads")
+        sizes: dict[str, Any] = {
+            "num_heads": heads, "key_heads": step.tensor_split(linear.key_heads, "linear.key_heads"),
+            "key_dim": linear.key_dim, "value_dim": linear.value_dim, "conv_width": linear.conv_width,
+        }  # fmt: skip
+        for num_seqs, new_tokens, *_ in step.calls:
+            for part in ("conv_update", "update") if new_tokens == 1 else ("conv", "scan"):
+                problem = MixerProblem(f"{linear.kind}_{part}", num_seqs, new_tokens, **sizes)
+                yield self._operation(f"linear_{part}", MixerWork(problem))
+        yield self._memory("linear_norm", "rms_norm", linear.value_dim, reads=2, rows=step.tokens * heads)
+        yield from self._gemms(shapes["linear_o_proj"])
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:
         """Yield what turns queries in place and writes keys, turned, to the cache; sizes are elements of a token."""
@@ -466,10 +527,13 @@ class _Part:
             yield self._memory("q_a_norm", "rms_norm", rank, writes=self._written(operand, step.tokens, rank))
             yield from self._gemms(q_b, is_quantized=operand is not None)
         yield self._memory("kv_a_norm", "rms_norm", latent)
-        cached = latent + rope
-        yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
+        cached, turning = latent + rope, rope * self.has_rope
+        yield from self._positions(queries=heads * turning, keys=turning, cached=cached)
         kept = self.types.kept
-        for *call, is_absorbed in step.calls:
+        if attention.indexer is not None:
+            yield from self._sparse(attention, attention.indexer, shapes, heads)
+            return
+        for seqs, new, context, is_absorbed in step.calls:
             if is_absorbed:
                 yield from self._gemms(shapes["q_absorb"])
                 key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
@@ -479,10 +543,46 @@ class _Part:
                 key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
                 # the part with positions, which all heads share, is copied beside each head's own
                 yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
-            problem = AttentionProblem(*call, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed)
+            problem = AttentionProblem(
+                seqs, new, context, heads, kv_heads, key, kept, cache, value, is_latent=is_absorbed
+            )
             yield self._operation("attention", AttentionWork(problem))
             if is_absorbed:
                 yield from self._gemms(shapes["v_absorb"])
+
+    def _sparse(
+        self, attention: LatentAttention, indexer: Indexer, shapes: dict[str, Shape], heads: int
+    ) -> Iterator[Operation]:
+        """Yield the indexer, which every device has whole, the choice of keys, and attention to their latents."""
+        latent, key, size = (
+            attention.kv_lora_rank,
+            attention.kv_lora_rank + attention.qk_rope_head_dim,
+            indexer.head_dim,
+        )
+        for name in ("index_q_proj", "index_k_proj", "index_weights_proj"):
+            yield from self._gemms(shapes[name])
+        # positions, and fp8 with scales, of the queries and of the key, which goes to a cache of its own
+        yield self._memory("index_quantize", "rotary_kv_write", (indexer.num_heads + 1) * size, writes=0.5)
+        yield from self._gemms(shapes["q_absorb"])
+        index: dict[str, Any] = {"num_heads": indexer.num_heads, "key_dim": size}
+        for num_seqs, new_tokens, context, _ in self.step.calls:
+            call = {"batch": num_seqs, "q_len": new_tokens, "kv_len": context}
+            is_single = new_tokens == 1
+            problem = MixerProblem("index_scores_paged" if is_single else "index_scores", **call, **index)
+            yield self._operation("index_scores", MixerWork(problem))
+            if context > indexer.top_k:
+                problem = MixerProblem("index_top_k", **call, num_heads=1, key_dim=1, value_dim=indexer.top_k)
+                yield self._operation("index_top_k", MixerWork(problem))
+            if is_single:  # kernels of decode, on the chosen latents
+                keys = min(context, indexer.top_k)
+                own = AttentionProblem(
+                    num_seqs, 1, keys, heads, 1, key, self.types.kept, self.kv_dtype, latent, is_latent=True
+                )
+                yield self._operation("attention", AttentionWork(own))
+            else:
+                problem = MixerProblem("sparse_mla", **call, num_heads=heads, key_dim=key, value_dim=latent)
+                yield self._operation("attention", MixerWork(problem))
+        yield from self._gemms(shapes["v_absorb"])
 
 
 def _pieces(num_seqs: int, new_tokens: int, context: int, chunk: int | None) -> Sequence[tuple[int, int, int]]:

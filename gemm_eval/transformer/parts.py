@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from math import comb, prod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -107,6 +108,7 @@ class GroupedAttention(Frozen):
     rotary_dim: Maybe | None = Field(default=None, description="elements of a head that turn; None: all")
     no_rope_layers: LayerSet | None = Field(default=None, description="layers without rotary positions; None: none")
     qk_l2_norm: bool = Field(default=False, description="norms of queries and keys, without weights")
+    has_gate: bool = Field(default=False, description="a gate beside each query, which its head's output is scaled by")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -122,6 +124,46 @@ class GroupedAttention(Frozen):
         return self
 
 
+class Indexer(Frozen):
+    """The lightning indexer of DeepSeek sparse attention (DSA): its scores choose the keys that a query attends to.
+
+    Source: DeepSeek-V3.2-Exp, https://github.com/deepseek-ai/DeepSeek-V3.2-Exp, inference/model.py.
+    """
+
+    num_heads: Few = Field(description="query heads, each with a weight; they share one key")
+    head_dim: Size = Field(description="elements of a query and of the key, which the cache holds in fp8")
+    top_k: Size = Field(description="keys that a query attends to")
+
+
+class LinearAttention(Frozen):
+    """Layers of linear attention in place of `attention`: states of fixed size, behind a causal convolution.
+
+    ``gdn``: Gated DeltaNet (arXiv:2412.06464), a gate for each head; ``kda``: Kimi Delta Attention (arXiv:2510.26692),
+    a gate for each channel of a key. States are kept in 16 bits (gdn) or fp32 (kda), as vLLM has them.
+    """
+
+    kind: Literal["gdn", "kda"]
+    num_layers: Few
+    layers: LayerSet | None = Field(default=None, description="which, as 0-46:2; None: the first ones")
+    num_heads: Few = Field(description="heads of values, each with a state")
+    key_heads: Few = Field(description="heads of queries and keys, a divisor of num_heads")
+    key_dim: Size = Field(description="elements of a key")
+    value_dim: Size = Field(description="elements of a value")
+    conv_width: Few = Field(default=4, description="taps of the convolution")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.num_heads % self.key_heads:
+            raise ValueError(f"linear.key_heads must divide num_heads = {self.num_heads}, got {self.key_heads}")
+        check_layers("linear.layers", self.layers, self.num_layers, "linear.num_layers")
+        return self
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.num_heads * self.value_dim
+
+
 class LatentAttention(Frozen):
     """Multi-head latent attention (MLA): keys and values are expanded from one latent vector for each token.
 
@@ -135,6 +177,14 @@ class LatentAttention(Frozen):
     qk_nope_head_dim: Size = Field(description="elements of a query or key head without position")
     qk_rope_head_dim: Size = Field(description="elements with rotary position; of keys, shared by all heads")
     v_head_dim: Size = Field(description="elements of a value head")
+    has_rope: bool = Field(default=True, description="those elements turn; False: they have no positions either")
+    indexer: Indexer | None = Field(default=None, description="sparse attention; None: a query attends to all keys")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.indexer is not None and self.q_lora_rank is None:
+            raise ValueError("attention.indexer reads the latents of queries: give q_lora_rank")
+        return self
 
 
 Attention = Annotated[GroupedAttention | LatentAttention, Field(discriminator="kind")]
@@ -156,6 +206,8 @@ class Moe(Frozen):
     layers: LayerSet | None = Field(default=None, description="which, as 3-60; None: the last ones")
     num_experts: Few = Field(description="routed experts of a layer")
     experts_per_token: Few
+    num_groups: Few = Field(default=1, description="groups of experts, in order, of which a token chooses some first")
+    groups_per_token: Few = Field(default=1, description="groups that a token chooses, among whose experts it chooses")
     intermediate_size: Size = Field(description="of one routed expert")
     is_gated: bool = True
     num_shared_experts: Annotated[int, Field(ge=0, le=1 << 16)] = Field(default=0, description="seen by every token")
@@ -172,6 +224,13 @@ class Moe(Frozen):
             raise ValueError(
                 f"moe.experts_per_token must be <= num_experts = {self.num_experts}, got {self.experts_per_token}"
             )
+        if self.groups_per_token > self.num_groups or self.num_experts % self.num_groups:
+            raise ValueError(
+                f"moe.num_groups must divide num_experts = {self.num_experts} and be >= groups_per_token, got "
+                f"{self.num_groups} and {self.groups_per_token}"
+            )
+        if self.experts_per_token * self.num_groups > self.num_experts * self.groups_per_token:
+            raise ValueError(f"moe.groups_per_token = {self.groups_per_token} groups have fewer than experts_per_token")
         if self.num_shared_experts == 0 and (self.shared_intermediate_size is not None or self.shared_gate):
             raise ValueError("moe.shared_intermediate_size and shared_gate are for num_shared_experts >= 1, got 0")
         check_layers("moe.layers", self.layers, self.num_layers, "moe.num_layers")
@@ -181,6 +240,30 @@ class Moe(Frozen):
     def shared_width(self) -> int:
         """Intermediate size of all shared experts together, which run as one FFN."""
         return self.num_shared_experts * (self.shared_intermediate_size or self.intermediate_size)
+
+    def nodes_of_token(self, num_nodes: int) -> float:
+        """Return in how many of `num_nodes` nodes the experts of a token lie, in expectation.
+
+        A token chooses groups at random, then experts at random among theirs; nodes hold equally many experts, in
+        order. A node has none of them with the chances of two draws without replacement (hypergeometric). Groups that
+        nodes cut, neither holding whole ones, are left out, which counts too many nodes.
+        """
+        groups, chosen, topk = self.num_groups, self.groups_per_token, self.experts_per_token
+        if groups % num_nodes and num_nodes % groups:
+            groups = chosen = 1
+        among = self.num_experts * chosen // groups  # experts of the groups chosen
+        inside = max(1, groups // num_nodes)  # groups that a node holds, of some experts each
+        size = self.num_experts / max(groups, num_nodes)
+        without = sum(
+            comb(inside, num) * comb(groups - inside, chosen - num) * _chance_of_none(among, num * size, topk)
+            for num in range(min(inside, chosen) + 1)
+        )
+        return num_nodes * (1.0 - without / comb(groups, chosen))
+
+
+def _chance_of_none(total: int, marked: float, draws: int) -> float:
+    """Return the chance that of `draws` out of `total` without replacement none is among `marked`."""
+    return prod(max(0.0, total - marked - index) / (total - index) for index in range(draws))
 
 
 class PublishedParameters(Frozen):
@@ -200,7 +283,8 @@ def check_layers(what: str, layers: str | None, num: int, what_num: str) -> None
 GEMM_NAMES = (
     "qkv_proj", "q_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "o_proj", "gate_up_proj", "up_proj",
     "down_proj", "router", "expert_gate_up", "expert_up", "expert_down", "shared_gate_up", "shared_up", "shared_down",
-    "shared_gate", "lm_head",
+    "shared_gate", "index_q_proj", "index_k_proj", "index_weights_proj", "linear_in_proj", "linear_gates_proj",
+    "linear_low_rank_a", "linear_low_rank_b", "linear_o_proj", "lm_head",
 )  # fmt: skip
 """The GEMMs with weights, by the names that `transformer_gemms` gives them."""
 

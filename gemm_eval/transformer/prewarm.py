@@ -19,7 +19,8 @@ from gemm_eval.transformer.loader import load_model
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
-Phase = Literal["prefill", "decode"]
+Phase = Literal["prefill", "decode", "train"]
+_BOTH: tuple[Phase, ...] = ("prefill", "decode")
 _MAX_COMBINATIONS = 1_000_000
 _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
 
@@ -67,7 +68,7 @@ def prewarm(
 
     Args:
         seq_lens: tokens of a sequence: new ones in prefill, the context in decode.
-        phases: ``"prefill"``, ``"decode"`` or both.
+        phases: ``"prefill"``, ``"decode"`` and ``"train"``, a microbatch forward and backward; any of them.
         dtypes: shorthands for weight GEMMs; None: as the model's file says, else the default type of the arch.
         dense_dtype: of attention's scores and values, routers and the LM head; None: see `transformer_gemms`.
         progress: as for `GEMMEvaluator.evaluate_many`.
@@ -102,7 +103,7 @@ def prewarm_for_transformer(
     evaluator: GEMMEvaluator, hidden_size: int, intermediate_size: int, batch_size: int, seq_len: int, *,
     num_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = _DEFAULT_HEAD_DIM,
     vocab_size: int | None = None, is_gated: bool = True, dtype: str | None = None, dense_dtype: str | None = None,
-    progress: bool | None = None,
+    progress: bool | None = None, phase: Phase | None = None,
 ) -> PrewarmReport:  # fmt: skip
     """Prewarm the GEMMs of a transformer given by its sizes, in prefill and decode; `prewarm` takes models and ranges.
 
@@ -117,10 +118,11 @@ def prewarm_for_transformer(
         dtype: shorthand for weight GEMMs; None: the default type of the arch.
         dense_dtype: of attention's scores and values and the LM head; None: see `transformer_gemms`.
         progress: as for `GEMMEvaluator.evaluate_many`.
+        phase: ``"prefill"``, ``"decode"`` or ``"train"`` alone; None: prefill and decode.
 
     Raises:
         InvalidInputError: `evaluator` is none.
-        InvalidOptionError: sizes that make no transformer.
+        InvalidOptionError: sizes that make no transformer, or no such phase.
         UnsupportedError: the arch cannot run the types.
     """
     started_s = _start(evaluator)
@@ -146,11 +148,11 @@ def prewarm_for_transformer(
         raise InvalidOptionError(f"these sizes make no transformer: {error}") from None
     problems = [
         gemm.problem
-        for phase in ("prefill", "decode")
+        for each in (_BOTH if phase is None else (phase,))
         for gemm in transformer_gemms(
-            config, phase=phase, batch_size=batch_size, seq_len=seq_len, **types_on(evaluator.arch, dtype, dense_dtype)
+            config, phase=each, batch_size=batch_size, seq_len=seq_len, **types_on(evaluator.arch, dtype, dense_dtype)
         )
-        if gemm.name != "lm_head" or vocab_size is not None
+        if not gemm.name.startswith("lm_head") or vocab_size is not None
     ]
     return _warm(evaluator, config.name, problems, started_s, progress)
 

@@ -14,7 +14,7 @@ import numpy as np
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer, expected_counts, parse_distribution, route
 from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, Moe
+from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, LinearAttention, Moe
 from gemm_eval.workload import MAX_GROUPS, RowGroups
 
 UNIFORM, EXPECTED = "uniform", "expected"
@@ -217,7 +217,11 @@ def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLay
 
 def layer_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
     """Yield the GEMMs of the layers of a model on one device: attention, dense layers, layers with experts."""
-    if isinstance(config.attention, GroupedAttention):
+    if config.linear is not None:
+        yield from _linear_shapes(config, config.linear, step)
+    if not config.num_attention_layers:
+        pass
+    elif isinstance(config.attention, GroupedAttention):
         yield from _grouped_shapes(config, config.attention, step)
     else:
         yield from _latent_shapes(config, config.attention, step)
@@ -233,11 +237,26 @@ def layer_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
         )
 
 
+def _linear_shapes(config: ModelConfig, linear: LinearAttention, step: Step) -> Iterator[Shape]:
+    """Yield projections of linear attention; the gates of KDA are of low rank, key_dim, which every device has."""
+    hidden, layers, tokens = config.hidden_size, linear.num_layers, step.tokens
+    heads = step.tensor_split(linear.num_heads, "linear.num_heads")
+    values, keys = heads * linear.value_dim, step.tensor_split(linear.key_heads, "linear.key_heads") * linear.key_dim
+    has_gate = linear.kind == "gdn"  # of the output, which the projection of inputs gives too
+    yield Shape("linear_in_proj", 1, tokens, hidden, 2 * keys + (1 + has_gate) * values, layers)
+    yield Shape("linear_gates_proj", 1, tokens, hidden, (1 + has_gate) * heads, layers)
+    if not has_gate:
+        yield Shape("linear_low_rank_a", 1, tokens, hidden, 2 * linear.key_dim, layers)
+        yield Shape("linear_low_rank_b", 2, tokens, linear.key_dim, values, layers)
+    yield Shape("linear_o_proj", 1, tokens, values, hidden, layers)
+
+
 def _grouped_shapes(config: ModelConfig, attention: GroupedAttention, step: Step) -> Iterator[Shape]:
-    layers, head_dim = config.num_layers, attention.head_dim
+    layers, head_dim = config.num_attention_layers, attention.head_dim
     heads = step.tensor_split(attention.num_heads, "num_heads")
     kv_heads = local_kv_heads(attention.num_kv_heads, step)
-    yield Shape("qkv_proj", 1, step.tokens, config.hidden_size, (heads + 2 * kv_heads) * head_dim, layers)
+    num_heads = (1 + attention.has_gate) * heads + 2 * kv_heads
+    yield Shape("qkv_proj", 1, step.tokens, config.hidden_size, num_heads * head_dim, layers)
 
     # the query heads that share a KV head are rows of one GEMM, so that K and V are read once
     groups, rows = step.num_seqs * kv_heads, step.new_tokens * (heads // kv_heads)
@@ -264,7 +283,7 @@ def local_kv_heads(num_kv_heads: int, step: Step) -> int:
 
 
 def _latent_shapes(config: ModelConfig, attention: LatentAttention, step: Step) -> Iterator[Shape]:
-    hidden, layers, tokens = config.hidden_size, config.num_layers, step.tokens
+    hidden, layers, tokens = config.hidden_size, config.num_attention_layers, step.tokens
     latent, nope, rope = attention.kv_lora_rank, attention.qk_nope_head_dim, attention.qk_rope_head_dim
     heads = step.tensor_split(attention.num_heads, "num_heads")
 
@@ -275,6 +294,12 @@ def _latent_shapes(config: ModelConfig, attention: LatentAttention, step: Step) 
         yield Shape("q_a_proj", 1, tokens, hidden, attention.q_lora_rank, layers)
         yield Shape("q_b_proj", 1, tokens, attention.q_lora_rank, heads * (nope + rope), layers)
     yield Shape("kv_a_proj", 1, tokens, hidden, latent + rope, layers)
+    if attention.indexer is not None:
+        assert attention.q_lora_rank is not None
+        of = attention.indexer
+        yield Shape("index_q_proj", 1, tokens, attention.q_lora_rank, of.num_heads * of.head_dim, layers)
+        yield Shape("index_k_proj", 1, tokens, hidden, of.head_dim, layers)
+        yield Shape("index_weights_proj", 1, tokens, hidden, of.num_heads, layers)
 
     if step.absorbed_tokens:
         yield Shape("q_absorb", heads, step.absorbed_tokens, nope, latent, layers)

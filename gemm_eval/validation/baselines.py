@@ -35,10 +35,7 @@ _LOSS_SCALE = 0.1  # relative errors beyond 10% count linearly, not squared
 
 
 def rooflines(arch: GpuSpec, rows: Timings) -> tuple[Floats, Floats]:
-    """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
-
-    The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
-    """
+    """Return each row's time, in us, at the published peak of the input type and at the published bandwidth."""
     rate = np.empty(len(rows))
     types = rows.column("input_dtype")
     for dtype in sorted(set(types.tolist())):
@@ -60,8 +57,7 @@ class NaiveRoofline:
         return self
 
     def predict(self, rows: Timings) -> Floats:
-        longer: Floats = np.maximum(*rooflines(self.arch, rows)) + rows.timer_us
-        return longer
+        return np.maximum(*rooflines(self.arch, rows)) + rows.timer_us
 
 
 class SmoothRoof(NamedTuple):
@@ -79,8 +75,7 @@ class SmoothRoof(NamedTuple):
         compute, dram = compute_us / self.compute_frac, dram_us / self.dram_frac
         longer = np.maximum(compute, dram)
         ratio = np.minimum(compute, dram) / longer
-        total: Floats = self.overhead_us + longer * (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
-        return total
+        return self.overhead_us + longer * (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
 
 
 def fit_roof(
@@ -90,8 +85,7 @@ def fit_roof(
     target, upper = np.log(measured_us), (most_overhead_us, *_UPPER[1:])
 
     def errors(logs: Floats) -> Floats:
-        result: Floats = np.log(SmoothRoof(*np.exp(logs).tolist()).predict(compute_us, dram_us)) - target
-        return result
+        return np.log(SmoothRoof(*np.exp(logs).tolist()).predict(compute_us, dram_us)) - target
 
     return SmoothRoof(*np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(upper), _LOSS_SCALE)).tolist())
 
@@ -103,19 +97,14 @@ def fit_positive(
     """Return positive constants with which `times(constants, rows)` fits the measured times of `rows` best."""
 
     def errors(logs: Floats) -> Floats:
-        result: Floats = np.log(times(np.exp(logs), rows) / measured_us[rows])
-        return result
+        return np.log(times(np.exp(logs), rows) / measured_us[rows])
 
-    constants: Floats = np.exp(robust_fit(errors, np.log(start), np.log(low), np.log(high), _LOSS_SCALE))
-    return constants
+    return np.exp(robust_fit(errors, np.log(start), np.log(low), np.log(high), _LOSS_SCALE))
 
 
 @dataclass(frozen=True)
 class FittedRoofline:
-    """The roofline whose constants are fitted, the fairest that there is: on all rows, or by group (`Timings.groups`).
-
-    A group with fewer than `min_rows` rows has the constants that a fit starts at.
-    """
+    """The fitted roofline, on all rows or by group; groups below `min_rows` keep the constants a fit starts at."""
 
     arch: GpuSpec = field(repr=False)
     by_group: bool = False
@@ -189,8 +178,7 @@ def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints,
     if np.count_nonzero(varies) > 1 and len(at) > _LEAST_POINTS:
         with suppress(QhullError):  # all in one plane
             inside = LinearNDInterpolator(at[:, varies], logs)(wanted[:, varies])
-    result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
-    return result
+    return np.exp(np.where(np.isnan(inside), nearest, inside))
 
 
 NVIDIA = "nvMatmulHeuristics"
@@ -243,8 +231,7 @@ class NvidiaHeuristics:
         measured_us = np.concatenate([timings.measured_us for timings in train])
 
         def errors(constants: Floats) -> Floats:
-            relative: Floats = (constants[0] + constants[1] * raw_us) / measured_us - 1.0
-            return relative
+            return (constants[0] + constants[1] * raw_us) / measured_us - 1.0
 
         # a bound above 0 on the scale and on the value at the least raw time keeps predictions positive
         lowest = -0.9 * float(raw_us.min())
@@ -252,8 +239,7 @@ class NvidiaHeuristics:
         return replace(self, offset_us=offset_us, scale=scale)
 
     def predict(self, rows: Timings) -> Floats:
-        latency_us: Floats = np.maximum(self.offset_us + self.scale * self._raw_us(rows), _LEAST_US)
-        return latency_us
+        return np.maximum(self.offset_us + self.scale * self._raw_us(rows), _LEAST_US)
 
     def _raw_us(self, rows: Timings) -> Floats:
         asked = rows.frame[_ASKED].itertuples(index=False, name=None)

@@ -42,10 +42,7 @@ Groups = Iterable[tuple[Mapping[str, Any], Mask]]
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTable(Table):
-    """A table of timings, a CSV or parquet file in ``arch/measured/<gpu>``; a subclass for each subject.
-
-    The meta file beside it says of what GPU and library it is, and what a latency covers.
-    """
+    """A table of timings, CSV or parquet, in ``arch/measured/<gpu>`` with its meta file; a subclass for each kind."""
 
     COLUMNS: ClassVar[tuple[str, ...]]
     KEYS: ClassVar[tuple[str, ...]] = ("gpu", "library")

@@ -80,8 +80,7 @@ def robust_fit(
     """Return what makes `errors` small: least squares with a soft L1 loss, which begins at `loss_scale`, in bounds."""
     from scipy.optimize import least_squares
 
-    fitted: Floats = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
-    return fitted
+    return least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
 
 
 def fit_logs(
@@ -96,8 +95,7 @@ def fit_logs(
     logs = np.log(measured_us)
 
     def errors(x: Floats) -> Floats:
-        result: Floats = weights * (np.log(predict(ranges.values(x))) - logs)
-        return result
+        return weights * (np.log(predict(ranges.values(x))) - logs)
 
     return robust_fit(
         errors, shares, 0.0, 1.0, search.loss_scale, diff_step=np.array([search.difference]), ftol=search.tolerance,
@@ -195,12 +193,7 @@ def cross_fit(
 def held_out(
     groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]]
 ) -> dict[str, Floats]:
-    """Return the predictions of all rows by who makes them, each by fits on the rows of other groups.
-
-    Args:
-        groups: [rows]; rows of a group are held out together.
-        predict: takes the rows to fit on and those to predict, as masks [rows]; returns predictions of the latter.
-    """
+    """Return predictions of all rows; `predict` takes masks of the rows to fit on and of a held-out group."""
     names = np.asarray(groups)
     predicted: dict[str, Floats] = {}
     for group in dict.fromkeys(names.tolist()):

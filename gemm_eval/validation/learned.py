@@ -151,11 +151,7 @@ Predict = Callable[[Mask, Mask], dict[str, Floats]]
 def corrected(
     subject: Subject, arch: ArchSpec, sets: Sequence[Table], predict: Predict, model: str, *, is_all_on: bool = False
 ) -> Predict:
-    """Return predictions whose last, `model`, is corrected, and `PHYSICS` that are not.
-
-    Corrections are learned on what the physics of the same fit leaves of its own rows; a group is corrected where the
-    committed correction is on, or all are (`is_all_on`).
-    """
+    """Return predictions with `model` corrected where the committed correction is on (or all), and `PHYSICS`."""
     measured_us = np.concatenate([table.measured_us for table in sets])
 
     def fit(train: Mask, rows: Mask) -> dict[str, Floats]:
@@ -274,11 +270,7 @@ def _mape(logs: Floats) -> float:
 
 
 def fit_spreads(predicted_us: Floats, octaves: Floats | None, logs: Floats) -> tuple[Spread, ...]:
-    """Return conformal intervals by thirds of predicted latency, and by distance where it is known; the widest last.
-
-    Args:
-        predicted_us, octaves, logs: [rows], held out: predictions, distances, log(measured / predicted).
-    """
+    """Return conformal intervals of held-out rows by thirds of latency and, if known, distance; the widest last."""
     thirds = np.quantile(predicted_us, (1 / 3, 2 / 3)).tolist()
     lengths = list(zip((0.0, *thirds), (*thirds, np.inf), strict=True))
     distances = [(-1.0, np.inf)] if octaves is None else [(-1.0, _MOST_NEAR_OCTAVES), (_MOST_NEAR_OCTAVES, np.inf)]

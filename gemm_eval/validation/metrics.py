@@ -126,10 +126,7 @@ def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
 
 
 def row_groups(timings: Timings) -> Iterator[tuple[str, str, Mask]]:
-    """Yield (group, regime, rows) wherever there are rows, all groups together first.
-
-    Regimes are those of M, then rows near the best of their GEMM, then the set's bands, whose rows no regime counts.
-    """
+    """Yield (group, regime, rows), all groups first: regimes of M, rows near the best of a GEMM, then bands."""
     regimes = {regime.name: regime.mask(timings.sizes[:, 1]) & ~timings.in_band for regime in REGIMES}
     if np.isfinite(timings.form.near_best):
         regimes["near best"] = timings.is_near_best
@@ -215,14 +212,12 @@ class Score:
     @property
     def error_frac(self) -> Floats:
         """Relative error of each row, [rows]."""
-        frac: Floats = self.predicted_us / self.timings.measured_us - 1.0
-        return frac
+        return self.predicted_us / self.timings.measured_us - 1.0
 
     def breakdown(self, row: int) -> dict[str, float]:
         """Return the terms of a row's prediction, in microseconds, of a model that has terms; they add up to it."""
         assert self.fit_of is not None
-        terms: dict[str, float] = self.fitted[int(self.fit_of[row])].breakdown(self.timings, row)
-        return terms
+        return self.fitted[int(self.fit_of[row])].breakdown(self.timings, row)
 
 
 make_score = Score
@@ -230,10 +225,7 @@ make_score = Score
 
 
 def score(predictor: Predictor, timings: Timings, num_folds: int = 5, seed: int = 0) -> Score:
-    """Predict `timings`, cross-validated (`num_folds` 0: with the constants that `predictor` has), and measure errors.
-
-    Errors are those of whole answers (`Timings.whole`), whatever a fit learns from.
-    """
+    """Predict whole answers (`Timings.whole`), cross-validated unless `num_folds` is 0, and measure their errors."""
     if not num_folds:
         asked = timings.whole()
         return Score(asked, predictor.name, predictor.predict(asked))
@@ -252,11 +244,7 @@ def score_crossed(
 
 
 def worst_pairs(scored: Score, num: int = 10) -> pd.DataFrame:
-    """Return the pairs (N, K) with the largest mean errors, without rows of bands: where a model lacks something.
-
-    Returns:
-        Columns N, K, num, mape_frac, bias_frac, worst_M and worst_frac (the row with the largest error of the pair).
-    """
+    """Return the pairs (N, K) with the largest mean errors, without bands: num, MAPE, bias and the worst row."""
     error = scored.error_frac
     frame = scored.timings.frame[["N", "K", "M"]].assign(error=error, size=np.abs(error)).loc[~scored.timings.in_band]
     groups = frame.groupby(["N", "K"], sort=True)

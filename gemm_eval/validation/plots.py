@@ -56,10 +56,7 @@ def plot_family(study: Study, family: str) -> Figure:
 
 
 def _predicted(timings: Timings, predicted_us: Floats, title: str) -> Figure:
-    """Plot latencies by regime of M: log-log, with the same limits.
-
-    The more points, the smaller; very many are pixels in a vector format too.
-    """
+    """Plot latencies by regime of M, log-log with the same limits; very many points are pixels."""
     with needs_extra("plotting", "plot"):
         from matplotlib.lines import Line2D
 
@@ -96,10 +93,7 @@ def _predicted(timings: Timings, predicted_us: Floats, title: str) -> Figure:
 
 @figures.styled
 def plot_error_by_rows(scored: Score) -> Figure:
-    """Plot the relative error, in percent, over M: the median, and the bands of 25..75% and 10..90% of the rows.
-
-    Rows are taken together in half octaves of M, since M = 127, 128 and 129 are of few rows each.
-    """
+    """Plot the relative error in percent over half octaves of M: the median, 25..75% and 10..90% of the rows."""
     figure = figures.new_figure(7.4, 4.4)
     axes = figure.add_subplot()
     percent = 100.0 * scored.error_frac

@@ -50,12 +50,7 @@ def error_cells(errors: Metrics, kendall_tau: float | None) -> tuple[str, ...]:
 def lines_table(
     lines: Sequence[Line], title: str, columns: Mapping[str, str], shares: Mapping[str, str], *, title_of: str = ""
 ) -> Table:
-    """Return lines of an exam as a table.
-
-    Args:
-        columns: header of each label that is shown; none: the text `title_of`, with labels in braces, stands instead.
-        shares: header of each predictor whose MAPE is shown; the other errors are those of the last predictor.
-    """
+    """Return lines of an exam as a table: `columns` (else `title_of`) tell the lines, `shares` whose MAPE is shown."""
     num, _, *others = FIGURES
     has_coverage = any("coverage_frac" in line.more for line in lines)
     headers = list(columns.values()) or ["rows of"]
@@ -84,10 +79,7 @@ def title_of(timings: Timings) -> str:
 
 
 def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str = "") -> Table:
-    """Return the errors of several predictors on one set, by group of rows: of `groups`, or all.
-
-    `note` is a second line of the title, such as where coefficients come from.
-    """
+    """Return errors of predictors on a set by group of rows (`groups`, or all); `note` is a second line of title."""
     title = title_of(scores[0].timings)
     has_intervals = any(scored.is_inside is not None for scored in scores)
     headers = ("group", "predictor", "fit", *FIGURES, *((_COVERAGE,) if has_intervals else ()))
@@ -126,10 +118,7 @@ def _errors_of(scored: Score) -> dict[str, dict[str, Any]]:
 
 
 def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
-    """Return one row for each set, predictor and group of rows; errors are fractions.
-
-    Columns are data, gpu, library, l2, clock, predictor, num_folds, fit, group, the fields of `Metrics`, coverage_frac.
-    """
+    """Return one row (data, conditions, predictor, fit, `Metrics`, coverage) for each set, predictor and group."""
     return pd.DataFrame(
         _head(scored.timings)
         | {"predictor": scored.predictor, "num_folds": scored.num_folds, "fit": scored.how, "group": group}
@@ -140,10 +129,7 @@ def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
 
 
 def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequence[str] = ()) -> dict[str, Any]:
-    """Return scores, of one set after another, for JSON: data sets with their hashes, errors, and the worst pairs.
-
-    Of groups of rows those that `groups` names, or all.
-    """
+    """Return scores for JSON, set after set: hashes, errors of `groups` (or all), and the worst pairs."""
     sets = []
     for _, of_set in groupby(scores, key=lambda scored: id(scored.timings)):
         same = list(of_set)

@@ -1,7 +1,4 @@
-"""Studies of single configs: errors of predictors, and how good the config is that each would choose for a GEMM.
-
-Of W4A16 kernels a study is told apart by family, and judged by regret; of Triton kernels by data set, and by speed.
-"""
+"""Studies of single configs: errors of predictors, and how good the config is that each would choose for a GEMM."""
 
 from __future__ import annotations
 
@@ -110,10 +107,7 @@ def static_points(timings: Timings) -> Floats:
 
 
 def order_by(timings: Timings, cost: Floats) -> Ints:
-    """Return the rows GEMM by GEMM, least `cost` first; ties in the order of the registry, never in that of the table.
-
-    Triton's kernels have no registry: there ties are in the order of the table.
-    """
+    """Return the rows GEMM by GEMM, least `cost` first; ties by the registry, or of Triton's kernels by the table."""
     return np.lexsort((timings.column("registry_place"), cost, timings.gemm))
 
 
@@ -122,8 +116,7 @@ def profile_us(timings: Timings) -> Floats:
     calls = timings.frame["num_replays"].to_numpy(np.float64)
     if "calls_per_replay" in timings.frame:
         calls = calls * timings.frame["calls_per_replay"].to_numpy(np.float64)
-    total: Floats = calls * timings.measured_us
-    return total
+    return calls * timings.measured_us
 
 
 def share_of_configs(timings: Timings, share: float) -> Ints:
@@ -330,11 +323,7 @@ def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:
 
 
 def worst_choices(study: Study, num: int) -> list[dict[str, Any]]:
-    """Return the GEMMs for which the first choice of the Triton model is slowest against the best, worst first.
-
-    Returns:
-        Keys data_set, M, N, K, speed_frac, and config, measured_us and predicted_us of `chosen` and of `best`.
-    """
+    """Return the GEMMs whose first choice is slowest against the best, worst first, with `chosen` and `best`."""
     timings, predicted_us, measured_us = study.timings, study.scores[0].predicted_us, study.timings.measured_us
     groups, speeds = rows_by_gemm(timings.gemm), study.choices[0].speeds
     records = []

@@ -163,8 +163,7 @@ class Timings(Table):
 
     def log_errors(self, predicted_us: Floats) -> Floats:
         """Return log(measured / predicted) of each row's kernels alone, [rows]; predictions contain `timer_us`."""
-        errors: Floats = np.log(self.kernel_us / np.maximum(predicted_us - self.timer_us, LEAST_KERNEL_US))
-        return errors
+        return np.log(self.kernel_us / np.maximum(predicted_us - self.timer_us, LEAST_KERNEL_US))
 
     @cached_property
     def sizes(self) -> Ints:
@@ -220,8 +219,7 @@ class Timings(Table):
     @property
     def in_band(self) -> Mask:
         """Rows of one of the bands that are reported apart."""
-        inside: Mask = np.any([np.zeros(len(self), bool), *map(self.band_mask, self.bands)], axis=0)
-        return inside
+        return np.any([np.zeros(len(self), bool), *map(self.band_mask, self.bands)], axis=0)
 
     def band_mask(self, name: str) -> Mask:
         """Return which rows lie in the band `name`."""

@@ -7,10 +7,13 @@ from gemm_eval.workload.operations import (
     MAX_HEAD_DIM,
     MAX_MESSAGE_BYTES,
     MAX_RANKS,
+    MIXER_KERNELS,
+    MIXER_STATE_BYTES,
     TORCH,
     AttentionProblem,
     CollectiveProblem,
     MemoryKernel,
+    MixerProblem,
     MoeWork,
     memory_kernel,
 )
@@ -45,8 +48,10 @@ from gemm_eval.workload.types import (
 
 __all__ = [
     "ACCUMULATE", "COLLECTIVES", "ENGINES", "LAYER_TERMS", "LAYOUTS", "MAX_DIM", "MAX_GROUPS", "MAX_HEAD_DIM",
-    "MAX_MACS", "MAX_MESSAGE_BYTES", "MAX_RANKS", "NOTHING_SAID", "NO_LAYOUTS", "TORCH", "TYPE_NAMES",
+    "MAX_MACS", "MAX_MESSAGE_BYTES", "MAX_RANKS", "MIXER_KERNELS", "MIXER_STATE_BYTES",
+    "NOTHING_SAID", "NO_LAYOUTS", "TORCH", "TYPE_NAMES",
     "AttentionProblem", "BlockScale", "CollectiveProblem", "GemmProblem", "GemmTypes", "Layouts", "MemoryKernel",
-    "MoeWork", "Operand", "RowGroups", "RunOptions", "check_row_groups", "distinct_groups", "make_problem",
+    "MixerProblem", "MoeWork", "Operand", "RowGroups", "RunOptions", "check_row_groups", "distinct_groups",
+    "make_problem",
     "make_types", "memory_kernel", "pack_layouts", "problem_of", "resolve_types", "run_options", "without_lone_groups",
 ]  # fmt: skip

@@ -46,6 +46,7 @@ class AttentionProblem:
         is_latent: values are the first `v_head_dim` elements of the keys, and are not read again: MLA with absorbed
             projections, whose keys are latents of one KV head.
         has_sinks: each head has a learned logit in the sum of its softmax. It takes no time in any model.
+        backward: the gradients of Q, K and V from that of the output, instead of the output; 16 bits.
 
     Raises:
         InvalidProblemError: a size is no positive integer or too large, or they do not go together.
@@ -64,13 +65,14 @@ class AttentionProblem:
     window: int | None = None
     is_latent: bool = False
     has_sinks: bool = False
+    backward: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim"):
             _set(self, name, check_size(name, getattr(self, name)))
         value = self.head_dim if self.v_head_dim is None else check_size("v_head_dim", self.v_head_dim)
         _set(self, "v_head_dim", value)
-        for name in ("causal", "is_latent", "has_sinks"):
+        for name in ("causal", "is_latent", "has_sinks", "backward"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidProblemError(f"{name} must be True or False, got {shown(getattr(self, name))}")
         _set(self, "dtype", parse_dtype(self.dtype))
@@ -99,6 +101,11 @@ class AttentionProblem:
             raise InvalidProblemError(f"kv_dtype must be a type of operands, got {self.kv_dtype}")
         if self.kv_type.bits > self.dtype.bits:
             raise InvalidProblemError(f"kv_dtype must not be wider than dtype = {self.dtype}, got {self.kv_dtype}")
+        if self.backward and (self.is_latent or self.kv_type is not self.dtype):
+            raise InvalidProblemError(
+                "gradients of attention are of keys and values in the type of the queries, without is_latent; got "
+                f"dtype={self.dtype}, kv_dtype={self.kv_dtype}, is_latent={self.is_latent}"
+            )
         if self.window is not None:
             window = plain_integer(self.window)
             if window is None or window < 1:
@@ -149,8 +156,12 @@ class AttentionProblem:
 
     @property
     def flop(self) -> int:
-        """Operations, a MAC being two, of both products: those that a masked kernel cannot leave out."""
-        return FLOP_PER_MAC * self.batch * self.num_heads * self.num_pairs * (self.head_dim + self.value_dim)
+        """Operations, a MAC being two, of both products: those that a masked kernel cannot leave out.
+
+        Backward of five: scores again, and the gradients of values, scores, queries and keys.
+        """
+        macs = 3 * self.head_dim + 2 * self.value_dim if self.backward else self.head_dim + self.value_dim
+        return FLOP_PER_MAC * self.batch * self.num_heads * self.num_pairs * macs
 
     @property
     def q_bytes(self) -> int:
@@ -170,8 +181,8 @@ class AttentionProblem:
 
     @property
     def num_bytes(self) -> int:
-        """Compulsory bytes: queries, keys, values and output, each once."""
-        return self.q_bytes + self.kv_bytes + self.output_bytes
+        """Compulsory bytes: queries, keys, values and output, each once; backward their gradients too."""
+        return (self.q_bytes + self.kv_bytes + self.output_bytes) * (2 if self.backward else 1)
 
     def __str__(self) -> str:
         heads = f"{self.num_heads} heads" if self.group == 1 else f"{self.num_heads}/{self.num_kv_heads} heads"
@@ -179,6 +190,7 @@ class AttentionProblem:
         kinds = ["causal" if self.causal else "full"]
         kinds += [f"window {self.window}"] if self.window else []
         kinds += ["latent"] if self.is_latent else []
+        kinds += ["backward"] if self.backward else []
         types = str(self.dtype) if self.kv_type is self.dtype else f"{self.dtype}, KV {self.kv_type}"
         return f"batch={self.batch} q={self.q_len} kv={self.kv_len} {heads} x {size} {' '.join(kinds)} {types}"
 
@@ -187,13 +199,97 @@ def _num_bytes(elements: int, dtype: DType) -> int:
     return -(-elements * dtype.half_bits // HALF_BITS_PER_BYTE)
 
 
+class MixerKernel(NamedTuple):
+    """A kernel of linear or sparse attention: its part of the formula, and its meaning."""
+
+    part: str
+    meaning: str
+
+
+MIXER_KERNELS = {
+    "gdn_conv": MixerKernel("conv", "causal convolution of a prompt's queries, keys and values (Gated DeltaNet)"),
+    "gdn_conv_update": MixerKernel("conv_update", "the same for one token"),
+    "gdn_scan": MixerKernel("scan", "chunked scan of a prompt by the gated delta rule"),
+    "gdn_update": MixerKernel("update", "update of the states by one token, gated delta rule"),
+    "kda_conv": MixerKernel(
+        "conv", "causal convolutions of a prompt's queries, keys and values (Kimi Delta Attention)"
+    ),
+    "kda_conv_update": MixerKernel("conv_update", "the same for one token"),
+    "kda_scan": MixerKernel("scan", "chunked scan of a prompt, a gate for each channel"),
+    "kda_update": MixerKernel("update", "update of the states by one token, a gate for each channel"),
+    "index_scores": MixerKernel("scores", "scores of a lightning indexer, fp8, queries of prompts"),
+    "index_scores_paged": MixerKernel("scores_paged", "the same for one token over a paged cache"),
+    "index_top_k": MixerKernel("top_k", "choice of the keys with the highest scores"),
+    "sparse_mla": MixerKernel("attention", "attention of each query of a prompt to its chosen latents"),
+}
+"""Kernels that mix tokens by linear attention, or by attention to chosen keys."""
+
+MIXER_STATE_BYTES = {"gdn": 2, "kda": 4}
+"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixerProblem:
+    """One call of a kernel of linear or sparse attention, for one layer on one device.
+
+    Attributes:
+        kernel: one of `MIXER_KERNELS`.
+        batch: sequences.
+        q_len, kv_len: new tokens of each, and the positions that the last of them attends to; None: as many. States of
+            linear attention do not depend on `kv_len`.
+        num_heads: heads of values, of which each has a state; of an indexer its query heads.
+        key_heads: heads of queries and keys, a divisor of `num_heads`; 1 for an indexer and latents.
+        key_dim, value_dim: elements of a key and of a value.
+        conv_width: taps of the causal convolution.
+
+    Raises:
+        InvalidProblemError: a size is no positive integer, or they do not go together.
+    """
+
+    kernel: str
+    batch: int
+    q_len: int
+    num_heads: int
+    kv_len: int | None = None
+    key_heads: int = 1
+    key_dim: int = 128
+    value_dim: int = 128
+    conv_width: int = 4
+
+    def __post_init__(self) -> None:
+        if self.kernel not in MIXER_KERNELS:
+            raise InvalidProblemError(refusal("kernel", self.kernel, tuple(MIXER_KERNELS)))
+        _set(self, "kv_len", self.q_len if self.kv_len is None else self.kv_len)
+        for name in ("batch", "q_len", "kv_len", "num_heads", "key_heads", "key_dim", "value_dim", "conv_width"):
+            _set(self, name, check_size(name, getattr(self, name)))
+        if self.kv_len < self.q_len:
+            raise InvalidProblemError(f"q_len must be <= kv_len = {self.kv_len}, got {self.q_len}: keys include those")
+        if self.num_heads % self.key_heads:
+            raise InvalidProblemError(f"key_heads must divide num_heads = {self.num_heads}, got {self.key_heads}")
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values side by side."""
+        return 2 * self.key_heads * self.key_dim + self.num_heads * self.value_dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the recurrent states of all sequences, without those of the convolution; 0: it has none."""
+        elements = self.batch * self.num_heads * self.key_dim * self.value_dim
+        return elements * MIXER_STATE_BYTES.get(self.kernel.partition("_")[0], 0)
+
+    def __str__(self) -> str:
+        sizes = f"{self.num_heads}/{self.key_heads} heads x {self.key_dim}+{self.value_dim}"
+        return f"{self.kernel} batch={self.batch} q={self.q_len} kv={self.kv_len} {sizes}"
+
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 """Names of the collectives, and of a message to one device."""
 
 MAX_MESSAGE_BYTES = 1 << 50
 """Largest message of a device."""
 
-MAX_RANKS = 1 << 10
+MAX_RANKS = 1 << 17
 """Most devices that exchange messages."""
 
 
@@ -215,14 +311,21 @@ class CollectiveProblem:
     Devices that take part are `num_ranks`; 1: nothing is sent. `dtype` matters for sums only: switches add up 16 and 32
     bits, and no narrower ones.
 
+    Ranks may lie in several nodes, `ranks_per_node` in each; None: as many as the link of the arch joins.
+    `network_bytes` are those of an ``all_to_all`` of tokens to experts that leave the device's node, where a token goes
+    once to each other node that has experts of it; None: each copy is sent by itself.
+
     Raises:
-        InvalidProblemError: no such operation, a size that is no positive integer or too large, or a send of many.
+        InvalidProblemError: no such operation, a size that is no positive integer or too large, a send of many, ranks
+            that nodes do not divide, or `network_bytes` of another operation or above the message.
     """
 
     what: str
     message_bytes: int
     num_ranks: int
     dtype: DType = DType.BF16
+    ranks_per_node: int | None = None
+    network_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.what not in COLLECTIVES:
@@ -236,9 +339,26 @@ class CollectiveProblem:
         if self.what == "send" and self.num_ranks > 2:
             raise InvalidProblemError(f"num_ranks of a send must be 2, or 1 for none, got {self.num_ranks}")
         _set(self, "dtype", parse_dtype(self.dtype))
+        if self.ranks_per_node is not None or self.network_bytes is not None:
+            self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        for name, least, most in (("ranks_per_node", 1, MAX_RANKS), ("network_bytes", 0, self.message_bytes)):
+            given = getattr(self, name)
+            if given is not None:
+                value = plain_integer(given)
+                if value is None or not least <= value <= most:
+                    raise InvalidProblemError(f"{name} must be an integer in {least}..{most:,}, got {shown(given)}")
+                _set(self, name, value)
+        per_node = self.ranks_per_node
+        if per_node is not None and per_node < self.num_ranks and self.num_ranks % per_node:
+            raise InvalidProblemError(f"ranks_per_node must divide num_ranks = {self.num_ranks}, got {per_node}")
+        if self.network_bytes is not None and self.what != "all_to_all":
+            raise InvalidProblemError(f"network_bytes are of an all_to_all, got {self.what}")
 
     def __str__(self) -> str:
-        return f"{self.what} of {self.message_bytes:,} bytes, {self.num_ranks} ranks"
+        nodes = "" if self.ranks_per_node is None else f" in nodes of {self.ranks_per_node}"
+        return f"{self.what} of {self.message_bytes:,} bytes, {self.num_ranks} ranks{nodes}"
 
     @property
     def buffer_bytes(self) -> int:

@@ -66,13 +66,13 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"],
+        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["train"], ["moe"],
         ["prewarm"],
         ["kernels"], ["asm"],
         ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "attention"],
-        ["validate", "collective"], ["validate", "memory-bound"], ["validate", "stacks"],
+        ["validate", "collective"], ["validate", "memory-bound"], ["validate", "stacks"], ["validate", "training"],
         ["validate", "w4a16"], ["validate", "multicore"], ["validate", "triton"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "intervals"],
         ["calibrate", "quantization"],

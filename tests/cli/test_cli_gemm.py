@@ -25,7 +25,6 @@ from gemm_eval.cli.values import (
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION
 from gemm_eval.units import time_text
-from gemm_eval.workload import make_problem
 from tests.cli.commands import DEMO, SIZES, WORDS, Ran, demo, plain
 
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
@@ -132,19 +131,6 @@ def test_explanation_in_json_on_demand_only() -> None:
 
     assert "explanation" not in Ran(*words).json()["results"][0]
     assert Ran(*words, "--explain").json()["results"][0]["explanation"] == demo().explain()
-
-
-def test_mapping_is_replayed() -> None:
-    evaluator = GEMMEvaluator("demo-8core")
-    text = "1,4,2,1/128,256,144/nkm"
-
-    problem = make_problem(*SIZES, default_dtype=evaluator.arch.default_dtype)
-    expected = evaluator.evaluate_mapping(problem, parse_mapping(text))
-
-    assert Ran("evaluate", *DEMO, *WORDS, "--mapping", text, "--json").json() == {
-        "results": [plain(expected.to_dict())]
-    }
-    assert expected.latency_us != demo().latency_us
 
 
 def test_printed_mapping_can_be_replayed() -> None:

@@ -31,6 +31,7 @@ CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("a100-sxm-80gb", ["--latent", "--head-dim", "576", "--v-head-dim", "512"],
      {"is_latent": True, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}),
     ("demo-8core", [], {}),
+    ("h100-sxm", ["--q", "4096", "--backward"], {"q_len": 4096, "backward": True}),
 ]  # fmt: skip
 IDS = [" ".join([arch, *words]) for arch, words, _ in CALLS]
 

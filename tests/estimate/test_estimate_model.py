@@ -28,7 +28,7 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs, pipeline_us
 from gemm_eval.moe import MoeLayer
-from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations
+from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations, with_redundant_experts
 
 H200 = GEMMEvaluator("h200-sxm")
 
@@ -189,13 +189,31 @@ def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
     assert not estimate("llama-3-70b", "h200-sxm", ignore_memory=True).fits
 
 
-def test_stages_beyond_a_link_are_said() -> None:
+def test_stages_beyond_a_node_send_over_the_network() -> None:
     inside, beyond = estimate(pipeline_parallel=8), estimate(pipeline_parallel=16)
     assert inside.assumptions == ()
     (sentence,) = beyond.assumptions
-    assert sentence.startswith("16 devices are more than the 8 that their link joins")
+    assert sentence.startswith("16 devices lie in nodes of 8: messages between nodes take the network")
     assert sentence in beyond.explain()
     assert beyond.to_dict()["assumptions"] == [sentence]
+    sends = [cost for cost in beyond.decode.costs if cost.operation.name == "stage_send"]
+    assert [cost.bound for cost in sends] == ["link"] * 7 + ["network"] + ["link"] * 7
+    assert sends[7].latency_us > max(cost.latency_us for cost in sends[:7])
+    with pytest.raises(UnsupportedError, match=r"the pcie4 of l4 joins at most 8 GPUs, .* interconnect.network"):
+        estimate("llama-3-8b", "l4", 1, pipeline_parallel=16)
+
+
+def test_experts_over_a_rack_and_over_nodes() -> None:
+    def exchanges(arch: str, model: Any, ranks: int, batch: int) -> list[tuple[str, str]]:
+        found = estimate(model, arch, batch, prompt_len=512, expert_parallel=ranks)
+        assert found.num_devices == ranks
+        costs = [cost for cost in found.decode.costs if cost.operation.name in ("dispatch", "combine")]
+        return [(cost.bound, cost.how.partition(",")[0]) for cost in costs]
+
+    assert exchanges("gb200", "deepseek-v3", 64, 64) == [("link", "send/receive")] * 2
+    assert exchanges("h200-sxm", "deepseek-v3", 16, 64) == [("network", "direct to experts")] * 2
+    more = with_redundant_experts(load_model("deepseek-v3"), 32)
+    assert exchanges("gb200", more, 144, 512) == [("network", "once to each node")] * 2
 
 
 def test_chunks_fill_run_through_and_drain_the_stages() -> None:

@@ -29,7 +29,6 @@ from gemm_eval import (
     InvalidOptionError,
     InvalidProblemError,
     UnsupportedError,
-    load_arch,
 )
 from gemm_eval.evaluate import table as _progress
 from gemm_eval.evaluate.backend import Kind
@@ -80,13 +79,6 @@ def test_rows_are_the_results_of_one_by_one(variant: str) -> None:
     again = many.evaluate_many(batch[::-1])
     assert again.records.tobytes() == table.records[::-1].tobytes()
     assert many.evaluate_problem(problems[3]) == table[3]
-
-
-@pytest.mark.parametrize("idle", [False, True])
-def test_without_idle_cores_too(idle: bool) -> None:
-    arch = evaluator("static").arch
-    alone, many = (GEMMEvaluator(arch, allow_idle_cores=idle, disk_cache=False) for _ in range(2))
-    assert list(many.evaluate_many(SHAPES)) == [alone.evaluate(*shape) for shape in SHAPES]
 
 
 @pytest.mark.parametrize(
@@ -445,15 +437,6 @@ def test_columns_have_the_source_the_interval_and_the_terms(arch: str) -> None:
         columns = {name: table[name][place] for name in result.breakdown}
         assert columns == pytest.approx(dict(result.breakdown), abs=1e-12)  # Python's sum of floats differs by version
         assert sum(table[name][place] for name in result.breakdown) == pytest.approx(result.latency_us, rel=1e-9)
-
-
-def test_terms_of_what_does_not_fit_are_not_known() -> None:
-    ev = GEMMEvaluator(load_arch("demo-8core").with_(sram_bytes=1024), disk_cache=False)
-    table = ev.evaluate_many(ROWS, errors="mark")
-
-    assert not table.is_feasible.any()
-    assert np.isnan(table["matrix_us"]).all()
-    assert {row["hidden_us"] for row in table.to_dicts()} == {None}
 
 
 def test_without_pandas(table: GEMMTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,24 +313,6 @@ def test_rows_of_a_frame_say_their_own_options(ev: GEMMEvaluator) -> None:
         ev.evaluate_many(frame.assign(l2=["cold", "warm", "hot", None]))
 
 
-def test_costs_on_disk_are_kept_by_options(ev: GEMMEvaluator) -> None:
-    tables = [ev.evaluate_many([*SHAPES, W4A16], dtype="w4a16", **options) for options in SPELLED]
-    num = len(SHAPES)  # W4A16 is one of them
-    assert [ev.save_to_disk(table) for table in tables] == [num] * len(SPELLED)
-
-    later = GEMMEvaluator(ARCH, l2="warm")  # defaults of an evaluator do not matter to what is stored
-    for table, options in zip(tables, SPELLED, strict=True):
-        assert list(later.evaluate_many(SHAPES, "w4a16", **options)) == list(table)[:-1]
-    assert later.cache_info().records.misses == 0
-    for other in ("h100-pcie", ARCH.with_(l2_bytes=1 << 20), "demo-8core"):
-        stranger = GEMMEvaluator(other)  # type: ignore[arg-type]
-        stranger.evaluate(1, 8, 8, 8)
-        assert stranger.cache_info().records.currsize == 1
-    renamed = GEMMEvaluator(ARCH.with_(title="another"))
-    assert renamed.evaluate(*SIZES, "w4a16", library="gemm-eval").latency_us == tables[0]["latency_us"][1]
-    assert renamed.cache_info().records.misses == 0
-
-
 def test_another_process_reads_what_is_pickled(ev: GEMMEvaluator, tmp_path: Path) -> None:
     """Packed parameters name tables of one process: none may travel."""
     table = ev.evaluate_many(SHAPES, "w4a16")
@@ -434,35 +416,6 @@ def test_answers_say_where_narrow_weights_cost_time() -> None:
     assert f"In fp16 the same GEMM takes {time_text(in_fp16.latency_us)} by cublas" in slow.explain()
     assert in_fp16.latency_us < slow.latency_us
     assert "the same GEMM" not in fast.explain()
-
-
-def test_states_of_l2_differ_in_what_comes_from_dram(ev: GEMMEvaluator) -> None:
-    of = {l2: ev.evaluate(1, 64, 1024, 1024, l2=l2).traffic for l2 in ("warm", "cold", "cold-all")}
-    weights, tokens = 1024 * 1024 * 2, 64 * 1024 * 2
-    assert of["cold-all"]["a_bytes"] >= tokens > 100 * of["cold"]["a_bytes"] == 100 * of["warm"]["a_bytes"]
-    assert of["cold-all"]["b_bytes"] >= weights
-    assert of["cold"]["b_bytes"] >= weights > 2 * of["warm"]["b_bytes"]
-    ours = [ev.evaluate_problem(W4A16, l2=l2).latency_us for l2 in ("cold", "cold-all")]
-    assert ours[0] == ours[1]
-
-
-def test_the_bound_is_the_longest_term(ev: GEMMEvaluator) -> None:
-    launch = ev.evaluate(1, 1, 512, 512)
-    assert (launch.bound, max(launch.breakdown, key=launch.breakdown.__getitem__)) == ("launch", "launch_us")
-    start = GEMMEvaluator("b200").evaluate(1, 1, 128, 128, "fp8_block")
-    assert (start.bound, max(start.breakdown, key=start.breakdown.__getitem__)) == ("prologue", "prologue_us")
-    assert "bound by the start of a kernel" in start.explain()
-
-
-def test_no_gpu_beats_its_data_sheet() -> None:
-    """A share of DRAM bandwidth that was fitted on the H200, times a higher efficiency, was above it on these."""
-    for name in ("rtx-4090", "h100-pcie", "l40s"):
-        arch = load_arch(name, GpuSpec)
-        for M in (1, 8, 16):
-            r = GEMMEvaluator(arch).evaluate(1, M, 28672, 8192, "w4a16")
-            assert r.traffic["b_bytes"] / r.latency_us <= arch.dram_gb_per_s * 1e3
-    wide = GEMMEvaluator("rtx-4090").evaluate(1, 8192, 8192, 8192)  # clocks above what its maker states
-    assert 0.7 < wide.utilization_frac <= 1.0
 
 
 def test_a_gpu_that_nobody_uses_any_more_is_forgotten() -> None:

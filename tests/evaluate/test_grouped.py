@@ -12,11 +12,9 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblemError, UnsupportedError
-from gemm_eval.evaluate.batch import ProblemBatch
 from gemm_eval.evaluate.costs import record_key
 from gemm_eval.evaluate.result import say_groups
 from gemm_eval.models.gpu import LIBRARIES
-from gemm_eval.workload import pack_layouts
 
 GROUPS = (120, 3, 0, 17)
 K, N = 512, 256
@@ -57,28 +55,6 @@ def test_groups_in_any_form(ev: GEMMEvaluator) -> None:
 
 def types_of(problem: GemmProblem) -> dict[str, Any]:
     return {"input_dtype": problem.input_dtype, "output_dtype": problem.output_dtype}
-
-
-def test_the_order_of_groups_does_not_matter(ev: GEMMEvaluator) -> None:
-    first = ev.evaluate_grouped(GROUPS, K, N)
-    for seed in range(5):
-        groups = tuple(random.Random(seed).sample(GROUPS, len(GROUPS)))
-        again = ev.evaluate_grouped(groups, K, N)
-        assert again.problem.row_groups == groups
-        assert (again.latency_us, again.mapping, again.breakdown) == (first.latency_us, first.mapping, first.breakdown)
-    assert ev.cache_info().records.misses == 1
-
-
-def test_equal_groups_on_cores_are_the_batch_and_one_group_the_plain_gemm() -> None:
-    ev = GEMMEvaluator("demo-8core", disk_cache=False)
-    for grouped, batch in (
-        (ev.evaluate_grouped((64, 64, 64), K, N), ev.evaluate(3, 64, K, N)),
-        (ev.evaluate_grouped([77], K, N), ev.evaluate(1, 77, K, N)),
-    ):
-        assert grouped.problem.is_grouped
-        assert (grouped.latency_us, grouped.mapping, grouped.breakdown) == (
-            batch.latency_us, batch.mapping, batch.breakdown
-        )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8_block", "w4a16_mxfp4"])
@@ -139,10 +115,6 @@ def test_other_bad_arguments_are_refused(ev: GEMMEvaluator) -> None:
     for none in (None, (3, 4)):
         with pytest.raises(InvalidProblemError, match=r"^G must be"):
             ev.evaluate(none, none, K, N)  # type: ignore[arg-type]
-
-
-def test_numbers_of_numpy_are_sizes(ev: GEMMEvaluator) -> None:
-    assert ev.evaluate_grouped(GROUPS, np.int64(K), np.array(N)) == ev.evaluate_grouped(GROUPS, K, N)  # type: ignore[arg-type]
 
 
 def test_top_and_mappings_take_groups(ev: GEMMEvaluator) -> None:
@@ -285,11 +257,6 @@ def test_a_row_that_does_not_fit_is_marked_and_asked_again() -> None:
         table[0]
 
 
-def test_intervals_are_those_of_results() -> None:
-    table = GEMMEvaluator("h200-sxm", disk_cache=False).evaluate_many(mixed())
-    assert table["low_us"].tolist() == [row.low_us for row in table]
-
-
 # parts
 
 
@@ -301,18 +268,6 @@ def test_keys_hold_groups_in_no_order() -> None:
     assert len({*keys}) == 3
     assert keys[-1] == (3, *sizes)
     assert record_key(3, sizes, (2**40,) * 1024)[:5] == (3, *sizes)
-
-
-def test_layouts_of_a_batch() -> None:
-    kinds: tuple[Any, ...] = ()
-    plain = ProblemBatch(np.ones((2, 4), np.int64), np.zeros(2, np.int64), kinds)
-    assert (len(plain.layouts([0, 1]).of), plain.grouped_rows, plain.rows.tolist()) == (0, [], [1, 1])
-    batch = plain._replace(sizes=np.array([[2, 3, 1, 1], [4, 120, 1, 1]]), row_groups=(None, GROUPS))
-
-    assert len(batch.layouts([0]).of) == 0
-    found, expected = batch.layouts([1, 0, 1]), pack_layouts([GROUPS, None, GROUPS])
-    assert [one.tolist() for one in found] == [one.tolist() for one in expected]
-    assert (batch.grouped_rows, batch.rows.tolist()) == ([1], [6, 140])
 
 
 def test_explanation_speaks_of_groups() -> None:

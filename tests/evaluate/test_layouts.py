@@ -110,10 +110,3 @@ def test_full_sums_of_fp8_take_longer_where_tiles_are_large() -> None:
 def test_no_batch_of_cublas_has_a_split_k() -> None:
     lone, batch = (H100.evaluate(G, 16, 16384, 512, "bf16").mapping.split_k for G in (1, 2))
     assert lone > 1 == batch
-
-
-def test_siblings_take_what_was_learned_on_the_gpu_whose_coefficients_they_have() -> None:
-    result = H100.evaluate(1, 512, 4096, 4096, "bf16")
-    assert result.source == "analytic"
-    assert result.latency_us != result.physics_us
-    assert "h200-sxm, its sibling" in result.explain()

@@ -392,7 +392,10 @@ def test_results_are_shared_and_travel() -> None:
         ("h200-sxm", ("all_reduce", 64, 2), {"library": "rccl"}, InvalidOptionError, "library must be one of"),
         ("l4", ("all_reduce", 64, 2), {"interconnect": "pcie"}, InvalidOptionError, "must be one of pcie-one-socket"),
         ("h200-sxm", ("all_reduce", 64, 2), {"interconnect": "pcie-one-socket"}, UnsupportedError, "joined by nvlink4"),
-        ("h200-sxm", ("all_reduce", 64, 16), {}, UnsupportedError, "joins at most 8 GPUs, got 16 ranks"),
+        ("l4", ("all_reduce", 64, 16), {}, UnsupportedError, "at most 8 GPUs, got 16 ranks: give its YAML an intercon"),
+        ("l4", ("send", 64, 2), {"ranks_per_node": 1}, UnsupportedError, "got 2 ranks in nodes of 1: give its YAML"),
+        ("b200", ("all_reduce", 64, 17), {}, UnsupportedError, "17 ranks do not lie equally in 3 nodes of at most 8"),
+        ("b200", ("all_reduce", 64, 32), {"ranks_per_node": 16}, UnsupportedError, "8 GPUs, got ranks_per_node 16"),
         ("demo-8core", ("all_reduce", 64, 2), {}, UnsupportedError, "demo-8core does not say what joins it to other"),
     ],
 )

@@ -71,9 +71,6 @@ def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _hash_of.cache_clear()
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
 pytestmark = pytest.mark.usefixtures("nothing_said_yet")
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, UnsupportedError, estimate_model, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError, estimate_model, load_arch
 from gemm_eval.arch import GFX_ARCHS, GpuSpec, gpu_slug, ladder_of
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import coefficients_for
+from gemm_eval.models.gpu.learned import OTHER_MAKER
+from gemm_eval.models.gpu.memory_bound import memory_bound_coefficients
+from gemm_eval.moe import moe_layer
 from gemm_eval.validation.tables import find_timings
 
 PEAKS = {  # dense fp16 TFLOP/s of the data sheets; of the two GPUs of an MI250X one
@@ -56,11 +61,9 @@ REFUSED: dict[str, Callable[[GEMMEvaluator], object]] = {
     "library cublas": lambda ev: ev.evaluate(1, 64, 64, 64, library="cublas"),
     "fp16 x int4": lambda ev: ev.evaluate(1, 64, 128, 128, dtype="w4a16"),
     "fp4": lambda ev: ev.evaluate(1, 64, 128, 128, dtype="mxfp4"),
-    "attention": lambda ev: ev.evaluate_attention(batch=1, q_len=1, kv_len=64, num_heads=2),
-    "quantize_from": lambda ev: ev.evaluate(1, 64, 64, 64, dtype="fp8", quantize_from="bf16"),
-    "memory-bound": lambda ev: ev.evaluate_memory_bound(1 << 20, 1 << 20),
-    "grouped": lambda ev: ev.evaluate_grouped([16, 16], 64, 64),
-    "NVIDIA": lambda ev: estimate_model("llama-3-8b", ev.arch.name, batch=1, prompt_len=16),
+    "attention on latents": lambda ev: estimate_model("deepseek-v3", ev, batch=1, prompt_len=16, tensor_parallel=8),
+    "attention by trtllm": lambda ev: ev.evaluate_attention(batch=1, q_len=1, kv_len=64, num_heads=2, library="trtllm"),
+    "engine vllm": lambda ev: estimate_model("llama-3-8b", ev, batch=1, prompt_len=16, engine="vllm"),
 }
 
 
@@ -68,6 +71,55 @@ REFUSED: dict[str, Callable[[GEMMEvaluator], object]] = {
 def test_what_is_modelled_on_nvidia_alone_is_refused(what: str) -> None:
     with pytest.raises(UnsupportedError, match=what):
         REFUSED[what](GEMMEvaluator("mi300x"))
+
+
+CARRIED: dict[str, Callable[[GEMMEvaluator], Any]] = {
+    "attention": lambda ev: ev.evaluate_attention(batch=1, q_len=1, kv_len=64, num_heads=2),
+    "memory-bound": lambda ev: ev.evaluate_memory_bound(1 << 20, 1 << 20),
+    "quantize_from": lambda ev: ev.evaluate(1, 64, 64, 64, dtype="fp8", quantize_from="bf16"),
+}
+
+
+@pytest.mark.parametrize("what", CARRIED)
+def test_shares_of_another_maker_hold_only_where_the_spec_names_whose(what: str) -> None:
+    result = CARRIED[what](GEMMEvaluator("mi300x"))
+    assert result.source == "analytic"
+    if what != "quantize_from":
+        assert result.high_us / result.low_us == pytest.approx(math.exp(2 * OTHER_MAKER))
+    with pytest.raises(UnsupportedError, match=f"{what}.* without carried_from"):
+        CARRIED[what](GEMMEvaluator(load_arch("mi300x").with_(carried_from=None)))
+
+
+def test_a_share_of_the_dram_bandwidth_is_one_of_what_a_large_read_reaches() -> None:
+    own, other = (load_arch(name, GpuSpec) for name in ("mi300x", "h200-sxm"))
+    ours, theirs = (memory_bound_coefficients(arch)[0] for arch in (own, other))
+    assert ours["dram_frac"] / theirs["dram_frac"] == pytest.approx(
+        own.dram_efficiency_frac / other.dram_efficiency_frac
+    )
+    assert ours["l2_frac"] == theirs["l2_frac"]
+
+
+def test_links_between_any_two_gpus_are_all_used_only_by_all_ranks() -> None:
+    """Two of eight GPUs have one link of seven, where a switch gives each its whole rate."""
+    ev = GEMMEvaluator("mi300x")
+    results = {num: ev.evaluate_collective("all_reduce", 1 << 28, num) for num in (2, 4, 8)}
+    rates = {num: result.bus_gb_per_s for num, result in results.items()}
+    assert rates[2] < 64 < rates[4] < 3 * 64 < rates[8] < 7 * 48 * 1.05
+    assert [result.library for result in results.values()] == ["aiter"] * 3
+    assert ev.evaluate_collective("all_reduce", 1 << 14, 8, library="rccl").algorithm.startswith("ring, LL")
+    with pytest.raises(InvalidOptionError, match="rccl, aiter"):
+        ev.evaluate_collective("all_reduce", 1 << 14, 8, library="nccl")
+
+
+def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
+    result, carried = (moe_layer(gpu, 64, 2048, 768, 16, 2, dtype="fp8_block") for gpu in ("mi355x", "mi300x"))
+    assert (result.library, result.source) == ("aiter-moe", "calibrated")
+    assert carried.source == "analytic"
+    for name, more in (("llama-3-8b", {}), ("gpt-oss-20b", {"tensor_parallel": 2})):
+        estimate = estimate_model(name, "mi300x", batch=4, prompt_len=128, output_len=8, **more)
+        assert 1.1 < estimate.tpot_interval_us[1] / estimate.tpot_us < 1.6
+        kernels = {cost.how for cost in estimate.decode.costs if cost.operation.kind in ("attention", "moe")}
+        assert kernels <= {"packed_mma", "aiter-moe", ""}
 
 
 def test_amds_libraries_are_refused_on_nvidia() -> None:

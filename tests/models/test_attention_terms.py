@@ -232,7 +232,7 @@ def test_rows_are_columns_of_problems() -> None:
     assert {item.name: getattr(rows, item.name).tolist() for item in fields(rows)} == {
         "batch": [2], "q_len": [3], "kv_len": [9], "num_heads": [8], "num_kv_heads": [4], "head_dim": [64],
         "value_dim": [32], "window": [5], "is_causal": [1], "q_bits": [16], "kv_bits": [16],
-        "is_latent": [0], "is_aliased": [0],
+        "is_latent": [0], "is_aliased": [0], "is_backward": [0],
     }  # fmt: skip
     assert np.array_equal(rows.kv_bytes, [2 * 7 * 4 * 96 * 2])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -210,13 +209,6 @@ def test_trtllm_leaves_fp8_of_more_than_8_rows_and_batches_to_cublas() -> None:
                 LIBRARIES["trtllm"].check(arch, make_problem(1, 1, 4096, 4096, **sizes).types)
 
 
-def test_the_default_library_is_that_of_the_types() -> None:
-    for arch, problem, library in ((A100, DENSE, "cublas"), (A100, W4A16, "trtllm"), (H100, W4A16, "gemm-eval")):
-        assert list(enumerate_configs(arch, problem)) == list(enumerate_configs(arch, problem, library))
-    with pytest.raises(UnsupportedError, match="cublas has no kernels for int4 weights"):
-        list(enumerate_configs(A100, W4A16, "cublas"))
-
-
 def test_a_library_splits_k_as_its_rule_says() -> None:
     problem = make_problem(1, 16, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
     for library in ("hypothetical", "trtllm"):
@@ -325,30 +317,6 @@ def test_every_rule_has_a_case() -> None:
     }  # fmt: skip
 
 
-CHANGES: list[dict[str, Any]] = [
-    {}, {"cta_m": 64}, {"cta_m": 8, "cta_n": 64}, {"cta_m": 256, "cta_n": 128}, {"cluster_n": 4}, {"num_stages": 2},
-    {"cta_n": 128, "schedule": Schedule.PINGPONG}, {"cta_n": 136, "cta_m": 64}, {"raster_swizzle": 16},
-    {"decomposition": Decomposition.SPLIT_K, "split_k": 64}, {"decomposition": Decomposition.STREAM_K},
-    {"raster_order": RasterOrder.ALONG_N, "raster_swizzle": 2}, {"cta_m": 448, "cta_n": 64, "num_stages": 3},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("changes", CHANGES, ids=str)
-@pytest.mark.parametrize("problem", [DENSE, W4A16, GemmProblem(3, 1, 4090, 7)], ids=str)
-def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
-    changes: dict[str, Any], problem: GemmProblem
-) -> None:
-    config = WGMMA._replace(**changes)
-    resources = check_config(H100, problem, config)
-    # library gemm-eval runs W4A16 with kernels of its own, which are all that it has
-    packed = pack_gpu(H100, problem.types, RunOptions("trtllm" if problem is W4A16 else None))
-    cost = unpack_gpu_cost(evaluate_config(H100, problem, packed, config)[0])
-    drawn = ("raster_order", "raster_swizzle")  # what does not matter may come back as another that is as good
-    assert cost.config._replace(**{name: getattr(config, name) for name in drawn}) == config
-    assert 0 < cost.latency_us < 1e6
-    assert cost.ctas_per_sm == resources.ctas_per_sm
-
-
 # what a CTA needs
 
 
@@ -360,48 +328,6 @@ def test_a_hopper_kernel_by_hand() -> None:
     assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
     assert needs.threads == 384  # and one loads
     assert needs.ctas_per_sm == 1
-
-
-def test_a_stage_of_quantized_weights_by_hand() -> None:
-    # A: 128 x 64 fp16; B: 256 x 64 int4 and 256 scales of fp16
-    assert stage_bytes(W4A16.types, WGMMA) == 16384 + 256 * 32 + 512
-    zeros = GemmProblem(1, 1, 4096, 4096, "fp16", "int4", group_size=128, zero_dtype="int4")  # type: ignore[arg-type]
-    assert stage_bytes(zeros.types, WGMMA) == 16384 + 256 * 32 + 512 + 128
-    int8 = GemmProblem(1, 1, 64, 64, "int8")  # type: ignore[arg-type]
-    assert stage_bytes(int8.types, WGMMA._replace(cta_k=128)) == 49152
-
-
-@pytest.mark.parametrize(
-    ("arch", "num_stages", "ctas_per_sm"),
-    # 184 registers x 128 threads leave room for two CTAs; 2 stages are 66 KiB and 1 reserved: A100 164 KiB, L40S 100
-    [(A100, 2, 2), (A100, 3, 1), (A100, 5, 1), (L40S, 2, 1), (L40S, 3, 1)],
-)
-def test_occupancy_of_an_ampere_kernel_by_hand(arch: GpuSpec, num_stages: int, ctas_per_sm: int) -> None:
-    needs = check_config(arch, DENSE, MMA._replace(num_stages=num_stages))
-    assert needs == (num_stages * 32768 + 2048, 128 * 128 // 128 + 56, 128, ctas_per_sm)
-
-
-def test_without_cp_async_the_next_step_lies_in_registers() -> None:
-    # one stage of 32 KiB in shared memory, one in the registers of 128 threads: 64 of each beside 128 + 56
-    assert check_config(V100, DENSE, VOLTA) == (32768 + 2048, 248, 128, 2)
-    assert check_config(T4, DENSE, VOLTA).ctas_per_sm == 65536 // (32768 + 2048) == 1
-    assert check_config(V100, DENSE, VOLTA._replace(num_warps=8)).registers == 64 + 56 + 32
-    for arch in (V100, T4):
-        assert {kernel.config.num_stages for kernel in enumerate_kernels(arch, DENSE)} == {2}
-
-
-def test_occupancy_by_threads_and_by_ctas() -> None:
-    small = MMA._replace(cta_m=16, cta_n=64, num_stages=2)  # 22 KiB, 64 registers, 128 threads
-    assert check_config(A100, DENSE, small).ctas_per_sm == 167936 // (2 * 10240 + 2048 + 1024) == 7
-    assert check_config(A100.with_(max_threads_per_sm=512), DENSE, small).ctas_per_sm == 4
-    assert check_config(A100.with_(max_ctas_per_sm=3), DENSE, small).ctas_per_sm == 3
-    assert check_config(A100.with_(registers_per_sm=2 * 64 * 128), DENSE, small).ctas_per_sm == 2
-
-
-def test_accumulators_of_blackwell_lie_in_tensor_memory() -> None:
-    config = WGMMA._replace(family="sm100_tcgen05", cta_m=256, cta_n=256, num_stages=2)
-    assert check_config(B200, DENSE, config).registers == check_config(B300, DENSE, config).registers == 56
-    assert check_config(B200, DENSE, MMA).registers == 184
 
 
 def test_clusters_take_whole_groups_of_sms() -> None:
@@ -480,10 +406,3 @@ def test_libraries_of_grouped_kernels_do_not_run_single_gemms(library: str) -> N
 
     with pytest.raises(UnsupportedError, match=f"of library {library} only grouped kernels are known"):
         evaluator.evaluate(1, 64, 4096, 4096, dtype="bf16", library=library)
-
-
-def test_a_refusal_says_where_a_library_runs_a_type() -> None:
-    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
-
-    with pytest.raises(UnsupportedError, match="trtllm runs int8 on sm_80, sm_89 alone, and h200-sxm is sm_90"):
-        evaluator.evaluate(1, 64, 4096, 4096, dtype="int8", library="trtllm")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
 
 import numba
 import numpy as np
@@ -31,22 +30,16 @@ from gemm_eval.workload import (
     pack_layouts,
     without_lone_groups,
 )
+from tests.cases import without_counts
 from tests.grouped_cases import CASES, GroupedCase, draw_problem
 
 EXACT = 1e-12
-COUNTS = ["num_candidates", "num_bounded"]
 FIRST = np.zeros(1, np.int64)
 NUM_PROBLEMS = 2 if numba.config.DISABLE_JIT else 20
 
 
 def best_of(problem: GemmProblem, packed: Packed) -> npt.NDArray[np.void]:
     return find_best_config(load_arch("h200-sxm", GpuSpec), problem, packed)
-
-
-def without_counts(records: npt.NDArray[np.void]) -> list[Any]:
-    records = records.copy()
-    records[COUNTS] = 0
-    return records.tolist()  # type: ignore[no-any-return]
 
 
 def times_of(record: np.void) -> dict[str, float]:

@@ -11,8 +11,8 @@ from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.candidates import dequant_cycles, matrix_cycles
-from gemm_eval.models.gpu.generic_kernels import problem_terms, row_alignment
+from gemm_eval.models.gpu.candidates import matrix_cycles
+from gemm_eval.models.gpu.generic_kernels import problem_terms
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.workload import RunOptions, make_problem
 
@@ -53,70 +53,7 @@ def test_wgmma_takes_the_cycles_that_were_measured(n: int, from_registers: float
     assert matrix_cycles(H100, typed("w4a16").types, config) == pytest.approx(4 * from_registers / 2, rel=0.015)
 
 
-def test_wide_and_many_instructions() -> None:
-    # 128 x 256 x 64: 2 x 4 instructions of 128 cycles; 384 columns are two of 192
-    assert matrix_cycles(H100, DENSE.types, WGMMA._replace(cta_m=128, cta_n=256)) == 2 * 4 * 128
-    assert matrix_cycles(H100, DENSE.types, WGMMA._replace(cta_m=64, cta_n=384)) == pytest.approx(4 * 2 * 96)
-    # 136 columns of tokens: no multiple of 64, so weights lie on the rows
-    assert matrix_cycles(H100, DENSE.types, WGMMA._replace(cta_m=136, cta_n=128)) == pytest.approx(4 * 2 * 68)
-    fp8 = typed("fp8")
-    assert (
-        matrix_cycles(H100, fp8.types, WGMMA._replace(cta_m=128, cta_n=256, cta_k=128)) == 2 * 4 * 128
-    )  # twice the work
-
-
-@pytest.mark.parametrize(
-    ("arch", "dtype", "cycles"),
-    # 2 x 128 x 128 x 64 FLOP at 2,048 and 1,024 a cycle; on Hopper mma.sync reaches 0.62 of 4,096
-    [(A100, "fp16", 1024), (L40S, "fp16", 2048), (H100, "fp16", 512 / 0.62), (A100, "int8", 1024), (L40S, "fp8", 2048)],
-)
-def test_mma_takes_its_share_of_the_peak(arch: GpuSpec, dtype: str, cycles: float) -> None:
-    k = 64 if dtype == "fp16" else 128
-    config = MMA._replace(cta_m=128, cta_n=128, cta_k=k)
-    assert matrix_cycles(arch, typed(dtype).types, config) == pytest.approx(cycles)
-
-
-def test_small_mma_tiles_are_bound_by_shared_memory() -> None:
-    # 16 x 64: 4 warps along N each read 16 rows of A and a quarter of B: (16 x 4 + 64) x 128 bytes at 128 a cycle
-    assert matrix_cycles(A100, DENSE.types, MMA._replace(cta_m=16)) == 128 > 2 * 16 * 64 * 64 / 2048
-
-
-def test_dequantization_takes_alu_cycles_for_each_weight() -> None:
-    config = WGMMA._replace(cta_n=128)
-    cycles = dequant_cycles(H100, typed("w4a16").types, config)
-    assert dequant_cycles(H100, DENSE.types, config) == 0
-    assert cycles > 0
-    assert dequant_cycles(H100, typed("w4a16").types, config._replace(cta_n=256, cta_m=256)) == 2 * cycles
-    assert dequant_cycles(H100.with_(issue_slots_per_cycle=8.0), typed("w4a16").types, config) == cycles / 2
-    with_zeros = GemmProblem(1, 1, 64, 64, "fp16", "int4", group_size=64, zero_dtype="int4")  # type: ignore[arg-type]
-    assert dequant_cycles(H100, with_zeros.types, config) > cycles
-
-
 # bytes
-
-
-@pytest.mark.parametrize(
-    ("dtype", "K", "N", "aligned"),
-    [("fp16", 4096, 4096, 16), ("fp16", 4100, 4096, 8), ("fp16", 4098, 4096, 4), ("fp16", 4097, 4096, 2),
-     ("fp16", 4096, 4097, 2), ("fp8", 4097, 4096, 1), ("w4a16", 4112, 4096, 8), ("w4a16", 4097, 4096, 1),
-     ("w8a16", 4104, 4096, 8)],
-)  # fmt: skip
-def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned: int) -> None:
-    params = pack_gpu(H100, typed(dtype).types, RunOptions()).params
-    assert row_alignment(params[0], 64, K, N) == aligned
-
-
-def test_bytes_of_a_problem() -> None:
-    packed = pack_gpu(H100, typed("w4a16").types, RunOptions()).fallback
-    terms = terms_of(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
-    assert terms.a_bytes == 2 * 3 * 992 * 2
-    assert terms.b_bytes == 2 * 16 * 496
-    assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
-    assert terms.c_bytes == 2 * 3 * 16 * 2
-    assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
-    packed = pack_gpu(H100, typed("w4a16").types, RunOptions(l2="warm")).fallback
-    warm = terms_of(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
-    assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 
 @pytest.mark.parametrize(("share", "stays"), [(0.5, True), (1.0, True), (1.1, False), (3.0, False)])
@@ -172,38 +109,6 @@ def cost(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, **changes: A
 def test_waves_by_hand(config: KernelConfig, G: int, num_ctas: int, num_waves: int) -> None:
     found = cost(H100, GemmProblem(G, 4096, 4096, 4096), config)
     assert (found.num_ctas, found.num_waves, found.active_sms) == (num_ctas, num_waves, num_ctas)
-
-
-def test_a_wave_that_is_full_is_followed_by_none() -> None:
-    """132 tiles of 128 x 256 on 132 SMs, then twice and three times as many: each wave stores its tiles once."""
-    config = WGMMA._replace(cta_m=128, cta_n=256, schedule=Schedule.COOPERATIVE)
-    one, two, three = (cost(H100, GemmProblem(1, 1536 * waves, 4096, 2816), config) for waves in (1, 2, 3))
-    assert (one.num_waves, two.num_waves, three.num_waves) == (1, 2, 3)
-    stored_us = [found.breakdown["tile_overhead_us"] for found in (one, two, three)]
-    assert stored_us == pytest.approx([stored_us[0], 2 * stored_us[0], 3 * stored_us[0]])
-
-
-def test_clusters_are_filled_up() -> None:
-    # three tiles along M in clusters of two are four, on four SMs
-    found = cost(H100, GemmProblem(1, 190, 4096, 64), WGMMA._replace(cluster_m=2))
-    assert (found.num_ctas, found.active_sms, found.num_waves) == (4, 4, 1)
-
-
-def test_two_ctas_of_an_sm() -> None:
-    # 16 x 8 tiles of 128 x 128, two an SM: 128 CTAs lie on all 108 SMs at once
-    config = MMA._replace(cta_m=128, cta_n=128, num_stages=2)
-    found = cost(A100, GemmProblem(1, 2048, 4096, 1024), config)
-    assert (found.ctas_per_sm, found.num_ctas, found.active_sms, found.num_waves) == (2, 128, 108, 1)
-    assert found.smem_bytes == 2 * (2 * 32768 + 2048)
-
-
-def test_a_small_problem_reads_its_weights_once() -> None:
-    found = cost(H100, GemmProblem(1, 16, 4096, 16384), WGMMA._replace(cta_m=16))
-    assert found.traffic["b_bytes"] == 4096 * 16384 * 2
-    assert found.traffic["scale_bytes"] == 0
-    assert found.bound == "dram"
-    warm = cost(H100, GemmProblem(1, 16, 1024, 4096), WGMMA._replace(cta_m=16), l2="warm")
-    assert warm.traffic["b_bytes"] < 0.1 * 1024 * 4096 * 2  # 8 MiB fit
 
 
 def test_rasters_matter_where_panels_do_not_stay_in_l2() -> None:

@@ -123,25 +123,6 @@ def test_a_step_that_a_gemm_contains_takes_no_time() -> None:
     assert "moe_activation_frac" not in FAMILIES["gen_moe"].defaults  # which computes it before it stores
 
 
-@pytest.mark.parametrize("name", sorted(name for name, family in FAMILIES.items() if family.for_types is not None))
-def test_no_step_is_faster_than_the_memory_that_it_moves_bytes_through(name: str) -> None:
-    """At the ends of all ranges: bytes of a step take their time at the full rate of L2, beyond L2 that of DRAM."""
-    fastest = {item.name: item.high if item.unit == "1" else item.low for item in FAMILIES[name].coefficients}
-    for scale in (1, 100, 10_000):
-        work = WORK._replace(num_tokens=10 * scale, local_rows=80 * scale, most_rows=10 * scale)
-        found = layer_terms(H200, NONE | fastest, work)
-        token_bytes = 10 * scale * 4096 * 2
-        moved = {
-            "permute_us": 2 * token_bytes,
-            "activation_us": 80 * scale * 768 * 3 * 2,
-            "finalize_us": 80 * scale * 4096 * 2 + token_bytes,
-        }
-        for term, num_bytes in moved.items():
-            dram_bytes = max(0.0, num_bytes - H200.l2_bytes)
-            least_us = max(num_bytes / bytes_per_us(H200.l2_gb_per_s), dram_bytes / bytes_per_us(H200.dram_gb_per_s))
-            assert float(found[term]) >= least_us * (1.0 - 1e-9)
-
-
 def test_arrays_are_each_value_alone() -> None:
     names = [name for name in WORK._fields if name not in ("types", "gated", "has_grouped_router")]
     works = [WORK, WORK._replace(num_tokens=3, local_rows=7, num_active=4, most_rows=2, topk=1, num_local_experts=2)]

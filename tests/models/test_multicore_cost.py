@@ -155,11 +155,6 @@ def cost_of_packer(mapping: Any = QUARTERS, problem: GemmProblem = PROBLEM, **ch
     return GEMMEvaluator(PACKER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
 
 
-def test_without_packing_nothing_is_packed() -> None:
-    breakdown = cost_of_packer().breakdown
-    assert (breakdown["pack_us"], breakdown["sync_us"]) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("packs", "packed_bytes"),
     [
@@ -175,20 +170,6 @@ def test_a_core_packs_its_block_or_a_part_of_it(packs: dict[str, str], packed_by
     assert packed.dram_bytes == plain.dram_bytes
 
 
-def test_what_lies_beyond_counts_twice() -> None:
-    own = B_BYTES / 2
-    for near, counted in ((own, own), (own - 100, own + 100), (1, 2 * own - 1)):
-        found = cost_of_packer(packs={"B": "private"}, pack_gb_per_s=2.0, pack_near_bytes=int(near))
-        assert found.breakdown["pack_us"] == counted / 2000.0
-
-
-def test_elements_of_a_batch_are_packed_one_by_one() -> None:
-    batch = GemmProblem(3, 32, 64, 128, input_dtype="fp32")
-    near = {"packs": {"B": "private"}, "pack_gb_per_s": 2.0, "pack_near_bytes": 1000}
-    one, three = cost_of_packer(**near), cost_of_packer(problem=batch, **near)
-    assert three.breakdown["pack_us"] == pytest.approx(3 * one.breakdown["pack_us"])
-
-
 def test_cores_are_woken_where_there_are_several() -> None:
     alone = ((1, 1, 1, 1), (16, 64, 64), "mnk")
     assert cost_of_packer(sync_us=3.0).breakdown["sync_us"] == 3.0
@@ -200,13 +181,6 @@ def test_they_can_bound_a_gemm() -> None:
     assert cost_of_packer(sync_us=500.0).bound == "sync"
     assert cost_of_packer(**PACKS | {"pack_gb_per_s": 0.01}).bound == "pack"
     assert "bound by the packing of operands" in cost_of_packer(**PACKS | {"pack_gb_per_s": 0.01}).explain()
-
-
-def test_small_gemms_stay_on_one_core_where_waking_costs_more() -> None:
-    small, large = GemmProblem(1, 8, 8, 8, input_dtype="fp32"), GemmProblem(1, 512, 512, 512, input_dtype="fp32")
-    evaluator = GEMMEvaluator(PACKER.with_(sync_us=5.0), disk_cache=False)
-    assert evaluator.evaluate_problem(small).active_cores == 1
-    assert evaluator.evaluate_problem(large).active_cores == 4
 
 
 @pytest.mark.parametrize(
@@ -252,19 +226,6 @@ def test_tiles_of_the_same_rows_are_a_task(rows: int | tuple[int, ...], tile_m: 
     assert started.breakdown["launch_us"] == 1.0 + (tasks - 1) * TASK_US
     assert started.latency_us == pytest.approx(plain.latency_us + (tasks - 1) * TASK_US)
     assert started.dram_bytes == plain.dram_bytes
-
-
-def test_a_queue_hides_them() -> None:
-    assert cost_of_starter(32, 8, task_us=TASK_US, launch_floor_us=500.0).latency_us == 500.0
-
-
-def test_a_choice_takes_fewer_of_them() -> None:
-    problem = GemmProblem(1, 256, 512, 512, input_dtype="fp32")
-    rows = {}
-    for task_us in (0.0, 100.0):
-        chip = STARTER.with_(num_cores=1, sram_bytes=200_000, task_us=task_us)
-        rows[task_us] = GEMMEvaluator(chip, disk_cache=False).evaluate_problem(problem).mapping.tile.tile_m  # type: ignore[union-attr]
-    assert rows[0.0] < rows[100.0] == 256
 
 
 def test_a_time_below_nothing_is_refused() -> None:

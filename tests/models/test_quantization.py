@@ -11,10 +11,10 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, UnsupportedError, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import LIBRARIES, coefficients_for, pack_gpu, quantization_of, unpack_gpu_cost
+from gemm_eval.models.gpu import LIBRARIES, pack_gpu, quantization_of, unpack_gpu_cost
 from gemm_eval.models.gpu.generic_kernels import miss_frac
-from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, QUANTIZED_FROM, Quantization
-from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
+from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, Quantization
+from gemm_eval.search.gpu import find_best_config, find_top_configs
 from gemm_eval.units import time_text
 from gemm_eval.workload import GemmTypes, RunOptions, make_problem
 from tests.cases import case
@@ -28,7 +28,6 @@ Sizes = tuple[int, int, int, int]
 H200, B200 = (load_arch(name, GpuSpec) for name in ("h200-sxm", "b200"))
 FEW, MANY = (1, 16, 4096, 6144), (1, 8192, 8192, 4096)
 PER_TENSOR, OF_BLOCKS, OF_ROWS = "fp8", "fp8_block", "int8"
-EVERY_WAY = (("fp8", "bf16"), ("fp8_block", "bf16"), ("int8", "fp16"), ("mxfp8", "fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -87,50 +86,6 @@ def test_one_scale_takes_two_passes_and_a_cast_and_others_one_pass() -> None:
         assert quantization_of(types, None) == NO_QUANTIZATION
 
 
-def test_the_time_of_a_small_a_by_hand(h200: GEMMEvaluator) -> None:
-    """All of it fits L2: nothing comes from DRAM, unless nothing is in L2 at first."""
-    c, _ = coefficients_for(H200, "trtllm", "quantize")
-    rows, K = 512, 4096
-    source, target = rows * K * 2, rows * K
-    l2_us = (2 * source + target) / (H200.l2_gb_per_s * 1e3 * c["quantize_l2_frac"])
-    dram_us = source / (H200.dram_gb_per_s * 1e3 * c["quantize_dram_frac"])
-    fixed_us = 2 * c["quantize_us"] + rows * c["quantize_row_ns"] / 1e3
-    cold = quantized(h200, (1, rows, K, 4096), "fp8").breakdown
-    all_cold = quantized(h200, (1, rows, K, 4096), "fp8", l2="cold-all").breakdown
-
-    assert cold["quantize_us"] == pytest.approx(fixed_us + l2_us)
-    assert all_cold["quantize_us"] == pytest.approx(fixed_us + math.hypot(l2_us, dram_us))
-    assert cold["cast_us"] == all_cold["cast_us"] == c["scale_cast_us"]
-
-
-def test_the_time_of_a_large_a_by_hand(h200: GEMMEvaluator) -> None:
-    """In blocks: one pass, scales of 4 bytes for 128 elements, coefficients of the family of the GEMM."""
-    c, _ = coefficients_for(H200, "trtllm", "sm90_block_fp8")
-    rows, K = 32768, 8192
-    source, target = rows * K * 2, rows * K + rows * (K // 128) * 4
-    missed = miss_frac((source + target) / H200.l2_bytes)
-    l2_us = (source + target) / (H200.l2_gb_per_s * 1e3 * c["quantize_l2_frac"])
-    dram_us = missed * (source + target) / (H200.dram_gb_per_s * 1e3 * c["quantize_dram_frac"])
-    breakdown = quantized(h200, (2, rows // 2, K, 1024), "fp8_block").breakdown  # rows of a batch are rows
-
-    assert missed > 0.99
-    assert breakdown["quantize_us"] == pytest.approx(
-        c["quantize_us"] + rows * c["quantize_row_ns"] / 1e3 + math.hypot(l2_us, dram_us)
-    )
-    assert breakdown["cast_us"] == 0.0
-
-
-def test_it_grows_with_a_and_knows_nothing_of_b(h200: GEMMEvaluator) -> None:
-    for dtype in (PER_TENSOR, OF_BLOCKS, OF_ROWS):
-        with case(dtype):
-            us = [quantized(h200, (1, M, 4096, 1024), dtype).breakdown["quantize_us"] for M in (64, 256, 4096, 65536)]
-            assert us == sorted(set(us))
-            us = [quantized(h200, (1, 2048, K, 1024), dtype).breakdown["quantize_us"] for K in (128, 4096, 16384)]
-            assert us == sorted(set(us))
-            us = [quantized(h200, (1, 2048, 4096, N), dtype).breakdown["quantize_us"] for N in (16, 1024, 16384)]
-            assert len(set(us)) == 1
-
-
 def test_it_is_a_term_before_the_same_gemm(h200: GEMMEvaluator) -> None:
     for dtype in (PER_TENSOR, OF_BLOCKS, OF_ROWS):
         for sizes in (FEW, MANY):
@@ -157,14 +112,6 @@ def test_it_can_be_the_bound_and_is_explained(h200: GEMMEvaluator) -> None:
         f"quantize {time_text(result.breakdown['quantize_us'])}, cast {time_text(result.breakdown['cast_us'])}" in text
     )
     assert quantized(h200, MANY, PER_TENSOR).bound == "compute"
-
-
-def test_types_without_kernels_of_their_own_have_those_of_one_scale(b200: GEMMEvaluator) -> None:
-    """cuBLAS's family for block-scaled types has no coefficients of their quantization."""
-    c, _ = coefficients_for(B200, "trtllm", "quantize")
-    us = quantized(b200, (1, 1, 128, 128), "nvfp4", library="cublas").breakdown["quantize_us"]
-
-    assert c["quantize_us"] < us < c["quantize_us"] + 0.1
 
 
 # what is refused
@@ -210,22 +157,6 @@ def test_multicore_chips_have_no_such_kernels() -> None:
 # every way of asking
 
 
-def test_words_of_others_are_understood(h200: GEMMEvaluator) -> None:
-    expected = quantized(h200, FEW, "fp8")
-
-    assert [quantized(h200, FEW, "fp8", word) for word in ("BF16", "bfloat16", "torch.bfloat16")] == [expected] * 3
-    assert quantized(h200, FEW, "fp8", "float32") == quantized(h200, FEW, "fp8", "fp32") != expected
-
-
-def test_it_takes_time(h200: GEMMEvaluator, b200: GEMMEvaluator) -> None:
-    for dtype, source in EVERY_WAY:
-        evaluator = b200 if dtype.startswith("mx") else h200
-        with case(dtype, source):
-            result = quantized(evaluator, FEW, dtype, source)
-            assert result.breakdown["quantize_us"] > 0
-            assert evaluator.evaluate(*FEW, dtype).latency_us < result.latency_us
-
-
 def test_the_command_line_gives_the_same(h200: GEMMEvaluator) -> None:
     words = ("--arch", "h200-sxm", *map(str, FEW), "--dtype", "fp8", "--quantize-from", "bfloat16")
     result = quantized(h200, FEW, "fp8")
@@ -240,16 +171,6 @@ def test_the_command_line_gives_the_same(h200: GEMMEvaluator) -> None:
 
 
 # how it is packed
-
-
-def test_a_chip_that_was_changed_keeps_the_coefficients_of_its_name() -> None:
-    problem = GemmProblem(*FEW, "fp8")  # type: ignore[arg-type]
-    for source in QUANTIZED_FROM:
-        packed = pack_gpu(H200, problem.types, RunOptions(quantize_from=str(source)))
-        slower = pack_gpu(H200.with_(dram_gb_per_s=1000.0), problem.types, RunOptions(quantize_from=str(source)))
-        names = ["quantize_us", "quantize_l2_frac", "quantize_dram_frac", "scale_cast_us"]
-        assert packed.coefficients[names].tolist() == slower.coefficients[names].tolist()
-        assert packed.params["quantize_elem_bytes"][0] == source.bits / 8
 
 
 def test_an_evaluator_takes_no_such_default_and_its_others_hold() -> None:
@@ -312,32 +233,6 @@ def test_a_tile_is_used_for_as_many_rows_as_the_library_uses_it(name: str) -> No
             assert {int(row["cta_m"]) for row in listed} == rows
 
 
-@pytest.mark.parametrize("name", TILES)
-def test_the_search_is_that_of_brute_force_at_the_edges(name: str) -> None:
-    arch = GPUS[name]
-    for M in (1, 16, 17, 32, 33, 64, 65, 128, 129):
-        with case(M):
-            problem = of_rows(M)
-            packed = pack_gpu(arch, problem.types, PHYSICS)
-            us = [
-                evaluate_config(arch, problem, packed, config)["latency_us"][0]
-                for config in enumerate_configs(arch, problem, "trtllm")
-                if config.raster_swizzle == 1  # L2 holds all of this: no raster is better
-            ]
-            assert find_best_config(arch, problem, packed)["latency_us"][0] == min(us)
-
-
-def test_a_tile_that_is_not_used_can_be_evaluated() -> None:
-    """What holds for the library's choice does not make a config illegal."""
-    arch, few, many = GPUS["h200-sxm"], of_rows(16), of_rows(500)
-    config = next(config for config in enumerate_configs(arch, few, "trtllm") if config.cta_m == 16)
-    packed = pack_gpu(arch, many.types, PHYSICS)
-
-    assert config not in set(enumerate_configs(arch, many, "trtllm"))
-    replayed = evaluate_config(arch, many, packed, config)["latency_us"][0]
-    assert replayed > find_best_config(arch, many, packed)["latency_us"][0]
-
-
 def test_k_is_never_split() -> None:
     for name, dtype in (("h200-sxm", "fp8_block"), ("b200", "fp8_block"), ("b200", "nvfp4"), ("l40s", "fp8_block")):
         problem = make_problem(1, 1, 16384, 128, default_dtype=GPUS[name].default_dtype, dtype=dtype)
@@ -352,15 +247,3 @@ def test_a_step_is_as_long_as_the_family_says() -> None:
         result = GEMMEvaluator(name, disk_cache=False).evaluate(1, 300, 4096, 4096, dtype)
         assert isinstance(result.mapping, KernelConfig)
         assert result.mapping.cta_k == step_elems, (name, dtype)
-
-
-def test_gpus_with_timings_are_calibrated_and_others_take_theirs_over() -> None:
-    for name, dtype, source in (
-        ("h200-sxm", "fp8_block", "calibrated"), ("b200", "nvfp4", "calibrated"), ("b300", "nvfp4", "analytic"),
-        ("rtx-pro-6000-server", "nvfp4", "calibrated"), ("rtx-5090", "nvfp4", "analytic"),
-        ("h100-sxm", "fp8_block", "analytic"), ("l4", "fp8_block", "analytic"),
-    ):  # fmt: skip
-        result = GEMMEvaluator(name, disk_cache=False).evaluate(1, 64, 4096, 4096, dtype, correction=False)
-        assert result.source == source, name
-        if source == "analytic":
-            assert "carried over from trtllm kernels on" in result.explain(), name

@@ -7,18 +7,15 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import limits_of_spec, occupancy_of_cta
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu.correction import physics_digest
 from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.models.gpu.triton import (
     TRITON,
-    TRITON_COEFFICIENTS,
     TRITON_VERSION,
     KernelCode,
     MainLoop,
@@ -26,8 +23,6 @@ from gemm_eval.models.gpu.triton import (
     TritonConfig,
     default_triton_coefficients,
     estimate_code,
-    launch_times,
-    pack_launches,
     triton_calibration_path,
     triton_coefficients,
     triton_costs,
@@ -55,15 +50,6 @@ ROUND = {
     "part_bytes_per_cycle": 8.0, "add_bytes_per_cycle": 50.0, "add_cycles": 300.0,
 }  # fmt: skip
 """Coefficients for work by hand; defaults follow the fits."""
-
-
-def with_loop(**fields: Any) -> KernelCode:
-    return CODE._replace(loop=LOOP._replace(**fields))
-
-
-def time_us(code: KernelCode = CODE, config: TritonConfig = CONFIG, arch: GpuSpec = H200, **values: float) -> float:
-    launches = pack_launches(arch, PROBLEM, [config], [code])
-    return float(launch_times(arch, launches, ROUND | values).latency_us[0])
 
 
 # tensor cores
@@ -94,39 +80,11 @@ def test_cycles_of_the_tensor_cores(
     assert tensor_cycles(arch, [mma], num_warps) == pytest.approx((wgmma, mma_sync), rel=1e-12)
 
 
-def test_instructions_add_up() -> None:
-    shapes = [MmaCount(64, 256, 16, 16, False, 4), MmaCount(64, 8, 16, 16, True, 3), MmaCount(16, 8, 16, 16, True, 2)]
-    alone = np.array([tensor_cycles(H200, [one], 8) for one in shapes])
-    assert tensor_cycles(H200, shapes, 8) == pytest.approx(tuple(alone.sum(axis=0)))
-    assert tensor_cycles(H200, [], 8) == (0, 0)
-
-
 def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
     assert tensor_cycles(H200, [MmaCount(16, 8, 64, 4, True, 1)], 4) == (math.inf, math.inf)
 
 
 # what runs at once
-
-
-@pytest.mark.parametrize("arch", [H200, A100, L40S], ids=lambda arch: arch.name)
-def test_ctas_of_an_sm_are_those_of_the_registry(arch: GpuSpec) -> None:
-    limits = limits_of_spec(arch)
-    seen = set()
-    for num_warps in (1, 2, 4, 8, 16):
-        for registers in (16, 32, 40, 64, 65, 72, 96, 104, 128, 129, 168, 186, 255):
-            for smem_bytes in (0, 16384, 33024, 49152, 65792, 98304, 114688, 147456, 196608, 232448):
-                code = CODE._replace(num_warps=num_warps, registers=registers, smem_bytes=smem_bytes)
-                packed = pack_launches(arch, PROBLEM, [CONFIG], [code])
-                expected = occupancy_of_cta(num_warps * 32, registers, smem_bytes, 0, limits).ctas_per_sm
-                assert packed.ctas_per_sm[0] == expected, code
-                seen.add(expected)
-    assert len(seen) > 5
-
-
-@pytest.mark.parametrize("code", [CODE._replace(smem_bytes=232_449), CODE._replace(registers=256)])
-def test_a_kernel_that_no_sm_can_hold_takes_forever(code: KernelCode) -> None:
-    assert time_us(code) == math.inf
-    assert list(triton_times_us(H200, PROBLEM, [CONFIG, CONFIG], [code, CODE]) == math.inf) == [True, False]
 
 
 def test_a_full_wave_by_hand() -> None:
@@ -150,71 +108,10 @@ def test_a_full_wave_by_hand() -> None:
     assert found.latency_us[0] == pytest.approx(4 + (sm_us**3 + dram_us**3 + l2_us**3) ** (1 / 3))
 
 
-def test_rows_outside_the_matrix_are_not_read() -> None:
-    """96 rows of A, whatever the tile."""
-    problem = GemmProblem(1, 96, 4096, 4096)
-    wide = triton_costs(H200, problem, [CONFIG._replace(block_m=256)], [CODE])
-    fits = triton_costs(H200, problem, [CONFIG._replace(block_m=96)], [CODE])
-    read = 64 * 32 * 64 * (96 + 128) * 2  # steps, CTAs, a step's bytes
-    written = 96 * 4096 * 2
-    assert wide.l2_us[0] == fits.l2_us[0] == pytest.approx((read + written) / (4300 * 1.98e3 * 1.4))
-    assert wide.dram_us[0] == fits.dram_us[0]
-
-
-def test_scales_and_zeros_are_read_with_their_weights() -> None:
-    problem = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4, group_size=128, zero_dtype=DType.INT4)
-    assert pack_launches(H200, problem, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + (16 + 4) / 128) / 8
-    column = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4)
-    assert pack_launches(H200, column, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + 16 / 4096) / 8
-
-
 # loops
 
 
-def test_an_unrolled_loop_counts_half_a_step() -> None:
-    counts = {"issue": 104, "shared_wavefronts": 16, "spill": 6, "barrier": 3, "mma_wait": 2}
-    once = with_loop(**counts)
-    twice = with_loop(k=128, mma=(LOOP.mma[0]._replace(num=8),), **{name: 2 * count for name, count in counts.items()})
-    packed = pack_launches(H200, PROBLEM, [CONFIG, CONFIG], [once, twice])
-    for name in (*counts, "wgmma_cycles", "mma_sync_cycles"):
-        first, second = getattr(packed, name)
-        assert first == second, name
-    assert packed.wgmma_cycles[0] == 4 * 64 * 2
-    assert time_us(once) == time_us(twice)
-
-
-def test_a_wait_for_the_tensor_cores_hides_nothing() -> None:
-    """One wait a step: 100 cycles of its own, and the step's tensor work no longer runs beside its instructions."""
-    codes = [with_loop(mma_wait=num) for num in (0, 1)]
-    free, waits = triton_costs(H200, PROBLEM, [CONFIG, CONFIG], codes, ROUND).chain_cycles
-    assert free == 150 + 3 * 104
-    assert waits == pytest.approx(free + 100 + 4 * 64 * 2 / 0.8)
-
-
-def test_two_barriers_are_part_of_a_step() -> None:
-    assert time_us(with_loop(barrier=0)) == time_us(with_loop(barrier=2)) < time_us(with_loop(barrier=3))
-
-
-def test_only_a_split_k_is_added_up() -> None:
-    split = CONFIG._replace(split_k=4)
-    found = triton_costs(H200, PROBLEM, [CONFIG, split], [CODE, CODE], ROUND)
-    assert found.reduction_us[0] == 0
-    assert found.reduction_us[1] == pytest.approx(4 * (128 * 128 * 4 / 50 + 300) / 1980)
-    assert found.l2_us[1] > found.l2_us[0]  # fp32 parts are written
-
-
 # coefficients
-
-
-@pytest.mark.parametrize("item", TRITON_COEFFICIENTS, ids=lambda item: item.name)
-def test_each_coefficient_moves_some_time(item: Any) -> None:
-    problem = GemmProblem(1, 4096, 8192, 8192)
-    code = with_loop(barrier=3, mma_wait=1, spill=4, shared_wavefronts=32)
-    chosen = [CONFIG, CONFIG._replace(split_k=4), CONFIG._replace(group_m=8)]
-    packed = pack_launches(H200, problem, chosen, [code] * 3)
-    ends = [launch_times(H200, packed, ROUND | {item.name: value}).latency_us for value in (item.low, item.high)]
-    assert np.isfinite(ends).all()
-    assert (ends[0] != ends[1]).any()
 
 
 def test_the_package_has_coefficients_for_every_gpu() -> None:

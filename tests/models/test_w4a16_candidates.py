@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
-from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
+from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.device import compiler_version
-from gemm_eval.errors import GemmEvalError, InvalidMappingError
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
 from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, grouped_families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, target_of
@@ -246,21 +246,6 @@ def test_other_types_and_sizes_fall_back_to_the_generic_families(name: str, prob
     assert has_w4a16_kernels(arch, problem.types) == (problem.K % 8 + problem.N % 8 > 0)  # sizes do not matter to it
 
 
-def test_gpus_without_our_kernels_have_the_generic_families() -> None:
-    for arch in map(load_arch, list_archs()):
-        if not isinstance(arch, GpuSpec) or arch.sm_arch not in SM_ARCHS:
-            continue
-        problem = typed(64, 4096, 4096)
-        numbers = {FAMILIES[family].number for family in W4A16_FAMILIES}
-        assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch == "sm_90")
-        if arch.sm_arch not in ("sm_70", "sm_75"):
-            assert best_of(arch, problem, RunOptions("gemm-eval"))["family"] in numbers
-        assert best_of(arch, problem, RunOptions("trtllm"))["family"] not in numbers
-    v100 = load_arch("v100", GpuSpec)
-    assert not has_w4a16_kernels(v100, problem.types)
-    assert not pack_gpu(v100, problem.types, RunOptions()).is_ours
-
-
 def test_all_gpus_that_have_run_none_take_the_coefficients_of_the_one_that_did() -> None:
     for arch in (arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)):
         if arch.sm_arch not in FAMILIES["w4a16_sm80"].sm_archs:
@@ -286,21 +271,6 @@ def test_answers_say_that_kernels_never_ran(name: str) -> None:
     assert f"compiled for {kernel_target(arch)}, and none has ever run on a GPU of this generation" in text
     assert "carried over from gemm-eval kernels on h200-sxm, fitted on nothing of this GPU" in text
     assert result.low_us < result.latency_us < result.high_us
-
-
-def test_answers_of_kernels_that_ran_do_not() -> None:
-    for name in ("h200-sxm", "h100-pcie"):
-        assert "has ever run" not in GEMMEvaluator(name, disk_cache=False).evaluate(1, 16, 64, 64, "w4a16").explain()
-
-
-@pytest.mark.parametrize("name", ["b200", "gb300", "rtx-5090"])
-def test_kernels_of_hopper_are_refused_by_name_on_blackwell(name: str) -> None:
-    arch, problem = load_arch(name, GpuSpec), typed(256, 4096, 4096)
-    packed = pack_gpu(arch, problem.types, RunOptions("gemm-eval"))
-    config = next(one for one in enumerate_configs(H200, problem) if one.family == "w4a16_sm90")
-    with pytest.raises(InvalidMappingError, match=rf"w4a16_sm90 needs sm_90, {name} is {arch.sm_arch}"):
-        evaluate_config(arch, problem, packed, config)
-    assert {FAMILIES[one.family].sm_archs[-1] for one in enumerate_configs(arch, problem, "gemm-eval")} == {"sm_120"}
 
 
 def test_a_chip_without_room_for_any_kernel_says_so() -> None:

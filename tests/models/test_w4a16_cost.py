@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import DType, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
+from gemm_eval import DType, GemmProblem, InvalidMappingError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.jit import read_only
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuCost, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
+from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, KERNEL_COST_DTYPE
 from gemm_eval.models.gpu.cost_kernels import STREAM_K as STREAM
@@ -174,17 +174,6 @@ def test_a_hopper_kernel_by_hand() -> None:
     assert found.bound == "compute"
 
 
-def test_few_tiles_take_few_sms() -> None:
-    problem = typed(64, 4096, 512)
-    config = a_config(problem, family=SM90, cta_m=64, cta_n=64, cluster_m=1, cluster_n=1)
-    found, c = cost(problem, config), coefficients(SM90)
-
-    assert (found.num_ctas, found.active_sms, found.num_waves) == (8, 8, 1)
-    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"])
-    parts = cost(problem, config._replace(decomposition=SPLIT_K, split_k=4))
-    assert (parts.num_ctas, parts.active_sms) == (32, 32)
-
-
 def test_an_ampere_kernel_by_hand() -> None:
     problem = typed(1024, 4096, 4096)
     config = a_config(problem, A100, family=SM80, cta_m=128, cta_n=128, decomposition=DATA_PARALLEL)
@@ -301,41 +290,6 @@ def latencies(params: Any, menu: Any, packed: Any, M: int, K: int, N: int) -> tu
 # what helps
 
 
-@ARCHS
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_more_bandwidth_warm_weights_and_a_burst_never_slow_a_config(
-    arch: GpuSpec, shape: tuple[int, int, int]
-) -> None:
-    problem = typed(*shape)
-    base = costs(problem, arch)
-    others = {
-        "bandwidth": costs(problem, arch.with_(dram_gb_per_s=2 * arch.dram_gb_per_s)),
-        "L2": costs(problem, arch.with_(l2_bytes=2 * arch.l2_bytes)),
-        "warm": costs(problem, arch, l2="warm"),
-        "launch": costs(problem, arch.with_(graph_node_us=arch.graph_node_us / 2)),
-    }
-    sustained = costs(problem, arch, clock="sustained")
-    for config, found in base.items():
-        for what, other in others.items():
-            assert other[config].latency_us <= found.latency_us * (1 + 1e-12), (what, config)
-        assert sustained[config].latency_us >= found.latency_us
-        assert sustained[config].breakdown["power_us"] >= found.breakdown["power_us"]
-    if arch is H200 and shape[0] == 4096:
-        assert sum(sustained[c].latency_us > found.latency_us for c, found in base.items()) > len(base) / 2
-
-
-def test_a_library_of_ours_beats_the_others_nowhere_by_magic() -> None:
-    """No config of ours is faster than its weights can be read at the best rate that a fit may give."""
-    for arch in (H200, A100, L40S):
-        for shape in SHAPES:
-            M, K, N = shape
-            least_us = K * N / 2 / (arch.dram_achievable_gb_per_s * 1e3 * 1.1) + arch.graph_node_us
-            peak_us = 2 * M * K * N / (arch.tensor_flop_per_cycle[DType.FP16] * arch.num_sms * arch.max_clock_ghz * 1e3)
-            for config, found in costs(typed(*shape), arch).items():
-                assert found.latency_us >= least_us
-                assert config.family == GEMV or found.latency_us >= peak_us
-
-
 # coefficients
 
 
@@ -421,24 +375,6 @@ def test_coefficients_are_those_of_their_families() -> None:
         assert {name for name in packed.dtype.names if record[name] != 0} == set(of_family)
 
 
-@pytest.mark.parametrize("family", W4A16_FAMILIES)
-def test_committed_calibrations_have_the_coefficients_of_their_family(family: str) -> None:
-    found = load_calibration(calibration_path("h200-sxm", "gemm-eval", family))
-
-    assert list(found.coefficients) == list(default_coefficients(family))
-    assert set(found.fitted) == set(found.coefficients)
-    assert coefficients_for(H200, "gemm-eval", family) == (
-        found.coefficients,
-        coefficients_for(H200, "gemm-eval", family)[1],
-    )
-    assert coefficients_for(H200, "gemm-eval", family)[1].is_calibrated
-    carried, origin = coefficients_for(A100, "gemm-eval", family)
-    assert (carried, origin.is_calibrated, origin.gpu) == (found.coefficients, False, "h200-sxm")
-    packed = pack_gpu(H200, typed(1, 64, 64).types, RunOptions()).coefficients[0]
-    expected = pack_w4a16_coefficients({name: coefficients(name) for name in W4A16_FAMILIES})
-    assert (packed == expected).all()
-
-
 # what is refused
 
 
@@ -455,20 +391,6 @@ def test_a_config_of_another_family_is_refused_with_those_that_there_are() -> No
     for other, library in ((typed(64, 4100, 4096), "auto"), (problem, "trtllm")):
         with pytest.raises(InvalidMappingError, match=f"family must be one of sm90_wgmma, .*got '{ours.family}'"):
             cost(other, ours, library=library)
-
-
-def test_sizes_that_our_kernels_do_not_take_are_refused_by_name() -> None:
-    for problem in (typed(64, 4100, 4096), typed(64, 4096, 1), typed(64, 4096, 4095)):
-        packed = pack_gpu(H200, problem.types, RunOptions("gemm-eval"))
-        for ask in (
-            lambda problem, packed: find_best_config(H200, problem, packed),
-            lambda problem, packed: find_top_configs(H200, problem, packed, 3),
-            lambda problem, packed: evaluate_config(H200, problem, packed, best_config(typed(64, 4096, 4096))),
-        ):
-            with pytest.raises(
-                UnsupportedError, match=r"gemm-eval take K and N in multiples of 8, got K=.* hypothetical"
-            ):
-                ask(problem, packed)
 
 
 def best_config(problem: GemmProblem, arch: GpuSpec = H200) -> KernelConfig:

@@ -21,10 +21,9 @@ from gemm_eval import (
     moe_layers,
 )
 from gemm_eval.arch import GpuSpec
-from gemm_eval.dtypes import parse_scheme
 from gemm_eval.evaluate import ProblemBatch
 from gemm_eval.evaluate.interval import CORRECTION
-from gemm_eval.models.gpu import LayerShape, default_layer_library, layer_libraries
+from gemm_eval.models.gpu import LayerShape, layer_libraries
 from gemm_eval.moe import BREAKDOWN, ExpertCounts, ExpertWeights
 from gemm_eval.workload import GemmTypes
 
@@ -126,32 +125,6 @@ def test_shared_experts_run_with_a_library_of_plain_gemms(library: Any, of_exper
     spy = spied(library=library, num_shared_experts=1, shared_inter=96)
 
     assert spy.libraries == [*rules_of(of_experts), of_shared, of_shared]
-
-
-def test_engines_run_experts_with_their_own_library() -> None:
-    """As serving engines choose it by GPU and types, with the tiles of the library's rules."""
-    for arch, dtype, library in (
-        ("h200-sxm", "bf16", "triton"),
-        ("a100-sxm-80gb", "w4a16", "marlin"),
-        ("b200", "fp8_block", "deepgemm"),
-        ("b200", "nvfp4", "trtllm-gen"),
-    ):
-        result = layer(arch, dtype=dtype)
-        assert default_layer_library(load_arch(arch, GpuSpec), GemmTypes.parse(dtype)) == library
-        assert result.gemm1 is not None
-        assert result.gemm2 is not None
-        of_gemms = result.gemm1.options["library"], result.gemm2.options["library"]
-        assert of_gemms == rules_of(library, arch, dtype), (arch, dtype)
-        assert result.to_dict() == layer(arch, dtype=dtype, library=library).to_dict()
-
-
-@pytest.mark.parametrize("dtype", ["fp8_block", parse_scheme("fp8_block"), GemmTypes.parse("fp8_block")])
-def test_types_are_words_schemes_or_values(dtype: Any) -> None:
-    result = layer(GPU, dtype=dtype)
-
-    assert result.gemm1 is not None
-    assert result.gemm1.problem.types == GemmTypes.parse("fp8_block")
-    assert "fp8" in result.to_dict()["layer"]["dtype"]
 
 
 def test_options_of_gpus_reach_the_gemms() -> None:
@@ -281,17 +254,6 @@ def test_the_same_seed_is_the_same_answer_and_another_another() -> None:
     assert [draw.max_rows for draw in first.draws] != [draw.max_rows for draw in other.draws]
     assert first.latency_us != other.latency_us
     assert layer(num_tokens=1 << 34, distribution="power_law_1.2").latency_us > 1e6
-
-
-def test_more_tokens_take_longer_in_every_term(evaluator: GEMMEvaluator) -> None:
-    """But for routing and permutation, of which a library may have the fixed part alone."""
-    few, many = (layer(evaluator, num_tokens=num, dtype="fp16") for num in (64, 1 << 16))
-
-    assert few.breakdown["quantize_us"] == many.breakdown["quantize_us"] == 0
-    for term in ("routing_us", "permute_us"):
-        assert 0 < few.breakdown[term] <= many.breakdown[term], term
-    for term in ("gemm1_us", "activation_us", "gemm2_us", "finalize_us"):
-        assert many.breakdown[term] > few.breakdown[term], term
 
 
 def test_only_narrow_inputs_are_quantized() -> None:

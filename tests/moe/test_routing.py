@@ -204,10 +204,6 @@ def test_heavy_weights_are_capped_and_the_rest_goes_to_the_others() -> None:
     assert counts.sum() == 20
 
 
-def test_counts_of_ones_own_are_taken_as_they_are() -> None:
-    assert ExpertCounts((3, 0, 1, 4)).draw(Routed(4, 4, 2, 2, 7), rng()).tolist() == [[3, 0, 1, 4]]
-
-
 # Laws.
 
 DISTRIBUTIONS = (Balanced(), Uniform(), PowerLaw(0), PowerLaw(1), PowerLaw(1.2), PowerLaw(3))

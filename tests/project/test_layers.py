@@ -20,7 +20,7 @@ from tests.project.sources import PACKAGE, dotted, tree_of, trees
 LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
     "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
-    "estimate", "serving", "sweep",
+    "estimate", "training", "sweep", "serving",
     "kernels", "measure", "validation", "autotune", "report", "torch", "compiled", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
@@ -34,7 +34,8 @@ GPU_LAYERS = ("device", "kernels", "measure", "autotune")
 PAST = {
     "gemm_eval.device.runtime", "gemm_eval.device.sass",
     "gemm_eval.kernels.config_cache", "gemm_eval.kernels.config_records", "gemm_eval.transformer.prewarm",
-    "gemm_eval.models.gpu.collective", "gemm_eval.models.gpu.memory_bound",
+    "gemm_eval.models.gpu.collective", "gemm_eval.models.gpu.memory_bound", "gemm_eval.models.gpu.network",
+    "gemm_eval.models.gpu.mixers",
     "gemm_eval.validation.subjects",
 }  # fmt: skip
 MAX_PAST = 10

@@ -12,17 +12,16 @@ import pytest
 import gemm_eval
 
 PUBLIC = [
-    "ArchError", "ArchNotFoundError", "ArchValidationError", "AttentionProblem", "AttentionResult",
-    "CollectiveProblem", "CollectiveResult", "CostModel", "Crossover", "DType", "GEMMEvaluator",
-    "GEMMResult",
-    "GEMMTable", "GemmEvalError", "GemmProblem", "GpuSpec", "InfeasibleError", "InvalidInputError",
-    "InvalidMappingError", "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError",
-    "ModelEstimate", "MoeLayer", "MoeLayerResult", "MoeLayerTable",
-    "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "StorageError",
-    "Tile", "UnsupportedError", "__version__", "check_cost_model", "estimate_model", "estimate_models",
-    "find_planned", "list_archs", "list_models", "load_arch", "load_model", "moe_layer", "moe_layers", "prewarm",
-    "prewarm_for_transformer", "select_config",
-    "transformer_gemms", "w4a16_crossover",
+    "ArchError", "ArchNotFoundError", "ArchValidationError", "AttentionProblem", "AttentionResult", "CollectiveProblem",
+    "CollectiveResult", "CostModel", "Crossover", "DType", "Deployments", "GEMMEvaluator", "GEMMResult", "GEMMTable",
+    "GemmEvalError", "GemmProblem", "GpuSpec", "InfeasibleError", "InvalidInputError", "InvalidMappingError",
+    "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "ModelEstimate",
+    "MoeLayer", "MoeLayerResult", "MoeLayerTable", "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions",
+    "PrewarmReport", "SearchPlan", "ServingEstimate", "StorageError", "Tile", "TrainingEstimate", "UnsupportedError",
+    "__version__", "check_cost_model", "estimate_model", "estimate_models", "estimate_serving", "estimate_training",
+    "find_deployments", "find_planned", "find_training_layouts", "list_archs", "list_models", "load_arch", "load_model",
+    "moe_layer", "moe_layers", "prewarm", "prewarm_for_transformer", "select_config", "transformer_gemms",
+    "w4a16_crossover",
 ]  # fmt: skip
 HEAVY = [
     "numba", "llvmlite", "numpy", "scipy", "pandas", "pydantic", "yaml", "typer", "rich", "click", "platformdirs",

@@ -12,7 +12,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -26,6 +25,7 @@ from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
+from tests.cases import without_counts
 from tests.oracle import naive_gpu
 from tools.laws.kernel_space import enumerate_configs
 
@@ -36,7 +36,6 @@ Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
 ARCHS = tuple(arch for arch in strategies.GPUS if not numba.config.DISABLE_JIT or arch.sm_arch in ("sm_80", "sm_89"))
 few = settings(max_examples=max(1, settings.default.max_examples * 2 // 5))  # a changed chip is packed anew: 20 ms
-COUNTS = ["num_candidates", "num_bounded"]
 
 
 @st.composite
@@ -51,12 +50,6 @@ def cases(draw: st.DrawFn) -> Case:
     smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.2, 0.02)))
     num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 1, 7, 200)))
     return arch.with_(smem_per_cta_bytes=int(arch.smem_per_cta_bytes * smem_frac), num_sms=num_sms), problem, options
-
-
-def without_counts(records: npt.NDArray[np.void]) -> list[Any]:
-    records = records.copy()
-    records[COUNTS] = 0
-    return records.tolist()  # type: ignore[no-any-return]
 
 
 @few

@@ -11,26 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_eval import GemmProblem, InfeasibleError, MulticoreSpec, load_arch
-from gemm_eval.mapping import enumerate_partitions
+from gemm_eval import GemmProblem, MulticoreSpec, load_arch
 from gemm_eval.models.multicore import (
     COST_DTYPE,
-    FIRST,
     batch_sizes,
     block_of,
     cost_of_mapping,
     group_sizes,
-    kernel_sizes,
     pack_params,
     params_in_room,
     spread_of,
 )
 from gemm_eval.models.multicore.group_kernels import chip_of, fill_spread, new_spread
 from gemm_eval.search import grouped_bound_kernels as bounds_of
-from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
 from gemm_eval.search.multicore import (
     find_best,
-    find_best_few,
     find_best_many,
     replay_mappings,
 )
@@ -40,7 +35,6 @@ from tests.cases import examples
 from tests.oracle import naive, naive_grouped
 
 # Pipeline times are sums over visits, which the kernel adds up class by class.
-PIPELINE_RELATIVE_TOLERANCE = 1e-12
 
 
 def uncounted(records: np.ndarray) -> bytes:
@@ -125,29 +119,6 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(150))
-@given(st.data(), st.booleans())
-def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, allow_idle_cores: bool) -> None:
-    arch = data.draw(strategies.archs())
-    problem = data.draw(strategies.problems(arch, max_units=3))
-    params = params_in_room(pack_params(arch, problem.types), problem)
-    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    out = np.zeros((1, 3), COST_DTYPE)
-    find_top = find_top_grouped_overlap if arch.timing == "overlap" else find_top_grouped_pipeline
-    num = find_top(
-        params, FIRST, *kernel_sizes(problem, as_groups=True), 0, 1, partitions, allow_idle_cores, out
-    )  # fmt: skip
-    try:
-        batch = find_best_few(arch, problem, params, 3, allow_idle_cores=allow_idle_cores)
-    except InfeasibleError:
-        assert num == 0
-        return
-    if arch.timing == "overlap":
-        assert uncounted(out[0, :num]) == uncounted(batch)
-    else:
-        assert out["latency_us"][0, :num] == pytest.approx(batch["latency_us"], rel=PIPELINE_RELATIVE_TOLERANCE)
 
 
 # --- many at a time --------------------------------------------------------------------------------------------------

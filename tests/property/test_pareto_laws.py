@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,11 +64,6 @@ def naive_rank(points: list[list[float]], maximize: list[bool]) -> list[int]:
     return rank
 
 
-def shuffled(points: Floats, random: Any) -> tuple[Floats, npt.NDArray[np.int64]]:
-    order = np.array(random.sample(range(len(points)), len(points)), np.int64)
-    return points[order], order
-
-
 @given(cases())
 def test_front_is_the_definition(case: Case) -> None:
     points, maximize = case
@@ -80,36 +74,6 @@ def test_front_is_the_definition(case: Case) -> None:
 def test_rank_is_peeling(case: Case) -> None:
     points, maximize = case
     assert pareto_rank(points, maximize=maximize).tolist() == naive_rank(points.tolist(), maximize)
-
-
-@given(cases(), st.randoms(use_true_random=False))
-def test_order_and_copies_of_points_change_nothing(case: Case, random: Any) -> None:
-    points, maximize = case
-    rank = pareto_rank(points, maximize=maximize)
-    mixed, order = shuffled(np.vstack([points, points]), random)
-    source = order % max(1, len(points))
-
-    assert (pareto_rank(mixed, maximize=maximize) == rank[source]).all()
-    assert (pareto_front(mixed, maximize=maximize) == (rank == 0)[source]).all()
-
-
-@given(cases())
-def test_the_order_of_objectives_and_repeating_one_change_nothing(case: Case) -> None:
-    points, maximize = case
-    rank = pareto_rank(points, maximize=maximize)
-    more, flags = np.hstack([points, points[:, :1]])[:, ::-1], [*maximize, maximize[0]][::-1]
-
-    assert (pareto_rank(more, maximize=flags) == rank).all()
-    assert (pareto_front(more, maximize=flags) == (rank == 0)).all()
-
-
-@given(cases())
-def test_the_front_is_the_front_of_itself(case: Case) -> None:
-    points, maximize = case
-    is_front = pareto_front(points, maximize=maximize)
-
-    assert pareto_front(points[is_front], maximize=maximize).all()
-    assert is_front.any() == (not np.isnan(points).any(axis=1).all())
 
 
 @pytest.mark.parametrize("num_objectives", range(1, MAX_OBJECTIVES + 1))

@@ -22,9 +22,10 @@ from tools.laws import (
     multicore_attention,
     multicore_grouped,
     multicore_presets,
+    serving,
 )
 
-NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets}
+NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets, serving}
 """Laws that take minutes as plain Python."""
 
 
@@ -33,10 +34,11 @@ RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [
     (gpu_exact, 16, 1_000, 1, {"equals brute force": 1_000}),
     (gpu_grouped, 0, 50 * len(CASES), 5, 45 * len(CASES)),
     (gpu_attention, 16, 10_000, 7, {}),
-    (collective, 3, 5_000, 4, {}),
+    (collective, 3, 5_000, 8, 1_000),
     (memory_bound, 0, 2_000, 3, 1_000),
     (gpu_experts, 0, 25 * len(gpu_experts.CASES), 5, {}),
     (estimate, 16, 100, 9, {"times, rates and bytes are finite and add up": 100}),
+    (serving, 1, 60, 6, {"throughput grows with requests": 60}),
     (multicore, 16, 120, 1, {"the search is brute force": 100, "a mapping costs what the oracle says": 120}),
     (
         multicore_grouped, 5, 120, 1,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +22,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, list_splits
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions, problem_of
 from tests import strategies
+from tests.cases import without_counts
 from tools.laws.kernel_space import enumerate_configs
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
@@ -37,7 +36,6 @@ ARCHS = tuple(
     if has_w4a16_kernels(arch, TYPES.types) and (not numba.config.DISABLE_JIT or arch.sm_arch != "sm_90")
 )
 few = settings(max_examples=max(1, settings.default.max_examples // 4))
-COUNTS = ["num_candidates", "num_bounded"]
 FIRST_LISTED = 20
 NUM_LOOKED_AT = 50  # kernels of a menu
 
@@ -89,12 +87,6 @@ def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
         make_fallback=lambda: pack_gpu(arch, problem.types, options).fallback, correction=None, carried=None,
     )  # fmt: skip
     return arch, problem, packed
-
-
-def without_counts(records: Records) -> list[Any]:
-    records = records.copy()
-    records[COUNTS] = 0
-    return records.tolist()  # type: ignore[no-any-return]
 
 
 def by_brute_force(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Records:

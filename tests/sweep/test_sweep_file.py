@@ -232,7 +232,7 @@ def test_the_example_says_what_it_says() -> None:
         (MINIMAL + "  - two\n", ["workloads"]),
         (LLAMA.replace("3-8b", "9-8b") + "}", ["workloads, 1", "llama-9-8b"]),
         (LLAMA + ", batch_size: 0}", ["workloads, 1", "batch_size"]),
-        (LLAMA + ", phases: [train]}", ["workloads, 1", "phases"]),
+        (LLAMA + ", phases: [training]}", ["workloads, 1", "phases"]),
         (LLAMA + ", phases: []}", ["workloads, 1", "phases"]),
         (LLAMA + ", dtype: fp7}", ["workloads, 1", "fp7"]),
         (LLAMA + ", tensor_parallel: 3}", ["workloads, 1", "3"]),

@@ -350,5 +350,5 @@ def test_the_backward_pass_of_attention_is_that_of_one_operation() -> None:
     found = predict_module(Attention(), meta(2, 8, 128, 64), EVALUATOR, backward=True).operations
     problem = AttentionProblem(2, 128, 128, 8, 8, 64)
     assert [(one.phase, one._work) for one in found if one.kind == "attention"] == [
-        ("forward", AttentionWork(problem)), ("backward", AttentionWork(problem, is_backward=True))
+        ("forward", AttentionWork(problem)), ("backward", AttentionWork(replace(problem, backward=True)))
     ]  # fmt: skip

@@ -66,7 +66,7 @@ def test_flop_of_training_are_those_that_torch_counts(name: str) -> None:
     again = sum(
         one.unmasked_flop // 5
         for one in prediction.operations
-        if isinstance(one._work, AttentionWork) and one._work.is_backward
+        if isinstance(one._work, AttentionWork) and one._work.problem.backward
     )
     assert prediction.unmasked_flop - again == counted_flop(model, backward=True)
     assert (again > 0) == bool(works)

@@ -144,6 +144,22 @@ _QWEN3 = decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **QWEN3)
 _QWEN2_5 = decoder("qwen2", 3584, 28, 152064, 28, 4, 18944, **QWEN)
 _MISTRAL = decoder("mistral", 5120, 40, 131072, 32, 8, 32768, **_NO_WINDOW)
 _GLM_9B = (4096, 40, 151552, 32, 2, 13696)
+_KIMI_LINEAR: dict[str, Any] = {
+    "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "mla_use_nope": True, "head_dim": 72, "first_k_dense_replace": 1, "moe_layer_freq": 1, "num_experts": 256,
+    "num_experts_per_token": 8, "num_shared_experts": 1, "moe_intermediate_size": 1024, "moe_renormalize": True,
+    "moe_router_activation_func": "sigmoid", "num_expert_group": 1, "use_grouped_topk": True, **UNTIED,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4,
+        "kda_layers": [layer for layer in range(1, 27) if layer % 4],
+    },
+}  # fmt: skip
+_QWEN3_NEXT: dict[str, Any] = {
+    "head_dim": 256, "partial_rotary_factor": 0.25, "attention_bias": False, "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128, "shared_expert_intermediate_size": 512, **qwen_moe(512, 10, 512), **UNTIED,
+}  # fmt: skip
+
 
 SAMPLES: dict[str, Sample] = {
     "llama-2-7b": Sample(_LLAMA_2_7B, 6_738_415_616, "llama-2-7b"),
@@ -163,11 +179,20 @@ SAMPLES: dict[str, Sample] = {
     "llama-4-maverick": Sample(_MAVERICK, 400_711_848_960, "llama-4-maverick"),
     "llama-4-scout-text": Sample({**_SCOUT["text_config"], **UNTIED}, 107_769_861_120, "llama-4-scout"),
     "deepseek-v2": Sample(decoder("deepseek_v2", 5120, 60, 102400, 128, 128, 12288,
+        topk_method="group_limited_greedy", n_group=8, topk_group=3,
         **deepseek(1536, 1, 160, 2, 6, 1536)), 235_741_434_880, "deepseek-v2"),
     "deepseek-v2-lite": Sample(decoder("deepseek_v2", 2048, 27, 102400, 16, 16, 10944,
         **deepseek(None, 1, 64, 2, 6, 1408)), 15_706_484_224, "deepseek-v2-lite"),
+    "deepseek-v3.2": Sample(decoder("deepseek_v32", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc",
+        num_nextn_predict_layers=1, index_n_heads=64, index_head_dim=128, index_topk=2048,
+        **deepseek(1536, 3, 256, 1, 8, 2048)), 671_877_944_064, "deepseek-v3.2"),
+    "kimi-linear-48b-a3b": Sample(decoder("kimi_linear", *(2304, 27, 163840, 32, 32, 9216), **_KIMI_LINEAR),
+        49_122_681_728, "kimi-linear-48b-a3b"),
+    "qwen3-next-80b-a3b": Sample(decoder("qwen3_next", *(2048, 48, 151936, 16, 2, 5120), **_QWEN3_NEXT),
+        79_674_391_296, "qwen3-next-80b-a3b"),
     "deepseek-v3": Sample(decoder("deepseek_v3", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc",
-        num_nextn_predict_layers=1, **deepseek(1536, 3, 256, 1, 8, 2048)), 671_026_419_200, "deepseek-v3"),
+        num_nextn_predict_layers=1, n_group=8, topk_group=4,
+        **deepseek(1536, 3, 256, 1, 8, 2048)), 671_026_419_200, "deepseek-v3"),
     "gemma-7b": Sample(decoder("gemma", 3072, 28, 256000, 16, 16, 24576, **GEMMA), 8_537_680_896, "gemma-7b"),
     "gemma-2-9b": Sample(decoder("gemma2", 3584, 42, 256000, 16, 8, 14336, sliding_window=4096, **GEMMA), 9_241_705_984,
         "gemma-2-9b"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from gemm_eval.transformer import (
     load_model,
     model_operations,
     transformer_gemms,
+    with_redundant_experts,
 )
 from gemm_eval.workload import AttentionProblem, CollectiveProblem
 
@@ -122,6 +124,8 @@ def test_every_layer_is_there_once(name: str) -> None:
             assert ("embedding" in names(found)) == (stage == 0)
             assert ("lm_head" in names(found)) == (stage == degree - 1)
             assert ("stage_send" in names(found)) == (stage < degree - 1)
+        of_attention = {counts.pop("attention"), counts.pop("o_proj")}
+        assert of_attention == {config.num_attention_layers}, (step, degree)
         assert set(counts.values()) == {config.num_layers}, (step, degree)
 
 
@@ -229,6 +233,65 @@ def test_messages() -> None:
     }
     block = messages("qwen3-30b-a3b", expert_parallel=8, dtype="fp8_block")
     assert (block["dispatch"][1], block["combine"][1]) == (4 * hidden, 8 * hidden)  # bytes of fp8, and of bf16
+
+
+def between(model: str | ModelConfig, **options: Any) -> dict[str, tuple[int, int | None, int | None]]:
+    return {
+        o.name: (o.work.message_bytes, o.work.ranks_per_node, o.work.network_bytes)
+        for o in operations(model, **options)
+        if isinstance(o.work, CollectiveProblem)
+    }
+
+
+def test_messages_between_nodes() -> None:
+    token, wide = 2048 * 2, {"expert_parallel": 16, "node_devices": 8}
+    few = between("qwen3-30b-a3b", **wide)  # half of the copies leave the node, each by itself
+    assert few["dispatch"] == few["combine"] == (64 * token, None, 32 * token)
+    moe = load_model("qwen3-30b-a3b").moe
+    assert moe is not None
+    for tokens, copies in ((256, moe.experts_per_token), (257, moe.nodes_of_token(2))):
+        sent = between("qwen3-30b-a3b", batch_size=tokens, **wide)["dispatch"][2]
+        assert sent == pytest.approx(tokens * token * copies / 2, abs=1)
+    assert between("qwen3-30b-a3b", expert_parallel=8, node_devices=8)["dispatch"] == (64 * token, None, None)
+    for degrees, is_far in (
+        ({"pipeline_parallel": 8}, [False] * 7),
+        ({"pipeline_parallel": 10}, [False] * 7 + [True, False]),
+        ({"pipeline_parallel": 4, "tensor_parallel": 4}, [False, True, False]),
+        ({"pipeline_parallel": 3, "expert_parallel": 16}, [True, True]),
+    ):
+        for stage, far in enumerate(is_far):
+            sends = between("qwen3-30b-a3b", stage=stage, node_devices=8, **degrees)
+            assert sends["stage_send"][1] == (1 if far else None), (degrees, stage)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize(("groups", "chosen"), [(1, 1), (8, 4), (4, 1)])
+def test_nodes_of_a_token_are_those_of_draws(num_nodes: int, groups: int, chosen: int) -> None:
+    moe = load_model("deepseek-v3").moe
+    assert moe is not None
+    moe = moe.model_copy(update={"num_groups": groups, "groups_per_token": chosen})
+    rng, num_draws = np.random.default_rng(0), 4000
+    of_groups = rng.permuted(np.tile(np.arange(groups), (num_draws, 1)), axis=1)[:, :chosen]
+    size = 256 // groups
+    among = (of_groups[:, :, None] * size + np.arange(size)).reshape(num_draws, -1)
+    experts = rng.permuted(among, axis=1)[:, : moe.experts_per_token]
+    nodes = [len(set(row)) for row in (experts * num_nodes // 256).tolist()]
+    error = 4 * np.std(nodes) / num_draws**0.5 + 1e-9
+    assert moe.nodes_of_token(num_nodes) == pytest.approx(np.mean(nodes), abs=error)
+
+
+def test_redundant_experts_let_more_devices_divide_them() -> None:
+    config = load_model("deepseek-v3")
+    with pytest.raises(InvalidOptionError, match="must divide moe"):
+        operations(config, expert_parallel=144)
+    more = with_redundant_experts(config, 32)
+    for ranks in (144, 288):
+        experts = [o.work for o in operations(more, expert_parallel=ranks) if isinstance(o.work, MoeLayer)]
+        assert [layer.num_local_experts for layer in experts] == [288 // ranks]
+    assert with_redundant_experts(config, 0) == config
+    for model, num in (("llama-3-8b", 1), ("deepseek-v3", 257)):
+        with pytest.raises(InvalidOptionError, match="redundant"):
+            with_redundant_experts(load_model(model), num)
 
 
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 2), (2, 8)])

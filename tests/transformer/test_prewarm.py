@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -36,17 +31,7 @@ SMALL = ModelConfig(
     name="small", hidden_size=256, num_layers=2, vocab_size=1000,
     attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64), ffn=Ffn(intermediate_size=512),
 )  # fmt: skip
-ASK = """
-import json, pickle, sys
-from gemm_eval import GEMMEvaluator
-evaluator = GEMMEvaluator("demo-8core")
-calls = json.load(sys.stdin)
-results = [getattr(evaluator, name)(*sizes, **types) for name, sizes, types in calls]
-pickle.dump(([list(map(repr, fields)) for fields in map(eval(sys.argv[1]), results)],
-             tuple(evaluator.cache_info().records)), sys.stdout.buffer)
-"""
 FIELDS = [field.name for field in dataclasses.fields(GEMMResult) if field.compare]
-FIELDS_CODE = f"lambda result: [getattr(result, name) for name in {FIELDS}]"
 
 
 @pytest.fixture(autouse=True)
@@ -137,21 +122,6 @@ def test_report_and_hits(model: Any, ranges: dict[str, Any]) -> None:
     check_warm(later, problems)
     again = run(GEMMEvaluator(ARCH), model, ranges)
     assert (again.num_known, again.num_hits_after) == (num_unique, num_unique)
-
-
-def test_the_next_process_finds_every_gemm_with_the_same_bits() -> None:
-    dtypes = ("fp16", "w4a16")
-    problems = list(dict.fromkeys(gemms_of(load_model("mixtral-8x7b"), dtypes=dtypes)))
-    prewarm(GEMMEvaluator(ARCH), "mixtral-8x7b", batch_sizes=BATCHES, seq_lens=LENGTHS, dtypes=dtypes)
-    command = [sys.executable, "-c", ASK, FIELDS_CODE]
-
-    calls = json.dumps([call_of(problem) for problem in problems]).encode()
-    done = subprocess.run(command, input=calls, capture_output=True, check=True, env=os.environ, timeout=300)
-
-    found, (hits, misses, _, held) = pickle.loads(done.stdout)
-    never = GEMMEvaluator(ARCH, disk_cache=False)
-    assert found == [[repr(getattr(never.evaluate_problem(p), name)) for name in FIELDS] for p in problems]
-    assert (hits, misses, held) == (len(problems), 0, len(problems))
 
 
 def test_known_gemms_are_counted() -> None:

@@ -264,12 +264,13 @@ def test_experts_of_a_layer_are_alike() -> None:
 def test_architectures_and_keys_that_are_not_modelled_are_refused_by_name() -> None:
     llama = SAMPLES["llama-3-8b"].config
     for changes, message in (
-        ({"model_type": "qwen3_next"}, "linear attention (gated delta net) in three layers of four"),
-        ({"model_type": "deepseek_v32"}, "sparse attention (index_topk)"),
+        ({"model_type": "qwen3_5"}, "linear attention (gated delta net)"),
+        ({"model_type": "nemotron_h"}, "its state-space layers"),
+        ({"model_type": "glm_moe_dsa"}, "sparse attention (index_topk)"),
         ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is not a key that is known here"),
         ({"attn_output_gate": True}, "attn_output_gate is not a key"),
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype must be one of bfloat16, float16, float32"),
-        ({"model_type": "llama4", "text_config": {"model_type": "qwen3_next"}}, "linear attention"),
+        ({"model_type": "llama4", "text_config": {"model_type": "qwen3_5"}}, "linear attention"),
         ({"model_type": "llama4", "text_config": SAMPLES["llama-3-8b"].config}, "hidden_size is not a key"),
     ):
         with case(changes), pytest.raises(ModelConfigError) as caught:
@@ -323,7 +324,7 @@ def test_presets_have_the_types_that_are_published() -> None:
     assert {name for name, dtype in dtypes.items() if dtype != "bf16"} == {"gpt-3-175b", "llama-2-7b"}
     methods = {name: load_model(name).quantization for name in list_models()}
     assert {name: one.method for name, one in methods.items() if one is not None} == {
-        "deepseek-v3": "fp8", "gpt-oss-20b": "mxfp4", "gpt-oss-120b": "mxfp4", "kimi-k2": "fp8",
+        "deepseek-v3": "fp8", "deepseek-v3.2": "fp8", "gpt-oss-20b": "mxfp4", "gpt-oss-120b": "mxfp4", "kimi-k2": "fp8",
     }  # fmt: skip
     blocks = quantized("deepseek-v3", quant_method="fp8", weight_block_size=[128, 128]).quantization
     assert blocks == methods["deepseek-v3"] == methods["kimi-k2"]

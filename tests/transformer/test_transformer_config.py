@@ -245,7 +245,7 @@ EACH_KEY = [
     (name, key)
     for name in ONE_OF_EACH
     for key in SAMPLES[name].config
-    if key not in OPTIONAL | OPTIONAL_OF.get(name, set()) | {"model_type"}
+    if key not in OPTIONAL | OPTIONAL_OF.get(name, set()) | {"model_type", "n_group", "topk_group"}  # without: no limit
 ]
 
 

@@ -384,7 +384,7 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        ("llama-3-8b", {"phase": "training"}, "phase must be one of prefill, decode, got 'training'"),
+        ("llama-3-8b", {"phase": "training"}, "phase must be one of prefill, decode, train, got 'training'"),
         ("llama-3-8b", {"batch_size": 0}, "batch_size must be an integer in 1..2**40, got 0"),
         ("llama-3-8b", {"seq_len": 1.5}, "seq_len must be"),
         ("llama-3-8b", {"batch_size": True}, "batch_size must be"),

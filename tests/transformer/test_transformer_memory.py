@@ -67,7 +67,15 @@ def test_devices_hold_the_whole_model_and_what_is_replicated(name: str) -> None:
         part = model_memory(config, **ONE, dtype="bf16", tensor_parallel=tp)
         local = {item.name: item.num_elems for item in part.weights}
         padding = -config.vocab_size % tp * config.hidden_size
-        more = dict.fromkeys(("norms", "router", "shared_gate", "q_a_proj", "kv_a_proj", "positions"), tp - 1)
+        of_latents = (
+            "q_a_proj",
+            "kv_a_proj",
+            "index_q_proj",
+            "index_k_proj",
+            "index_weights_proj",
+            "linear_low_rank_a",
+        )
+        more = dict.fromkeys(("norms", "router", "shared_gate", "positions", *of_latents), tp - 1)
         for item, num in whole.items():
             expected = num * (1 + more.get(item, 0))
             if item in ("embedding", "lm_head"):
@@ -75,7 +83,12 @@ def test_devices_hold_the_whole_model_and_what_is_replicated(name: str) -> None:
             if item == "qkv_proj" and isinstance(attention, GroupedAttention) and tp > attention.num_kv_heads:
                 copies = tp // attention.num_kv_heads - 1
                 expected += (
-                    copies * config.num_layers * config.hidden_size * 2 * attention.num_kv_heads * attention.head_dim
+                    copies
+                    * config.num_attention_layers
+                    * config.hidden_size
+                    * 2
+                    * attention.num_kv_heads
+                    * attention.head_dim
                 )
             if item == "biases":
                 assert num <= tp * local[item] <= tp * num

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +30,6 @@ from gemm_eval.transformer.parts import layers_text, parse_layers
 from tests.transformer.hugging_face_samples import SAMPLES
 
 ROUNDED_REL_TOL = 0.01
-MIN_EXACT_MODELS = 10
 
 MODELS = list_models()
 
@@ -50,12 +48,6 @@ def test_preset_has_its_published_parameters(name: str) -> None:
     assert abs(deviation(config)) <= (0 if config.published.is_exact else ROUNDED_REL_TOL)
 
 
-def test_most_presets_are_held_exactly() -> None:
-    published = [load_model(name).published for name in MODELS]
-
-    assert sum(p is not None and p.is_exact for p in published) >= MIN_EXACT_MODELS
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_config_json_has_its_published_parameters(name: str) -> None:
     sample = SAMPLES[name]
@@ -72,23 +64,6 @@ def test_samples_cover_every_architecture() -> None:
 
 def test_gpt_3_matches_the_finer_figure_of_its_appendix() -> None:
     assert round(num_parameters(load_model("gpt-3-175b")) / 1e6, -2) == 174_600  # arXiv:2005.14165, table D.1
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"vocab_size": 128257}, {"tied_embeddings": True}, {"norm": "layer"}, {"norms_per_layer": 4},
-        {"num_positions": 1}, {"lm_head_bias": True}, {"num_layers": 33},
-        {"ffn": Ffn(intermediate_size=14336, has_bias=True)},
-        {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qk_norm=True)},
-        {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qkv_bias=True)},
-        {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, output_bias=True)},
-    ],
-)  # fmt: skip
-def test_every_field_counts(change: dict[str, Any]) -> None:
-    config = load_model("llama-3-8b")
-
-    assert num_parameters(config.with_(**change)) != num_parameters(config)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gemm_eval.cli.subjects import SUBJECTS
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.validation.exam import MODEL, Exam, MeasuredTable, gpus_with, score
 from gemm_eval.validation.fit import held_out, sha256_of
-from gemm_eval.validation.subjects import attention, collective, experts, memory_bound
+from gemm_eval.validation.subjects import attention, collective, experts, memory_bound, mixers
 from gemm_eval.validation.tables import measured_root
 
 
@@ -46,6 +46,11 @@ CASES = {
     "memory-bound": Case(
         memory_bound.exam(), ("h200-sxm",), "width", "width, gpu", "memory-bound*.yaml",
         memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on t4",
+    ),
+    "mixers": Case(
+        mixers.exam(), ("b200", "h200-sxm"), "key_heads", "key_heads, gpu, library", "mixers-*.yaml",
+        lambda arch: mixers.calibrate_mixers(arch, "vllm"),
+        "no timings of linear or sparse attention by vllm on t4",
     ),
     "moe": Case(
         experts.exam(), ("a100-sxm-80gb", "b200", "h200-sxm"),

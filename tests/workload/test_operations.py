@@ -128,7 +128,11 @@ def test_collectives_that_are_refused() -> None:
         (("all_reduce", True, 2), "message_bytes must be an integer"),
         (("all_reduce", 1 << 51, 2), "message_bytes must be an integer"),
         (("all_reduce", 64, 0), "num_ranks must be an integer"),
-        (("all_reduce", 64, 1025), "num_ranks must be an integer"),
+        (("all_reduce", 64, (1 << 17) + 1), "num_ranks must be an integer"),
+        (("all_reduce", 64, 16, "bf16", 5), "ranks_per_node must divide num_ranks = 16, got 5"),
+        (("all_reduce", 64, 16, "bf16", 0), "ranks_per_node must be an integer in 1"),
+        (("all_to_all", 64, 16, "bf16", 8, 65), "network_bytes must be an integer in 0..64"),
+        (("all_gather", 64, 16, "bf16", 8, 64), "network_bytes are of an all_to_all, got all_gather"),
         (("send", 64, 3), "num_ranks of a send must be 2"),
         (("all_reduce", 64, 2, "float77"), "dtype must be one of"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Laws of collectives between the GPUs of a node, on random messages of every preset, through the public call.
+"""Laws of collectives in a node and between nodes, on random messages of every preset, through the public call.
 
 A larger message never takes less time, nor a smaller launch. No term is below its bytes over the rate of the link. More
 ranks may take less time only where a rule says so, and by a part that is stated for each rule:
@@ -8,16 +8,21 @@ ranks may take less time only where a rule says so, and by a part that is stated
   With twice the ranks, H200 was timed at 0.83 of the time.
 - protocol: NCCL turns to Simple by the share of a rank, which falls with the ranks. A100 was timed at 0.63.
 - NVLS: switches add up from five ranks on, and a rank sends size x (1 + 1 / ranks). H200 was timed at 0.88.
+
+Between nodes, a node more of as many ranks is no faster but for an all-to-all, whose shares fall, and no slower than by
+its hops, its peers, and (nodes - 1) / nodes of the bytes, which leave a node.
 """
 
 from __future__ import annotations
 
 import random
 from functools import cache
+from typing import Any
 
 from gemm_eval import CollectiveResult, GEMMEvaluator
 from gemm_eval.arch import PCIE_BOXES, GpuSpec, Interconnect
 from gemm_eval.models.gpu.collective import link_rate
+from gemm_eval.models.gpu.network import PROTOCOLS
 from gemm_eval.workload import COLLECTIVES
 from tools.laws.draws import GPUS
 from tools.laws.report import Report
@@ -52,7 +57,7 @@ def _check(rng: random.Random, report: Report) -> None:
     assert link is not None
     what = rng.choice(COLLECTIVES)
     size, ranks = round(2.0 ** rng.uniform(0.0, MAX_LOG2_BYTES)), 2 if what == "send" else rng.randint(2, link.num_gpus)
-    options = {
+    options: dict[str, Any] = {
         "dtype": rng.choice(("bf16", "int8")),
         "library": rng.choice(("nccl", "trtllm")),
         "interconnect": rng.choice((None, *PCIE_BOXES)) if link.topology in PCIE_BOXES else None,
@@ -74,6 +79,41 @@ def _check(rng: random.Random, report: Report) -> None:
     for num in (ranks + 1, 2 * ranks):
         if num <= link.num_gpus and what != "send":
             _check_ranks(base, evaluate(size, num), link, report)
+    if link.network is not None and what != "send":
+        _check_nodes(rng, arch, link, what, size, report)
+
+
+def _check_nodes(rng: random.Random, arch: GpuSpec, link: Interconnect, what: str, size: int, report: Report) -> None:
+    per_node, num_nodes = rng.randint(1, min(8, link.num_gpus)), rng.randint(2, 64)
+
+    def evaluate(message_bytes: int, nodes: int) -> CollectiveResult:
+        return _evaluator(arch).evaluate_collective(what, message_bytes, nodes * per_node, ranks_per_node=per_node)
+
+    base, more = evaluate(size, num_nodes), evaluate(size, num_nodes + 1)
+    larger = evaluate(max(size + 1, round(size * rng.choice(_WIDER))), num_nodes)
+    terms, network = base.breakdown, link.network
+    assert network is not None
+    passes = 2 if what == "all_reduce" else 1
+    ranks_sharing = 1 if what == "all_to_all" else per_node  # the NICs of a node move one array
+    least_us = passes * (num_nodes - 1) / num_nodes * base.problem.buffer_bytes / ranks_sharing / network.gb_per_s / 1e3
+    hop_us = network.latency_us + max(max(item.ring_hop_us, item.tree_hop_us) for item in PROTOCOLS.values())
+    grown = num_nodes**2 / (num_nodes**2 - 1)
+    peers_us = max(0.0, more.breakdown["hops_us"] - terms["hops_us"])
+    gathered = (num_nodes + 1) / num_nodes if what == "all_gather" else 1.0  # there is more to end with
+    most_us = (base.latency_us * grown * gathered + passes * hop_us + peers_us) * (1.0 + ROUNDING)
+    adds_up = abs(sum(terms.values()) - base.latency_us) <= ROUNDING * base.latency_us
+    for law, holds in (
+        ("between nodes, a larger message is not faster", larger.latency_us >= base.latency_us * (1.0 - ROUNDING)),
+        (
+            "between nodes, terms add up, and bytes take their time on the network",
+            adds_up and min(terms.values()) >= 0.0 and base.latency_us >= least_us,
+        ),
+        ("a node more is not faster", what == "all_to_all" or more.latency_us >= base.latency_us * (1.0 - ROUNDING)),
+        ("a node more is slower by its hops, peers and share of bytes alone", more.latency_us <= most_us),
+    ):
+        report.checked[law] += 1
+        if not holds:
+            report.violations.append(f"{law}: {base}, {more}, {larger}")
 
 
 def _check_terms(result: CollectiveResult, report: Report) -> None:

@@ -107,10 +107,7 @@ class OpCounts(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Loads or stores of one width.
-
-    `kind` is the field of `OpCounts` that counts them; `width_bytes` is of one lane, None where a register says it.
-    """
+    """Loads or stores of one width: field `kind` of `OpCounts`, `width_bytes` of a lane (None: a register says it)."""
 
     kind: str
     width_bytes: int | None
@@ -230,20 +227,14 @@ _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: 
 
 
 class LoopCycles(NamedTuple):
-    """Cycles of an SM for one iteration of one warp, the larger of which bounds the kernel.
-
-    `tensor` is of all tensor cores at their full rate, `issue` of all schedulers.
-    """
+    """Cycles of an SM for one iteration of a warp, of all tensor cores and of all schedulers; the larger bounds it."""
 
     tensor: float
     issue: float
 
 
 def loop_k(loop: LoopCard, *, block_m: int, block_n: int, num_warps: int) -> int:
-    """Return the elements of K that a CTA finishes in one iteration, from its tensor-core instructions.
-
-    More warps than the tile has instructions for do the same work twice.
-    """
+    """Return the elements of K that a CTA finishes in an iteration; warps beyond the tile's instructions add none."""
     if not loop.mma:
         raise InvalidInputError("the main loop has no tensor-core instructions of a known shape")
     flop = sum(2 * one.m * one.n * one.k * one.num * _issuers(one, block_m, block_n, num_warps) for one in loop.mma)
@@ -310,10 +301,7 @@ def _wavefronts(access: Access) -> int:
 
 
 def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None = None) -> Occupancy | None:
-    """Return how many CTAs an SM holds at once, or None where the code says no registers or threads.
-
-    `smem_bytes` is shared memory of a CTA, static and dynamic; None: the static part.
-    """
+    """Return how many CTAs an SM holds (`smem_bytes` None: the static part); None: no registers or threads known."""
     if card.num_threads is None or card.registers is None:
         return None
     if smem_bytes is None:

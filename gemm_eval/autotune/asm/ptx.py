@@ -71,10 +71,7 @@ _MULTIPLIES = {"mul", "mad", "madc", "mul24", "mad24", "dp4a"}
 
 
 def split_ptx(text: str) -> Iterator[tuple[ScoreCard, tuple[Instruction, ...]]]:
-    """Yield cards without counts, and the instructions, of a module's kernels; refuse damaged text.
-
-    Instructions are numbered as if each were one of the machine.
-    """
+    """Yield cards without counts, and the instructions, numbered as machine code, of a module's kernels."""
     text = _COMMENT.sub(lambda comment: " " + "\n" * comment[0].count("\n"), text)
     target = _TARGET.search(text)
     entries, module_smem_bytes, at = [], 0, 0

@@ -52,10 +52,7 @@ _DEFAULT_BYTES = 4
 
 
 def split_sass(text: str) -> Iterator[tuple[ScoreCard, str]]:
-    """Yield cards without counts, and the text, of kernels as nvdisasm, cuobjdump or Triton writes them.
-
-    Functions that they call are left out.
-    """
+    """Yield cards without counts, and the text, of each kernel of a listing; functions that they call are left out."""
     marks = _KERNEL.finditer(text)
     mark = next(marks, None)
     entries = {match["kernel"] for match in _ENTRY.finditer(text) if "STO_CUDA_ENTRY" in match["flags"]}

@@ -45,10 +45,7 @@ _WORK = (("tensor",), ("half", "single"), ("imad",))
 
 
 def count_kernel(instructions: Sequence[Instruction], language: ModuleType) -> tuple[OpCounts, LoopCard]:
-    """Count what a kernel and its main loop issue, by class; where no loop does the work, the kernel stands for it.
-
-    `language` is the module that knows the class, width, shape and waits of an instruction.
-    """
+    """Count what a kernel and its main loop issue, by class; the module `language` knows its instructions."""
     used = _without_padding(instructions)
     kinds = {one.address: language.kind_of(one) for one in used}
     num = Counter(kinds.values())
@@ -139,10 +136,7 @@ _NUM_IN_TRITON_SASS = 4096  # Triton reads addresses of four digits only, and st
 
 
 def score_cubin(cubin: bytes, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel of a cubin, such as Triton's ``CompiledKernel.asm["cubin"]``.
-
-    `kernel` is its name, which may be left out where there is one only. A card that is in the cache is not made anew.
-    """
+    """Return the score card, cached or new, of a kernel of a cubin; `kernel` names it where there are several."""
     return _choose(_cards_of_cubins([cubin])[0], kernel)
 
 

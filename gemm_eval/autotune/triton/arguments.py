@@ -1,7 +1,4 @@
-"""The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled.
-
-Rules reject a config for what the hardware or Triton cannot do, and for certain waste: alone, or beside others.
-"""
+"""The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled."""
 
 from __future__ import annotations
 
@@ -279,10 +276,7 @@ def shared_bytes_bounds(problem: GemmProblem, config: TritonConfig) -> tuple[int
 def reject_configs(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig]
 ) -> tuple[Rejection | None, ...]:
-    """Return for each config why it falls, or None.
-
-    A config that others make pointless falls only if one of them stands to the end.
-    """
+    """Return for each config why it falls, or None; a pointless one falls only if a better one stands to the end."""
     rejections = [reject_alone(arch, problem, config) for config in configs]
     blocks = zip("MNK", (problem.M, problem.N, problem.K), ("block_m", "block_n", "block_k"), strict=True)
     for name, size, field in blocks:

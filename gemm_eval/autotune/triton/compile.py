@@ -1,7 +1,4 @@
-"""Compiling configs without launching them: with Triton's own caches on a machine with the GPU, offline elsewhere.
-
-Everything that touches Triton stands here: its import, the parts of a decorated kernel, the GPU that it compiles for.
-"""
+"""Compiling configs without launching them: with Triton's own caches on a machine with the GPU, offline elsewhere."""
 
 from __future__ import annotations
 

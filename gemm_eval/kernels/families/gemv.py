@@ -63,10 +63,7 @@ class StreamingFamily(Family):
             )  # fmt: skip
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
-        """Yield the whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
-
-        Of all cuts with the same number of steps for the busiest team only the coarsest is worth a try.
-        """
+        """Yield the whole K, and the coarsest cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times."""
         yield Decomposition.DATA_PARALLEL, 1
         teams = variant.config.cta_k // BLOCK_K
         blocks, tiles = ceil_div(sizes.K, BLOCK_K), _tiles(variant, sizes)

@@ -56,10 +56,7 @@ class BandwidthPoint(NamedTuple):
 
 
 def working_sets(facts: HostFacts, num_threads: int) -> list[int]:
-    """Return sizes (bytes, of all threads together) from within the nearest cache to beyond the last, as memory allows.
-
-    They are powers of two a thread; beyond the last cache means four times its size.
-    """
+    """Return sizes of all threads together, powers of two a thread, up to four times the last cache if they fit."""
     least = _SMALLEST_BYTES * num_threads
     beyond = 4 * max(facts.last_cache_bytes, 32 << 20)
     most = max(least, min(beyond, _LARGEST_BYTES, facts.memory_bytes // _MEMORY_SHARE))
@@ -70,11 +67,7 @@ def measure_bandwidth(
     sizes: Sequence[int], num_threads: int, cpus: Sequence[int], kinds: Sequence[Kind] = ("read", "copy"),
     stop_at: float | None = None,
 ) -> list[BandwidthPoint]:  # fmt: skip
-    """Stream working sets (bytes of all threads together).
-
-    Threads are pinned to a logical CPU of `cpus` each, if there are any. Sizes that are not begun by `stop_at`, of
-    `time.monotonic`, are left out.
-    """
+    """Stream working sets (bytes of all threads, pinned to `cpus` if any) until `stop_at`, of `time.monotonic`."""
     points: list[BandwidthPoint] = []
     for size in sizes:
         for kind in kinds:
@@ -147,11 +140,7 @@ def _make_stream(kind: Kind, size: int) -> tuple[Callable[[int], Any], int]:
 def stream_gb_per_s(
     points: Sequence[BandwidthPoint], num_threads: int, working_set_bytes: float, kind: Kind = "read"
 ) -> BandwidthPoint:
-    """Return the measured point whose working set is nearest to a size, by their ratio.
-
-    Raises:
-        ValueError: nothing was measured with so many threads.
-    """
+    """Return the point of the nearest working set, by ratio; ValueError: none was measured with so many threads."""
     fitting = [point for point in points if (point.kind, point.num_threads) == (kind, num_threads)]
     if not fitting:
         raise ValueError(f"no bandwidth of kind {kind} with {num_threads} threads was measured")

@@ -156,11 +156,7 @@ def check_host_packages() -> None:
 
 
 def detect_host() -> HostFacts:
-    """Find out what CPU this is; takes a second or two, in which one core is busy.
-
-    Raises:
-        GemmEvalError: a package of the extra `host` is missing.
-    """
+    """Find out what CPU this is, in a second or two; GemmEvalError: a package of the extra `host` is missing."""
     with needs_extra("measuring this machine", "host"):
         import cpuinfo
         import psutil
@@ -278,11 +274,7 @@ class BlasInfo(NamedTuple):
 
 
 def blas_info() -> BlasInfo:
-    """Return what there is to know of numpy's BLAS.
-
-    Raises:
-        GemmEvalError: threadpoolctl is not installed.
-    """
+    """Return what there is to know of numpy's BLAS; GemmEvalError: threadpoolctl is not installed."""
     with needs_extra("measuring this machine", "host"):
         from threadpoolctl import threadpool_info
     import numpy as np

@@ -42,10 +42,7 @@ _SEED = 0
 
 
 def pick_host_shapes(mac_per_us: float, budget_s: float, num_samples: int = 5) -> list[HostShape]:
-    """Return GEMMs that can be timed within a budget, shuffled, always in the same order.
-
-    What would take more than its share at the speed of a large GEMM, the largest on a slow machine, is left out.
-    """
+    """Return GEMMs that can be timed within a budget, in a fixed shuffled order; too long ones are left out."""
     shapes = [HostShape(M, K, N) for index, (K, N) in enumerate(_PAIRS) for M in _ROWS[index % 2]]
     shapes.sort(key=lambda shape: shape.num_macs)
     left_s, picked = budget_s * 0.6, []  # the rest is for small GEMMs, whose time is what they are given
@@ -72,10 +69,7 @@ _SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly
 
 
 class HostTiming(NamedTuple):
-    """The time of one GEMM: the median of samples, the fastest, and their interquartile range over the median.
-
-    A sample is the mean of some runs. Those in which the system took a core away do not count.
-    """
+    """The time of a GEMM: median and fastest of undisturbed samples, and their interquartile range over the median."""
 
     shape: HostShape
     latency_us: float

@@ -342,11 +342,14 @@ class Chip(NamedTuple):
     sm_arch: str  # its generation of SMs
     tensor_core: tuple[str, str]  # from where its instructions read operands, and where they accumulate
     dram_gb_per_s: float  # bandwidth of its DRAM, as published
+    dram_efficiency_frac: float = 1.0  # share of that bandwidth that a large read reaches
+    carried_from: str | None = None  # preset of another maker, as of its spec
 
 
 def chip_of(arch: GpuSpec) -> Chip:
     """Return the facts of a GPU that decide whose coefficients it takes."""
-    return Chip(arch.name, arch.sm_arch, (arch.mma_operands_from, arch.mma_accumulators_in), arch.dram_gb_per_s)
+    core = arch.mma_operands_from, arch.mma_accumulators_in
+    return Chip(arch.name, arch.sm_arch, core, arch.dram_gb_per_s, arch.dram_efficiency_frac, arch.carried_from)
 
 
 def nearest_first(
@@ -357,7 +360,8 @@ def nearest_first(
 
     This is the rule of transfer for every kind of calibration. The GPU's own file comes first, then those of its own
     generation of SMs, of a generation in `preferred`, of the same kind of tensor core, of the nearest generation, of
-    the most similar DRAM bandwidth, and last the first by name. GPUs of another maker give none.
+    the most similar DRAM bandwidth, and last the first by name. Of GPUs of another maker only the one that a spec names
+    (`carried_from`) gives some, where those of its own maker have none.
 
     Args:
         root: the folder that has a folder for each calibrated GPU.
@@ -380,8 +384,9 @@ def nearest_first(
         other = _preset(data_root(), path.parent.name)
         return path.parent.name != chip.name, (math.inf,) if other is None else (distance or of_sms)(other), path
 
-    paths = (path for path in root.glob(f"*/{pattern}") if _ladder_of_gpu(path.parent.name) == ladder_of(chip.sm_arch))
-    return sorted(paths, key=rank)
+    paths = list(root.glob(f"*/{pattern}"))
+    own = [path for path in paths if _ladder_of_gpu(path.parent.name) == ladder_of(chip.sm_arch)]
+    return sorted(own or (path for path in paths if path.parent.name == chip.carried_from), key=rank)
 
 
 def _ladder_of_gpu(gpu: str) -> tuple[str, ...]:
@@ -392,6 +397,26 @@ def _ladder_of_gpu(gpu: str) -> tuple[str, ...]:
 
 def _generation(sm_arch: str) -> int:
     return ladder_of(sm_arch).index(sm_arch)
+
+
+def is_other_maker(chip: Chip | GpuSpec, gpu: str) -> bool:
+    """Return True if a GPU that was timed is of another maker than a chip."""
+    return _ladder_of_gpu(gpu) != ladder_of(chip.sm_arch)
+
+
+def to_chip(values: dict[str, float], chip: Chip, gpu: str) -> dict[str, float]:
+    """Return coefficients fitted on a GPU as a chip takes them: as they are, or for a chip of another maker.
+
+    Shares of the published DRAM bandwidth are then those of what a large read reaches, of which specs know.
+    """
+    preset = _preset(data_root(), gpu)
+    if preset is None or not is_other_maker(chip, gpu):
+        return values
+    factor = chip.dram_efficiency_frac / preset.dram_efficiency_frac
+    return {name: value * factor if name in _DRAM_FRACS else value for name, value in values.items()}
+
+
+_DRAM_FRACS = ("dram_frac", "vector_frac")
 
 
 def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> Origin:
@@ -446,7 +471,8 @@ def _transferred(
     if not paths:
         return {item.name: item.default for item in kind.known}, Origin(False, None, "defaults, fitted on nothing")
     nearest = kind.load(paths[0])
-    return nearest.complete(), origin_of(nearest.gpu, nearest.date, is_own=nearest.gpu == chip.name)
+    values = to_chip(nearest.complete(), chip, nearest.gpu)
+    return values, origin_of(nearest.gpu, nearest.date, is_own=nearest.gpu == chip.name)
 
 
 def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
@@ -499,6 +525,8 @@ def _preset(root: Path, name: str) -> GpuSpec | None:  # noqa: ARG001  another r
 def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[dict[str, float], Origin]:
     preferred = FAMILIES[family].carries_from.get(chip.sm_arch, ())
     patterns = f"{library}-{family}.yaml", f"*-{family}.yaml"
+    if not FAMILIES[family].is_quantization:  # kernels of GEMMs are those of a maker
+        chip = chip._replace(carried_from=None)
     paths = [path for pattern in patterns for path in nearest_first(root, chip, pattern, preferred)]
     if not paths:
         return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")

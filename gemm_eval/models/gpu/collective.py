@@ -1,4 +1,7 @@
-"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. MODEL.md, "Collectives"."""
+"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. MODEL.md, "Collectives".
+
+Between nodes: `gemm_eval.models.gpu.network`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,15 @@ from pydantic import Field
 from gemm_eval.arch import LINKS, PCIE_BOXES, TWO_SOCKETS, GpuSpec, Interconnect, data_root, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, UnsupportedError
-from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, chip_of, nearest_first, origin_of
+from gemm_eval.models.gpu.calibration import (
+    Chip,
+    Origin,
+    SingleCalibration,
+    chip_of,
+    is_other_maker,
+    nearest_first,
+    origin_of,
+)
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.models.gpu.learned import Features, answers_for
 from gemm_eval.units import bytes_per_us
@@ -111,6 +122,18 @@ Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init
 
 _SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
 
+XGMI_FRAC = (48.0 / 64.0) / (20.6 / 25.0)
+"""Payload of an xGMI link over that of an NVLink of the same published rate, on which shares of links were fitted.
+
+RCCL counts 48 of 64 GB/s of a link (https://github.com/ROCm/rccl/issues/1210: protocol and error correction; AMD's
+https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html agrees), NCCL 20.6 of 25 GB/s of one
+of Hopper's (NCCL 2.27, src/graph/topo.h).
+"""
+
+MODELLED_AS = {"rccl": NCCL, "aiter": TRTLLM_DIRECT}
+"""Libraries of AMD's GPUs, and whose kernels they are modelled as: RCCL has the rings of NCCL; engines' own all-reduces
+read all other GPUs at once, as TensorRT-LLM's do. None was timed."""
+
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
@@ -150,7 +173,7 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
     return CollectiveRows(
         size, ranks, np.where(is_all_reduce, 2.0, 1.0), is_exchange, is_send,
         np.array([item.is_sum for item in problems], np.bool_),
-        is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
+        is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.has_peer_memory, is_engine,
         np.array([COLLECTIVES.index(item.what) for item in problems], np.float64),
         np.array([item.dtype.bits for item in problems], np.float64),
     )  # fmt: skip
@@ -187,7 +210,7 @@ def _algorithms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRow
             simple = _only(rows.is_engine, _faster(simple, filled), simple)
         is_short = is_ring & (share <= of["switch_bytes"])
         algorithms["ring, LL"] = is_short, ll
-        algorithms["ring, LL128" if link.is_nvlink else "ring, short Simple"] = is_short, mid
+        algorithms["ring, LL128" if link.has_peer_memory else "ring, short Simple"] = is_short, mid
         algorithms["ring, Simple"] = is_ring, simple
         if rows.has_nvls.any():
             algorithms["NVLS"] = rows.has_nvls, nvls(size, ranks, rate, of)
@@ -226,9 +249,9 @@ class CollectiveTerms(NamedTuple):
 def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention: Any = None) -> Any:
     """Return what a rank sends while all do, in bytes per microsecond: a share of this is what algorithms reach.
 
-    Through a switch, or the bridges of one socket, it is the whole link. Of a mesh, the links to GPUs that take no part
-    lie idle. Across two sockets the rate falls with each doubling of the ranks: more bridges, then the link between the
-    sockets, are shared.
+    Through a switch, or the bridges of one socket, it is the whole link. Of a mesh, and of links between any two GPUs,
+    those to GPUs that take no part lie idle: rings and exchanges use all others at once. Across two sockets the rate
+    falls with each doubling of the ranks: more bridges, then the link between the sockets, are shared.
 
     Args:
         contention: power of 2 / ranks at which the rate falls across two sockets.
@@ -241,6 +264,8 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
         return rate * (2.0 / near_ranks) ** contention * (_SOCKET_RANKS / far_ranks) ** far
     if link.topology == "mesh":
         return rate * np.minimum(ranks, _MESH_LINKS) / _MESH_LINKS
+    if link.topology == "all-to-all":
+        return rate * XGMI_FRAC * (ranks - 1.0) / (link.num_gpus - 1)
     return rate + 0.0 * ranks
 
 
@@ -372,12 +397,23 @@ def collective_cost(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> CollectiveCost:
     """Return what runs and what it takes, for two ranks or more."""
-    row = CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+    row = _row(link, library, problem)
     algorithms = _algorithms(link, of, row)
     name = min(algorithms, key=lambda name: float(algorithms[name].latency_us))
     launches = ["peer_launch_us" if row.is_exchange else "launch_us"]
     launches += ["one_shot_us", "two_shot_us"] if row.is_direct else []
     return CollectiveCost(name, min(of[launch] for launch in launches), CollectiveTerms(*map(float, algorithms[name])))
+
+
+def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveRows:
+    return CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+
+
+def algorithms_of(
+    link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
+) -> dict[str, CollectiveTerms]:
+    """Return the terms of each algorithm and protocol in a node; infinite where it does not run this problem."""
+    return _algorithms(link, of, _row(link, library, problem))
 
 
 COLLECTIVE_MODEL_VERSION = "collective-3"
@@ -407,7 +443,7 @@ def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: C
     Trees have steps. A message takes no less time than a smaller one, and more ranks save no more than by the terms
     alone: so it is at four sizes an octave, and latencies in between are interpolated. Over another link than that of
     the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in
-    logarithms.
+    logarithms; those of another maker's GPUs are wide already (`OTHER_MAKER`).
     """
     curves = _curves(data_root(), chip_of(arch), link, library, problem.what, problem.dtype)
     return curves[problem.num_ranks - _FEWEST_RANKS]
@@ -430,7 +466,8 @@ def _curves(
         collective_features(rows, terms, terms.latency_us), terms.latency_us, is_on=is_timed,
     )  # fmt: skip
     factors, lows, highs = (np.log(column).reshape(len(all_ranks), -1) for column in answers)
-    physics, width = np.log(terms.latency_us).reshape(factors.shape), 1.0 if is_timed else _UNTIMED_WIDTH
+    is_wide = not is_timed and not (origin.gpu is not None and is_other_maker(chip, origin.gpu))
+    physics, width = np.log(terms.latency_us).reshape(factors.shape), _UNTIMED_WIDTH if is_wide else 1.0
     log_us = np.maximum.accumulate(physics + factors, axis=1)
     for more in range(1, len(all_ranks)):
         change = np.pad(physics[more] - physics[more - 1], 1, mode="edge")  # of neighbours too: curves are joined
@@ -501,7 +538,7 @@ def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str,
 
     for path in nearest_first(root / "calibration", chip, collective_calibration_path(chip.name).name, (), distance):
         other, is_own = _preset_link(path.parent.name), path.parent.name == chip.name
-        if is_own or (other is not None and other.is_nvlink == link.is_nvlink):
+        if is_own or (other is not None and other.has_peer_memory == link.has_peer_memory):
             found = CollectiveCalibration.load(path)
             return found.complete(), _origin(found, other, link, is_own=is_own)
     defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
@@ -510,7 +547,7 @@ def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str,
 
 def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Interconnect, *, is_own: bool) -> Origin:
     library = ", ".join(found.libraries)
-    if is_own and other == link:
+    if is_own and other == link.model_copy(update={"network": None}):
         return origin_of(found.gpu, found.date, library, is_own=True)
     if is_own or other is None:
         text = f"those of {found.gpu}, whose link was changed: fitted on nothing of this one"
@@ -529,6 +566,7 @@ def _distance(other: Interconnect, link: Interconnect) -> tuple[bool, int, float
 
 def _preset_link(gpu: str) -> Interconnect | None:
     try:
-        return load_arch(gpu, GpuSpec).interconnect
+        link = load_arch(gpu, GpuSpec).interconnect
     except ArchError:
         return None
+    return None if link is None else link.model_copy(update={"network": None})

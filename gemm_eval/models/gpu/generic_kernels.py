@@ -315,6 +315,7 @@ class BoundColumns(NamedTuple):
     busy_cycles: Any
     work_cycles: Any
     tile_cycles: Any
+    store_cycles: Any  # of a column of a tile of C
     fixed_us: Any
     dram_bytes_per_us: Any
     outside_us_per_row_step: Any
@@ -340,6 +341,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     min_rows, max_rows = columns[_AT.min_rows, first:stop], columns[_AT.max_rows, first:stop]
     busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
     tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
+    store_cycles = columns[_AT.store_cycles, first:stop]
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
     outside_us_per_row_step = columns[_AT.outside_us_per_row_step, first:stop]
     tiles_along_m, clusters_along_m, empty_rows = np.empty((3, len(bounds)))
@@ -379,8 +381,21 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         is_hidden = is_pingpong[i] != 0.0 and waves > 1.0
         work = 0.5 * work_cycles[i] if is_hidden else work_cycles[i]
         step = busy if busy > work else work
-        cycles = waves * (steps * step + (0.0 if is_hidden else tile_cycles[i]))
-        cycles = rounds * all_steps * busy_cycles[i] if is_even else cycles
+        # CTAs of an SM load and store one after the other
+        turns = units / num_sms
+        turns = turns if turns > waves else waves
+        stores = store_cycles[i] * (cta_n[i] if cta_n[i] < N else N)
+        shared = turns * steps * busy
+        cycles = waves * steps * step
+        cycles = cycles if is_hidden or cycles > shared else shared
+        cycles += 0.0 if is_hidden else waves * tile_cycles[i] + turns * stores
+        # parts of a split have the steps and tiles of the whole K at least; those of stream-K are spread evenly
+        even_work = work_cycles[i] * (0.0 if has_stream_k else 0.5 if is_pingpong[i] != 0.0 else 1.0)
+        even_step = even_work if even_work > busy_cycles[i] else busy_cycles[i]
+        even_tiles = 0.0 if has_stream_k or is_pingpong[i] != 0.0 else 1.0
+        even_waves = rounds if rounds > 1.0 else 1.0
+        even = rounds * all_steps * even_step + even_tiles * even_waves * (tile_cycles[i] + stores)
+        cycles = even if is_even else cycles
         is_split = split > 1.0 and not is_even
         written = partial_bytes * split if is_split else t.c_bytes
         waits_us = reduce_us + reduce_part_us * (split - 1.0)
@@ -644,10 +659,26 @@ def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds
 
 @inlined_kernel
 def _is_beaten(
-    p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float  # noqa: ARG001
+    p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float
 ) -> bool:  # fmt: skip
-    """No single way to split K is bounded by itself."""
-    return False
+    """Return True where so many parts of K cannot take less than `best_us`: their sums, a part, and DRAM."""
+    if split <= 1 or row["schedule"] == PINGPONG:
+        return False
+    steps = ceil_div(ceil_div(t.K, row["cta_k"]), split)
+    step_cycles = max(columns[_AT.work_cycles, index], columns[_AT.busy_cycles, index])
+    chip_us = (steps * step_cycles + columns[_AT.tile_cycles, index]) / p["cycles_per_us"]
+    dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
+    dram_us = dram_bytes / columns[_AT.dram_bytes_per_us, index]
+    partial = t.rows * (t.N * 4.0) * split
+    sums_us = c["reduce_us"] + c["reduce_part_us"] * (split - 1)
+    sums_us += (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
+    sums_us += (
+        c["store_exposed_frac"]
+        * partial
+        * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"])
+    )
+    least_us = (columns[_AT.fixed_us, index] + sums_us + max(chip_us, dram_us)) * (1.0 + c["choice_loss"])
+    return bool((least_us + t.quantize_us + t.cast_us) * BOUND_SLACK > best_us)
 
 
 @inlined_kernel

@@ -28,6 +28,7 @@ from gemm_eval.models.gpu.calibration import (
     Spread,
     has_sibling_sms,
     has_sms_of,
+    is_other_maker,
 )
 from gemm_eval.models.gpu.correction import (
     OTHER_SMS_SHARE,
@@ -43,6 +44,10 @@ Floats = npt.NDArray[np.float64]
 OTHER_GENERATION = 0.35
 """Logarithm by which coefficients err on a GPU of another generation: 80% of the errors of attention are within it, of
 A100, L40S, RTX PRO 6000, H200 and B200 in the mean, each by the nearest other (`python -m tools.left_out`)."""
+
+OTHER_MAKER = 0.5
+"""Logarithm of the ends of intervals where coefficients are those of a GPU of another maker (`GpuSpec.carried_from`):
+assumed, as no timings of such kernels are here; wider than `OTHER_GENERATION`, and than where nothing was fitted."""
 
 
 class Features(NamedTuple):
@@ -182,6 +187,9 @@ _NO_TREES = PackedCorrection(
 _ANY = _pack_spreads([Spread(num_rows=0, low_log=-OF_DEFAULTS, high_log=OF_DEFAULTS)])
 NOTHING_LEARNED = Learned(_NO_TREES, _ANY, _ANY)
 """Factors are 1, and intervals those of defaults."""
+_OF_OTHER_MAKER = NOTHING_LEARNED._replace(
+    physics_spreads=_pack_spreads([Spread(num_rows=0, low_log=-OTHER_MAKER, high_log=OTHER_MAKER)])
+)
 
 
 def apply_trees(packed: PackedCorrection, features: Features) -> tuple[Floats, Floats]:
@@ -198,7 +206,8 @@ def learned_for(
 ) -> Learned:  # fmt: skip
     """Return what was learned of a group of kernels on this GPU, or on that of its coefficients.
 
-    Where nothing was, factors are 1, and intervals are those of defaults.
+    Where nothing was, factors are 1, and intervals are those of defaults. Nothing that was learned on a GPU of another
+    maker holds.
 
     Args:
         arch: None: that of the coefficients.
@@ -206,6 +215,8 @@ def learned_for(
         names: of the features.
         is_on: False: factors are 1, and intervals those of the terms alone.
     """
+    if arch is not None and origin.gpu is not None and is_other_maker(arch, origin.gpu):
+        return _OF_OTHER_MAKER
     ready = None if origin.gpu is None else _ready(learned_path(origin.gpu, subject, group))
     digest = physics_digest(coefficients, model_version)
     if ready is None or not ready[0].is_of(digest, names):

@@ -12,7 +12,7 @@ from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, cluster_sms, data_root,
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
-from gemm_eval.models.gpu.families import FAMILIES, MFMA, MFMA_NARROW, Family, TileChoice, family_for
+from gemm_eval.models.gpu.families import FAMILIES, MFMA, MFMA_EXPERTS, MFMA_NARROW, Family, TileChoice, family_for
 from gemm_eval.models.gpu.families.w4a16 import has_w4a16_format
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
@@ -387,6 +387,9 @@ LIBRARIES: dict[str, Library] = {
         _of_amd("aiter", GFX_ARCHS[1:], (DType.FP8, DType.FP4, DType.INT8), *(of.name for of in MFMA_NARROW)),
         # for 16 bits the same tuner's choice among hipBLASLt's kernels and others, which win two rows in three
         _of_amd("hipblaslt", GFX_ARCHS, (DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8), MFMA.name),
+        replace(
+            _grouped("aiter-moe", *(of.name for of in MFMA_EXPERTS), has_unaligned=True), default_of=GFX_ARCHS[1:]
+        ),
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
         _grouped("triton", "triton_moe", "triton_moe_fp8", "triton_moe_mxfp4", has_unaligned=True),
@@ -456,7 +459,7 @@ def default_library(arch: GpuSpec, types: GemmTypes) -> str:
     (`default_of`).
     """
     if arch.sm_arch not in SM_ARCHS:
-        names = [name for name, library in LIBRARIES.items() if arch.sm_arch in library.default_of]
+        names = [name for name, of in LIBRARIES.items() if arch.sm_arch in of.default_of and not of.grouped_families]
         return next((name for name in names if LIBRARIES[name].takes(types)), names[-1])
     if types.is_weight_quantized:
         return TRTLLM if has_w4a16_format(types) and not _has_run_ours(arch) else AUTO
@@ -512,8 +515,11 @@ def engine_libraries(arch: GpuSpec, types: GemmTypes) -> tuple[str, ...]:
     TensorRT-LLM's and DeepGEMM's on datacenter Blackwell, but for int4 weights, for which vLLM takes them only where
     it is told to. Else those of vLLM and SGLang: Marlin's for weights narrower than 16 bits, Triton's for the rest.
     For mxfp4 vLLM has Marlin's before Triton's (fused_moe/oracle/mxfp4.py in 2026; with Triton's gpt-oss-120b took 35%
-    longer on Hopper, vllm-project/vllm#27523), and SGLang has them on sm_120 (sgl-project/sglang#28231).
+    longer on Hopper, vllm-project/vllm#27523), and SGLang has them on sm_120 (sgl-project/sglang#28231). On another
+    maker's GPUs its own.
     """
+    if arch.sm_arch not in SM_ARCHS:
+        return tuple(name for name, of in LIBRARIES.items() if of.grouped_families and arch.sm_arch in of.default_of)
     is_data_center_blackwell = arch.sm_arch in ("sm_100", "sm_103") and types.b.dtype is not DType.INT4
     return (*(_ENGINES_ON_BLACKWELL if is_data_center_blackwell else ()), *_ENGINES)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ClockState, GpuSpec, L2State, check_nvidia, data_root
+from gemm_eval.arch import ClockState, GpuSpec, L2State, check_carried, data_root
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
@@ -113,7 +113,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     l2, clock = str(options.l2), str(options.clock)
     quantization = quantization_of(types, options.quantize_from)
     if quantization.num_passes > 0:
-        check_nvidia(arch, "quantize_from")
+        check_carried(arch, "quantize_from")
+    is_carried = quantization.num_passes > 0 and arch.carried_from is not None  # kernels that another maker's stand for
     library = default_library(arch, types) if options.library in (None, AUTO) else str(options.library)
     rules = library_of(HYPOTHETICAL if library == AUTO else library)
     rules.check_layout(arch, types)
@@ -143,7 +144,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
             make_fallback = partial(pack_gpu, arch, types, options._replace(library="cublas"))
         return pack_kernels(
             arch, types, library, coefficients, l2=l2, clock=clock,
-            is_calibrated=origin.is_calibrated and (of_engine is None or not of_engine.other_log),
+            is_calibrated=origin.is_calibrated and not (is_carried or (of_engine and of_engine.other_log)),
             load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
             carried=carried, make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip

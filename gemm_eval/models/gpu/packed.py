@@ -81,6 +81,7 @@ def pack_bound_columns(
         busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
         work_cycles=matrix + loss,
         tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"] + is_vector * c["vector_tile_cycles"]),
+        store_cycles=candidates["cta_m"] * candidates["store_elem_bytes"] / c["epilogue_bytes_per_cycle"],
         fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],
         dram_bytes_per_us=c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * clusters),
         outside_us_per_row_step=(schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),

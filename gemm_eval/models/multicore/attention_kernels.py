@@ -333,11 +333,7 @@ def _count_all(p: Any, s: AttentionSizes, rows: int, span: int, tile_q: int, til
 
 @inlined_kernel
 def keys_stay(counts: AttentionCounts, kept_rows: int) -> AttentionCounts:
-    """Return counts where keys stay and rows stream, from those where rows stay.
-
-    Args:
-        kept_rows: rows that need not be loaded: from `count_kept_rows`; any larger number gives a bound.
-    """
+    """Return counts where keys stay and rows stream; `kept_rows` is of `count_kept_rows`, or larger for a bound."""
     loaded = max(counts.visit_rows - kept_rows, counts.q_rows)
     return AttentionCounts(
         loaded, counts.once_keys, loaded - counts.q_rows, counts.once_keys, counts.scores, counts.steps, counts.fills,

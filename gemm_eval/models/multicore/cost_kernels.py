@@ -299,11 +299,7 @@ def dram_bytes_of(p: Any, blk: Block, sums: CoreSums, kept_frac: float) -> tuple
 def cost_of_sums(
     p: Any, blk: Block, sums: CoreSums, tile_m: int, tile_n: int, tile_k: int, pipeline_us: float
 ) -> CoreCost:
-    """Cost of one core that moves and computes this; of `blk` only shares and active cores count. See `core_cost`.
-
-    Args:
-        tile_m, tile_n, tile_k: the full tile, cut to the largest block of the core, whose E_M `blk` has.
-    """
+    """Cost of one core that moves and computes this; tiles are cut to its largest block, shares are those of `blk`."""
     a_charged = a_charged_of(p, blk, sums)
     kept_frac = kept_frac_of(p, blk, sums, a_charged)
     a_dram, b_dram, spill_dram = dram_bytes_of(p, blk, sums, kept_frac)

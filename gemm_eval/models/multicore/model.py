@@ -179,11 +179,7 @@ def unpack_cost(record: np.void) -> MulticoreCost:
 def evaluate_mapping(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
 ) -> npt.NDArray[np.void]:
-    """Cost of a mapping that a user gives, an array [1] of COST_DTYPE; `params` comes from `pack_params`.
-
-    Raises:
-        InvalidMappingError: the mapping breaks a rule, which the message and `.rule` name.
-    """
+    """Cost of a given mapping, an array [1] of COST_DTYPE; InvalidMappingError: it breaks a rule, named by `.rule`."""
     mapping = _check_shape(mapping)
     params = params_in_room(params, problem)
     _check_rules(arch, problem, params, mapping)

@@ -57,11 +57,7 @@ not packed, 1 private, 2 shared.
 
 
 def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
-    """Return a read-only array [1] of `PARAMS_DTYPE`.
-
-    Raises:
-        UnsupportedError: the matrix unit does not take the input type, or nothing can dequantize the weights.
-    """
+    """Return a read-only array [1] of `PARAMS_DTYPE`; UnsupportedError: the chip cannot compute in these types."""
     dtype = types.a.dtype
     arch = arch.for_dtype(dtype)
     if dtype not in arch.cube_steps_per_cycle:

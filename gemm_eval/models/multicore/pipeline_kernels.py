@@ -67,13 +67,7 @@ def overlap_main_us(
     p: Any, blk: Any, loads: Traffic, c: Traffic, compute_us: float, all_dma_us: float,
     tile_m: int, tile_n: int, tile_k: int,
 ) -> float:  # fmt: skip
-    """Time in us of all tile visits of a core that moves these bytes in `all_dma_us`.
-
-    It grows with every argument, so that a search gets a bound from arguments that are too small.
-
-    Args:
-        tile_m, tile_n, tile_k: the full tile, cut to the block.
-    """
+    """Time in us of all visits of a core, which grows with every argument; tiles are cut to the block."""
     tail = c
     if p["output_buffers"] == 2:
         tail = c_traffic(p, blk, float(bytes_of(tile_m * tile_n, store_half_bits(p, blk.E_K))), 0.0)

@@ -243,10 +243,7 @@ def _read_column(table: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _feasible_rows(table: Any, *numbers: str) -> npt.NDArray[np.bool_]:
-    """Return a mask [num_rows]: a finite number in each of these columns, and neither infeasible nor excluded.
-
-    A False in `is_feasible` says the one, a word in `excluded` (the column of a sweep) the other.
-    """
+    """Return a mask [num_rows]: finite in these columns, not False in `is_feasible`, and no word in `excluded`."""
     flags = getattr(table, "is_feasible", None)  # an attribute of a `GEMMTable` and, if it is a column, a DataFrame
     if flags is None and "is_feasible" in _names(table):
         flags = table["is_feasible"]

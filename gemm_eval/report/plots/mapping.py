@@ -139,10 +139,7 @@ def _num_parts(config: KernelConfig, K: int) -> int:
 
 
 def _raster(config: KernelConfig, clusters_m: int, clusters_n: int) -> npt.NDArray[np.int64]:
-    """Return the number of each tile of the padded grid [tiles_m, tiles_n] in the order in which CTAs are handed out.
-
-    The raster goes along one dimension in bands of `raster_swizzle` tiles, and takes whole clusters.
-    """
+    """Return the place of each tile [tiles_m, tiles_n] in a raster: bands of `raster_swizzle` tiles, whole clusters."""
     is_along_m = config.raster_order is RasterOrder.ALONG_M
     along, across = (clusters_m, clusters_n) if is_along_m else (clusters_n, clusters_m)
     width = max(1, config.raster_swizzle // (config.cluster_n if is_along_m else config.cluster_m))

@@ -1,7 +1,4 @@
-"""The predicted subjects, a module each: its exam, its fits, and what `validate` and `calibrate` print and write.
-
-The commands themselves are made from the registry in `gemm_eval.cli.subjects`.
-"""
+"""The predicted subjects, a module each: its exam, its fits, and what `validate` and `calibrate` print and write."""
 
 from __future__ import annotations
 
@@ -45,14 +42,7 @@ def fitted(
     calibration: CalibrationFile, path: Path, title: str, num_rows: Mapping[str, int] | None = None,
     notes: Iterable[str] = (),
 ) -> Fitted:  # fmt: skip
-    """Return what `calibrate` writes and prints of a calibration.
-
-    Args:
-        path: where it goes by default.
-        title: of the table of held-out errors.
-        num_rows: of each data set; None: as many as counted.
-        notes: lines below the table.
-    """
+    """Return what `calibrate` writes (to `path`) and prints: held-out errors, of `num_rows` rows each, and `notes`."""
     headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")
     table = report_table(headers, title, 1)
     of_set = {errors.data: errors for errors in calibration.errors}
@@ -86,13 +76,7 @@ def rows_between(values: Floats | Ints, regimes: Iterable[tuple[str, float, floa
 
 
 def exam_report(exam: Exam[Any], names: Sequence[str] | None, *, groups: bool, **options: Any) -> Report:
-    """Return the scores of a subject with an exam.
-
-    Args:
-        names: GPUs; none or ``all``: every one with tables.
-        groups: also lines of single groups of rows.
-        options: of the command; JSON repeats those that are one value.
-    """
+    """Return the scores of an exam on GPUs `names` (none: all), single `groups` too; JSON repeats plain options."""
     shares = {**exam.baselines, MODEL: "MAPE"}
 
     def lines() -> list[Line]:

@@ -29,8 +29,11 @@ from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 from gemm_eval.workload import AttentionProblem
 
-PHASES = ("context", "generation", "mla_context", "mla_generation")
+PHASES = ("context", "generation", "mla_context", "mla_generation", "backward")
 """Kinds of tables, in the order in which they are shown."""
+
+BACKWARD = PHASES[-1]
+"""The kind of tables of gradients."""
 
 NUM_FOLDS = 5
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=60)
@@ -42,7 +45,7 @@ _SIZES = ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim", "
 
 @dataclass(frozen=True, eq=False)
 class AttentionTable(MeasuredTable):
-    """Measured calls for one layer, one a row; `window` 0: none.
+    """Measured calls for one layer, one a row; `window` 0: none, a column `causal` may say 0: attention to all.
 
     Attributes:
         framework: that ran the kernels, and its release.
@@ -65,11 +68,12 @@ class AttentionTable(MeasuredTable):
     def problems(self) -> list[AttentionProblem]:
         """The attention of each row."""
         types = zip(self.words("dtype"), self.words("kv_dtype"), strict=True)
-        sizes = self.frame[[*_SIZES]].to_dict("records")
+        sizes = self.frame[[*_SIZES]].assign(causal=self.frame.get("causal", 1) == 1).to_dict("records")
         return [
             AttentionProblem(
                 **{str(name): size for name, size in row.items()} | {"window": row["window"] or None},
                 dtype=parse_dtype(dtype), kv_dtype=parse_dtype(kv_dtype), is_latent=self.phase == "mla_generation",
+                backward=self.phase == BACKWARD,
             )
             for row, (dtype, kv_dtype) in zip(sizes, types, strict=True)
         ]  # fmt: skip
@@ -198,7 +202,7 @@ def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.Att
 
 def _groups(table: AttentionTable) -> Groups:
     rows = table.rows
-    is_context = "context" in table.phase
+    is_context = "context" in table.phase or table.phase == BACKWARD
     sizes = rows.batch * (rows.q_len if is_context else rows.keys)
     groups = rows_between(sizes, _TOKENS if is_context else _KEYS)
     types = table.frame["dtype"] + ", KV " + table.frame["kv_dtype"]

@@ -84,11 +84,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def priors_of(arch: specs.MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
-    """Return the values of those coefficients that were measured by themselves, such as by a stream test.
-
-    GEMMs cannot move them far from these (`MEASURED_SIGMA`): a fit could trade them against others, and they are
-    carried to siblings of the chip.
-    """
+    """Return the coefficients that were measured by themselves, from which a fit moves little (`MEASURED_SIGMA`)."""
     return {
         path: _value_at(arch, path)
         for path in paths
@@ -141,8 +137,7 @@ def _fit(
             for path, prior in priors.items()
             if path in at_shares
         ]
-        result: Floats = np.append(np.nan_to_num(np.log(predicted) - logs, nan=_MISSING), off)
-        return result
+        return np.append(np.nan_to_num(np.log(predicted) - logs, nan=_MISSING), off)
 
     best = 1.0 + np.clip((np.log([_value_at(arch, path) for path in paths]) - low) / (high - low), 0.001, 0.999)
     for difference in _DIFFERENCES:
@@ -387,10 +382,7 @@ def _baselines(rows: TimingSet, compute_us: Floats, dram_us: Floats, held: Mask)
 
 
 def _roofs(arch: specs.MulticoreSpec, rows: TimingSet) -> tuple[Floats, Floats]:
-    """Return the time of each row at the peak of the data sheet and at its bandwidth, in microseconds.
-
-    The bandwidth is that of DRAM, for operands that do not stay on the chip; where all do, that of all cores' ports.
-    """
+    """Return each row's time, in us, at the data sheet's peak and DRAM bandwidth (all on chip: of all cores' ports)."""
     M, K, N = (rows.frame[name].to_numpy(np.float64) for name in ("M", "K", "N"))
     compute_us, dram_us = np.empty(len(M)), np.empty(len(M))
     for dtype in rows.frame["dtype"].unique():

@@ -168,8 +168,7 @@ def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, trai
 
     def times(constants: Floats, rows: Ints) -> Floats:
         first_us, hop_us, frac = constants
-        latency_us: Floats = first_us + hop_us * hops[rows] + least_us[rows] / frac
-        return latency_us
+        return first_us + hop_us * hops[rows] + least_us[rows] / frac
 
     for of_operation in _groups_by(frame, "operation"):
         rows = of_operation[train[of_operation]]
@@ -180,10 +179,7 @@ def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, trai
 
 
 def _interpolated(frame: pd.DataFrame, measured_us: Floats, train: Mask) -> Floats:
-    """Predict all rows by a table on log axes for each operation and type.
-
-    Beyond its ends, and where no row has as many ranks, the nearest two points or numbers of ranks are drawn on.
-    """
+    """Predict all rows by a table on log axes for each operation and type, extended beyond its ends."""
     predicted = np.empty(len(frame))
     logs, sizes, ranks = np.log(measured_us), np.log(frame["size"].to_numpy()), frame["ranks"].to_numpy()
     for of_key in _groups_by(frame, "operation", "dtype"):
@@ -276,8 +272,8 @@ def calibrate_collectives(arch: GpuSpec) -> model.CollectiveCalibration:
     if not sets:
         raise InvalidInputError(f"no timings of collectives on {arch.name} are committed")
     link = interconnect_of(arch)
-    parts = {model.RING: True, model.EXCHANGE: True, model.MULTICAST: link.has_multicast, model.DIRECT: link.is_nvlink,
-             model.SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
+    parts = {model.RING: True, model.EXCHANGE: True, model.MULTICAST: link.has_multicast,
+             model.DIRECT: link.has_peer_memory, model.SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
     names = {item.name for items, has_part in parts.items() if has_part for item in items}
     how = "each block of as many ranks and a decade of bytes by a fit on the others, all operations together"
     return model.CollectiveCalibration(

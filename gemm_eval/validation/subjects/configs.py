@@ -1,7 +1,4 @@
-"""Models of single kernel configs: coefficients are fitted family by family, and terms can be switched off.
-
-An ablation says what each term buys: the error without its effect, the other coefficients fitted again.
-"""
+"""Models of single kernel configs: coefficients are fitted family by family, and terms can be switched off."""
 
 from __future__ import annotations
 
@@ -93,10 +90,7 @@ class ConfigModel:
     def calibrated(
         self, rows: Timings, num_folds: int, seed: int, tables: Mapping[str, tuple[str, Mask]]
     ) -> tuple[dict[str, float], tuple[ErrorFigures, ...], Floats]:
-        """Return coefficients fitted on all rows, and held-out errors by data set, whose hash and rows `tables` has.
-
-        Data sets without rows are left out; also returned are the held-out predictions, [rows], in microseconds.
-        """
+        """Return coefficients, held-out errors by data set (hash and rows in `tables`), and held-out predictions."""
         predicted_us = cross_fit(self, [rows], num_folds, seed, num_threads=self.NUM_THREADS).predict(rows)
         errors = tuple(
             error_figures(name, sha256, rows.measured_us[mask], predicted_us[mask])
@@ -162,11 +156,7 @@ class Removed(NamedTuple):
 
 
 class Ablation(NamedTuple):
-    """The ablation of a model, family by family where it `is_screened`.
-
-    A term whose removal raises the held-out MAPE by fewer percentage points than `points` buys nothing; `removed` are
-    those that buy nothing even together, where that was asked.
-    """
+    """The ablation of a model: terms under `points` of held-out MAPE buy nothing, `removed` even together."""
 
     is_screened: bool
     points: float
@@ -198,10 +188,7 @@ def check_ablation(*, is_ablated: bool, is_fit: bool) -> None:
 def ablate(
     model: ConfigModel, timings: Timings, num_folds: int = 5, seed: int = 0, names: Collection[str] = ()
 ) -> Iterator[Ablated]:
-    """Switch each coefficient's term off in turn and fit the others of its family again, from defaults on.
-
-    `names` are those coefficients, empty: all; InvalidOptionError: fewer pairs (N, K) than folds.
-    """
+    """Switch off each term (of `names`, or all), and fit the others of its family again, from defaults on."""
     for part in _parts(model, timings, num_folds, seed, model.families):
         yield from (part.ablated(term) for term in model.FAMILIES[part.family] if not names or term.name in names)
 
@@ -244,8 +231,7 @@ class _Part(Generic[M]):
         self._full: M | None = None
 
     def errors(self, predicted_us: Floats) -> Floats:
-        size: Floats = np.abs(predicted_us / self.rows.measured_us - 1.0)
-        return size
+        return np.abs(predicted_us / self.rows.measured_us - 1.0)
 
     def predict_without(self, values: Mapping[str, float]) -> Floats:
         return self._cross_fit([fitted.without(values) for fitted in self._fits]).predict(self.rows)
@@ -299,10 +285,7 @@ class _Part(Generic[M]):
 
 
 def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
-    """Yield what each term buys; changes of the MAPE in percentage points, positive: worse without the term.
-
-    Families are ablated one by one, Triton's one set of coefficients at once.
-    """
+    """Yield tables of what each term buys, family by family or at once; positive: worse without the term."""
     terms, by_family = ablation.terms, ablation.is_screened
     if not terms:
         return

@@ -87,10 +87,7 @@ class Learned(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers of the model's terms to the rows of a set.
-
-    `cold` are answers to the same rows with A and C in L2, of which a correction of ``cold-all`` takes its features.
-    """
+    """Answers of the model's terms to rows; `cold`: with A and C in L2, for corrections of ``cold-all``."""
 
     records: npt.NDArray[np.void]  # [rows] of GPU_COST_DTYPE
     cold: npt.NDArray[np.void]  # likewise; `records` in other states
@@ -106,11 +103,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class CorrectedPredictor:
-    """The model (`physics`) and its learned corrections by family and question.
-
-    `fitted_on` names the sets that coefficients are fitted on; None: all. If a fit is given none of them, coefficients
-    stay as they are.
-    """
+    """The model with learned corrections by family and question, fitted on the sets `fitted_on` (None: all)."""
 
     physics: ModelPredictor
     fitted_on: frozenset[str] | None = None
@@ -275,10 +268,7 @@ def list_training(arch: GpuSpec, library: str, family: str) -> list[Timings]:
 def refit_intervals(
     arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, seed: int = 0
 ) -> list[gpu_model.Correction]:
-    """Return the committed corrections of a family with intervals fitted anew; see `calibrate_correction`.
-
-    Coefficients stay as they are, so this takes seconds: corrections alone are fitted on four fifths of the pairs.
-    """
+    """Return committed corrections with new intervals: corrections alone are fitted on four fifths of the pairs."""
     kept = rows_of_family(arch, library, family, sets, has_siblings=True)
     predictor = CorrectedPredictor(model_predictor(arch, library), fitted_on=frozenset())
     crossed = cross_fit(predictor, kept, _FOLDS, seed)
@@ -358,12 +348,7 @@ def _errors_of(rows: pd.DataFrame) -> dict[str, Any]:
 def as_files(
     arch: GpuSpec, library: str, key: Key, learned: Learned, rows: pd.DataFrame, digest: str, seed: int
 ) -> FittedCorrection:
-    """Return a correction as files have it.
-
-    Args:
-        rows: held out, one an answer: data, sha256, M, place (of the regime), physics_error, corrected_error,
-            physics_log, corrected_log.
-    """
+    """Return a correction as files; `rows` are held-out answers with their errors, as `_by_key` yields them."""
     of_regimes = ((regime.name, rows[regime.mask(rows["M"].to_numpy())]) for regime in REGIMES)
     errors = tuple(
         gpu_model.CorrectionErrors(regime=name, **_errors_of(part)) for name, part in of_regimes if len(part)

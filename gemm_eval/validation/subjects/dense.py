@@ -111,10 +111,7 @@ _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, n
 
 @dataclass(frozen=True)
 class ModelPredictor:
-    """The GPU cost model with coefficients of a library's kernel families, defaults where there are none.
-
-    A fit takes `num_rounds` of search and fit.
-    """
+    """The GPU cost model with a library's coefficients, or defaults; a fit takes `num_rounds` of search and fit."""
 
     arch: GpuSpec
     library: str
@@ -123,11 +120,7 @@ class ModelPredictor:
     name: str = MODEL
 
     def fit(self, *train: Timings) -> ModelPredictor:
-        """Return one whose coefficients are fitted on `train` and on nothing else.
-
-        Families with fewer than `MIN_ROWS` rows get their defaults: its own may have been fitted on what is held out
-        now.
-        """
+        """Return one fitted on `train` alone; families with fewer than `MIN_ROWS` rows get their defaults."""
         timings = dense_rows.pack_timings(self.arch, self.library, train)
         fitted = {
             family: fit_family(timings, family, self.library, self.num_rounds)[0]
@@ -177,10 +170,7 @@ def calibrate(
 def rows_of_family(
     arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, has_siblings: bool = False
 ) -> list[Timings]:
-    """Return the rows of sets that a library runs with a kernel family, without bands; raises what `calibrate` does.
-
-    With `has_siblings` some sets may be of other GPUs with the same coefficients.
-    """
+    """Return a library's rows of a family, without bands; `has_siblings`: of GPUs with the same coefficients too."""
     check_one_of("library", library, gpu_model.LIBRARIES)
     check_one_of("family", family, FAMILIES)
     kept = []
@@ -302,10 +292,7 @@ _FREE = tuple(item for item in QUANTIZE.coefficients if item.name != "scale_cast
 
 
 def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int = 0) -> gpu_model.Calibration:
-    """Fit the losses of the kernels that quantize A; errors are held out by (M, K), as N plays no part.
-
-    Sets with the column ``quant_us`` count, the time of the quantization of their A alone; `seed` deals sizes to folds.
-    """
+    """Fit the losses of quantizing A on sets with ``quant_us``; errors are held out by (M, K), dealt by `seed`."""
     kept = [timings for timings in sets if QUANT_COLUMN in timings.frame and timings.quantize_from]
     times = times_of_quantization(kept)
     if len(times) < fit.MIN_ROWS:

@@ -102,10 +102,7 @@ _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_
 
 
 class Rows(NamedTuple):
-    """Problems of one library on one GPU, as `search.gpu_kernels` wants them.
-
-    Rows of one kind have the same types, L2 and clock state, and start on as many bytes, of `LOAD_BYTES`.
-    """
+    """Problems of a library on a GPU; rows of one kind share types, L2, clock and the bytes that they start on."""
 
     params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE
     families: tuple[str, ...]  # [kinds], kernel family of each

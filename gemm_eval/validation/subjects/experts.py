@@ -54,16 +54,11 @@ class PackedLayers(NamedTuple):
     row_of: Ints  # [runs], row of the table
     work: MoeWork | None  # arrays [runs]; None: rows are GEMMs alone
     num_draws: Ints  # [rows]
+    outside: tuple[str, ...] = ()  # terms of a layer that the rows leave out
 
 
-def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
-    """Pack rows of either kind, with nothing that a user does not say, but with default coefficients.
-
-    Args:
-        arch, table: the layers, or grouped GEMMs.
-        seed: of the draws of loads.
-        l2: of layers: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
-    """
+def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: str = "") -> PackedLayers:
+    """Pack rows with default coefficients; `seed` draws loads; `l2` is of layers; empty: as the table was timed."""
     types, num = table.types, len(table)
     defaults = default_coefficients(gpu_model.library_of(table.library).family(arch, types))
 
@@ -86,6 +81,7 @@ def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: st
             joined, zeros, read_only(sizes), layouts, rows[:, None], rows, None, np.ones(num, np.int64)
         )  # fmt: skip
     assert isinstance(table, measured.LayerTable)
+    l2 = l2 or table.l2
     layers, row_of = table.layers(seed)
     runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(table.library, l2, None))
     batch = runs.batch
@@ -103,7 +99,7 @@ def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: st
     row_of_run = row_of[runs.layer_of]
     return PackedLayers(
         gpu_model.join_packed(packed), read_only(batch.kind_of), read_only(sizes), layouts, runs.gemm_rows, row_of_run,
-        MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=num),
+        MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=num), table.outside,
     )  # fmt: skip
 
 
@@ -130,9 +126,9 @@ class LayerModel:
         if packed.work is not None:
             of_runs = {name: value[runs] for name, value in packed.work._asdict().items() if name != "types"}
             terms = gpu_model.layer_terms(self.arch, self.coefficients, packed.work._replace(**of_runs))
-            total += sum(terms.values(), np.zeros(len(runs)))
-        mean: Floats = np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
-        return mean
+            inside = (us for name, us in terms.items() if name not in packed.outside)
+            total += sum(inside, np.zeros(len(runs)))
+        return np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
 
     def gemms_us(self, packed: PackedLayers, mask: Mask | None = None) -> Floats:
         """Return the time of each GEMM of the rows where `mask` is true, else 0; the last is that of no GEMM."""
@@ -211,6 +207,12 @@ _OF_ONE_FAMILY = {"moe_most_row_ns": "sm100_deepgemm_moe", "moe_any_row_us": "ge
 # of fused kernels that chain both GEMMs these say nothing that the others do not: fits end where they are absent
 _NOT_OF_GEN = {"tile_cycles", "l2_first", "moe_token_ns", "moe_expert_ns", "moe_row_ns"}
 
+# sorting of tokens and quantization are outside aiter's timings (arch/measured/mi355x/moe-aiter)
+_NOT_OF_AITER = {
+    "moe_fixed_us", "moe_token_ns", "moe_token_expert_ps", "moe_row_ns", "moe_expert_ns", "moe_active_ns",
+    "moe_token_frac", "moe_grouped_router_ns",
+}  # fmt: skip
+
 
 def free_coefficients(family: Family) -> tuple[str, ...]:
     """Return the names of the coefficients that layers, or grouped GEMMs, tell something about."""
@@ -230,6 +232,8 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
         left_out |= _NOT_OF_COMPILED
     if family.name.startswith("gen_moe"):
         left_out |= _NOT_OF_GEN
+    if family.name.startswith("mfma_moe"):
+        left_out |= _NOT_OF_AITER
     return tuple(name for name in names if name not in left_out)
 
 
@@ -239,6 +243,8 @@ _TOLD_BY = {
     "moe_token_expert_ps": "num_experts", "moe_expert_ns": "num_local_experts",
     "moe_grouped_router_ns": "has_grouped_router",
 }  # fmt: skip
+
+_OF_FEW_TOKENS, _MOST_FEW_TOKENS = ("kernel_us", "ramp_us"), 8  # which rows of more tokens hardly tell: defaults hold
 
 
 class Told(NamedTuple):
@@ -262,7 +268,10 @@ def told_by(arch: GpuSpec, table: measured.ExpertTable, packed: PackedLayers, tr
         name: gpu_model.load_calibration(path) for name, path in paths.items() if name != family and path.is_file()
     }
     free, held, sources = [], {}, {}
+    has_few = table.num_tokens[train].min(initial=_MOST_FEW_TOKENS + 1) <= _MOST_FEW_TOKENS
     for name in free_coefficients(FAMILIES[family]):
+        if name in _OF_FEW_TOKENS and not has_few:
+            continue
         column = getattr(packed.work, _TOLD_BY[name]) if packed.work is not None and name in _TOLD_BY else None
         if column is None or np.ptp(column[train[packed.row_of]]) > 0:
             free.append(name)

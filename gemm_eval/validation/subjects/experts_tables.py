@@ -58,6 +58,8 @@ class LayerTable(ExpertTable):
         framework: that ran them, and its release: ``sglang 0.5.14``.
         router_groups: of a router that chooses groups of experts first (`gemm_eval.moe.group_limited_counts`): experts
             of the layers that it ran, groups, and how many it kept; None: no router cut the loads that were drawn.
+        l2: state of L2: ``warm`` or ``cold``.
+        outside: terms of a layer (`LAYER_TERMS`) that its times leave out.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = (*_SIZES, "distribution", "gated", "latency_us")
@@ -65,22 +67,26 @@ class LayerTable(ExpertTable):
 
     framework: str
     router_groups: tuple[int, int, int] | None = None
+    l2: str = "warm"
+    outside: tuple[str, ...] = ()
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
         cut = meta.get("router_groups")
         groups = None if cut is None else (int(cut[0]), int(cut[1]), int(cut[2]))
-        return {**super().read_meta(path, meta), "source": str(meta.get("source", "")), "router_groups": groups}
+        more = {"l2": str(meta.get("l2", "warm")), "outside": tuple(map(str, meta.get("outside", ())))}
+        return {**super().read_meta(path, meta), "source": str(meta.get("source", "")), "router_groups": groups, **more}
 
     @property
     def mean_rows(self) -> Ints:
         """Rows of an expert in the mean, at least 1, [rows]."""
-        rows: Ints = np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
-        return rows
+        return np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
 
     @cached_property
     def models(self) -> list[str]:
-        """The model of each row, by its sizes: ``hidden 2048, inter 768, 8 of 128``."""
+        """The model of each row: as the table has it, else by its sizes: ``hidden 2048, inter 768, 8 of 128``."""
+        if "model" in self.frame:
+            return self.words("model")
         names = {
             sizes: f"hidden {sizes[0]}, inter {sizes[1]}, {sizes[2]} of {sizes[3]}"
             + ("" if sizes[4] else ", not gated")

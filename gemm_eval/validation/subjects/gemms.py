@@ -150,15 +150,11 @@ def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTab
 
 def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
     """Return which times of a set, without what the measurement added, lie in the intervals of its answers."""
-    inside: Mask = (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
-    return inside
+    return (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
 
 
 def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRoofline | None:
-    """Return a roofline fitted on the timings of the GPU that the coefficients for a set come from.
-
-    They are of the same library, and of the same types if there are any; None: there are none at all.
-    """
+    """Return a roofline fitted on timings of the GPU of the coefficients, of this library and types; None: none."""
     gpu = dense.origin_of(arch, timings).gpu
     if gpu is None:
         return None

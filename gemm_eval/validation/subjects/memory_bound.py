@@ -50,8 +50,7 @@ class MemoryBoundTable(MeasuredTable):
         width = self.column("width")
         if self.library == ENGINES:
             return width
-        octaves: Ints = np.log2(self.column("rows") * width).astype(np.int64)
-        return octaves
+        return np.log2(self.column("rows") * width).astype(np.int64)
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.str_]:
@@ -92,8 +91,7 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
 
     def times(constants: Floats, rows: Mask | Ints) -> Floats:
         overhead_us, frac = constants
-        latency_us: Floats = overhead_us + least_us[rows] / frac
-        return latency_us
+        return overhead_us + least_us[rows] / frac
 
     def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
         roof_us, table_us = np.full((2, len(table)), np.nan)

@@ -206,10 +206,7 @@ _MIN_ROWS = 200  # for a fit of all coefficients
 
 @dataclass(frozen=True, eq=False)
 class TritonModel(configs.ConfigModel):
-    """The model of Triton kernels: one family, whose fit starts at its coefficients.
-
-    So these must not come from rows that are held out of it.
-    """
+    """The model of Triton kernels: one family, whose fit starts at its coefficients, unseen by held-out rows."""
 
     families: tuple[str, ...] = ("",)
     FAMILIES: ClassVar = {"": triton_model.TRITON_COEFFICIENTS}
@@ -245,12 +242,7 @@ class TritonModel(configs.ConfigModel):
 
 
 def calibrate_triton(arch: GpuSpec, path: Path, *, num_folds: int = 5, seed: int = 0) -> triton_model.TritonCalibration:
-    """Fit all coefficients on a ``timings.parquet``; the errors are of each data set, held out by (N, K).
-
-    Raises:
-        InvalidInputError: the table cannot be read, or has too few rows.
-        InvalidOptionError: fewer pairs than folds.
-    """
+    """Fit all coefficients on a ``timings.parquet``; errors of each data set are held out by (N, K)."""
     timings = read_triton_timings(arch, path)
     tables = {f"triton/{name}": (sha256_of(path), timings.of_group(name)) for name in timings.groups}
     values, errors, _ = TritonModel(arch).calibrated(timings, num_folds, seed, tables)
@@ -263,10 +255,7 @@ def calibrate_triton(arch: GpuSpec, path: Path, *, num_folds: int = 5, seed: int
 
 
 def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int = 0, *, is_fit: bool = True) -> Study:
-    """Score the model of Triton kernels and its baselines on a table of timings; a row by fits on other folds.
-
-    Without `is_fit` the coefficients that the library has for this GPU are scored.
-    """
+    """Score the Triton model, fitted on other folds or (without `is_fit`) as committed, and its baselines."""
     naive = NaiveRoofline(arch)
     scores = list((_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed))
     scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))

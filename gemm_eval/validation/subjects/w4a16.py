@@ -58,11 +58,7 @@ _USUAL = {"l2": "cold", "clock": "burst"}
 
 
 class W4A16Rows(NamedTuple):
-    """The configs of rows.
-
-    `packed` has our kernels for all types, `type_of` [rows] the index into it, and `which` [rows, 2] the index into
-    `packed.candidates` and the parts of K, 0 for stream-K.
-    """
+    """Our kernels for all types; by row, `type_of` them and `which` config and parts of K (0: stream-K)."""
 
     packed: gpu_model.Joined
     type_of: Ints
@@ -70,10 +66,7 @@ class W4A16Rows(NamedTuple):
 
 
 def w4a16_timings(frame: pd.DataFrame, rows: W4A16Rows, name: str, gpu: str) -> Timings:
-    """Return rows of our kernels with their configs.
-
-    Ties follow the registry: its list of kernels, of each the whole K first, then fewer parts, then stream-K.
-    """
+    """Return rows of our kernels with their configs; ties follow the registry, fewer parts first, stream-K last."""
     parts = np.where(rows.which[:, 1] == 0, _STREAM_K_PLACE, rows.which[:, 1])
     frame = frame.assign(packed_row=np.arange(len(frame)), registry_place=(rows.which[:, 0] << 16) | parts)
     return Timings(frame, name, gpu, "gemm-eval", form=W4A16_FORM, packed=rows)
@@ -88,10 +81,7 @@ def rows_of(timings: Timings) -> W4A16Rows:
 
 
 def list_w4a16_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
-    """Return the tables of our kernels that come with the library for `gpu`, an arch name.
-
-    With `is_held_back` those that no coefficient may be fitted on, instead of all others.
-    """
+    """Return the committed tables of our kernels for `gpu`; `is_held_back`: those that no coefficient is fitted on."""
     ours = [path for path in (measured_root(gpu) / "w4a16").glob("*.parquet") if not path.stem.endswith("-cublas")]
     return sorted(path for path in ours if ("held_back" in meta_of(path)) is is_held_back)
 
@@ -167,8 +157,7 @@ def has_all_configs(timings: Timings) -> Mask:
         given = packed.params[of_type], candidates, packed.coefficients[of_type]
         _, M, K, N = timings.sizes[row].tolist()
         num_legal.append(OF_OURS.find_top(*given, 1, M, K, N, NO_LAYOUTS, np.empty(0), np.empty((0, 2), np.int64)))
-    is_all: Mask = np.bincount(timings.gemm) == np.array(num_legal)
-    return is_all
+    return np.bincount(timings.gemm) == np.array(num_legal)
 
 
 _NEAR = 2.0
@@ -231,8 +220,7 @@ class W4A16Model(configs.ConfigModel):
         """Return the weight of each row in a fit, [rows]; 1 in the mean."""
         num_configs = np.bincount(rows.gemm)[rows.gemm]
         weights = np.minimum(1.0, _NEAR * rows.best_us / rows.measured_us) / np.sqrt(num_configs)
-        scaled: Floats = weights / weights.mean()
-        return scaled
+        return weights / weights.mean()
 
 
 _FIRST_POWER = 8.0  # of best / predicted, the weight of a config: learned of those that may be chosen
@@ -240,10 +228,7 @@ _FIRST_POWER = 8.0  # of best / predicted, the weight of a config: learned of th
 
 @dataclass(frozen=True, eq=False)
 class CorrectedModel:
-    """The model of our kernels (`physics`) with learned corrections by question, as answers are corrected.
-
-    `asked` are the questions that are learned of; None: each of which there are pairs (N, K) enough.
-    """
+    """The W4A16 model (`physics`) with learned corrections by question: those `asked`, or all with pairs enough."""
 
     physics: W4A16Model
     asked: frozenset[str] | None = None
@@ -302,8 +287,7 @@ class CorrectedModel:
         is_near = (rank < NEAR_CONFIGS) & (us <= NEAR_RATIO * least_us)
         answer_us = _least_of_gemm(rows, np.where(is_near, corrected_us, np.inf))
         others_us = np.maximum(corrected_us, us * (answer_us / least_us))
-        predicted_us: Floats = np.where(is_near & (corrected_us == answer_us), corrected_us, others_us)
-        return predicted_us
+        return np.where(is_near & (corrected_us == answer_us), corrected_us, others_us)
 
     def breakdown(self, timings: Timings, row: int) -> dict[str, float]:
         """Return the terms of a row's prediction, and what its correction adds, in microseconds."""
@@ -319,8 +303,7 @@ def _questions(kinds: Sequence[tuple[GemmTypes, RunOptions]]) -> npt.NDArray[np.
 
 def _least_of_gemm(rows: Timings, us: Floats) -> Floats:
     """Return the least of some times of each row's GEMM, [rows]."""
-    least: Floats = pd.Series(us).groupby(rows.gemm).transform("min").to_numpy(np.float64)
-    return least
+    return pd.Series(us).groupby(rows.gemm).transform("min").to_numpy(np.float64)
 
 
 def chosen_rows(timings: Timings, predicted_us: Floats) -> Ints:
@@ -332,11 +315,7 @@ def chosen_rows(timings: Timings, predicted_us: Floats) -> Ints:
 def w4a16_corrections(
     arch: GpuSpec, paths: Sequence[Path], num_folds: int = 5, seed: int = 0
 ) -> Iterator[FittedCorrection]:
-    """Yield a correction for each question with pairs (N, K) enough; its errors are those of held-out answers.
-
-    Raises:
-        InvalidInputError: no table, one that cannot be read, or no coefficients of this GPU to correct.
-    """
+    """Yield a correction for each question with pairs (N, K) enough; its errors are those of held-out answers."""
     coefficients, origin = gpu_model.coefficients_for(arch, gpu_model.OURS, gpu_model.ALL_OURS)
     if not origin.is_calibrated:
         raise InvalidInputError(f"our W4A16 kernels on {arch.name} have no calibration that could be corrected")
@@ -369,12 +348,7 @@ def _physics_of(crossed: CrossFit[CorrectedModel]) -> CrossFit[W4A16Model]:
 def calibrate_w4a16(
     arch: GpuSpec, family: str, paths: Sequence[Path], *, num_folds: int = 5, seed: int = 0
 ) -> gpu_model.Calibration:
-    """Fit a W4A16 family on tables of our kernels; the errors are held out by (N, K) over all tables together.
-
-    Raises:
-        InvalidInputError: no table, one that cannot be read, or too few rows of the family.
-        InvalidOptionError: no such family, or fewer pairs than folds.
-    """
+    """Fit a W4A16 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
     if family not in W4A16_FAMILIES:
         raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {shown(family)}")
     timings = read_w4a16_timings(arch, paths)
@@ -439,10 +413,7 @@ def time_select_config(
 
 
 def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: Mapping[str, Mapping[str, Any]]) -> Floats:
-    """Return the time that the device waits or flushes L2 between a row's replays, [rows], in s; 0 where not known.
-
-    `protocols` has the settings that the meta file of each table has under `protocol`.
-    """
+    """Return the time between replays, [rows], in s (0: not known), by the `protocol` of each table's meta file."""
     num = timings.frame["num_replays"].to_numpy(np.float64)
     total_s = np.zeros(len(timings))
     bytes_per_s = 1e9 * arch.dram_achievable_gb_per_s

@@ -1,6 +1,7 @@
 """Attention on GPUs: families of fused kernels, their coefficients, and what problems take. MODEL.md, "Attention"."""
 
 from gemm_eval.models.gpu.attention.families import (
+    AITER,
     ATTENTION,
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
@@ -19,10 +20,12 @@ from gemm_eval.models.gpu.attention.families import (
     check_attention_library,
     families_of_rows,
     family_us,
+    library_of_gradients,
 )
 from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
 __all__ = [
+    "AITER",
     "ATTENTION",
     "ATTENTION_FAMILIES",
     "ATTENTION_LIBRARIES",
@@ -43,4 +46,5 @@ __all__ = [
     "check_attention_library",
     "families_of_rows",
     "family_us",
+    "library_of_gradients",
 ]  # fmt: skip

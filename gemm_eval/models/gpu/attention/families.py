@@ -14,8 +14,9 @@ from pydantic import model_validator
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import calibration as calibrations
-from gemm_eval.models.gpu.attention import latent, streams
+from gemm_eval.models.gpu.attention import gradients, latent, streams
 from gemm_eval.models.gpu.attention.rows import (
+    BACKWARD,
     CONTEXT,
     CONTEXT_MMA,
     CONTEXT_PLAIN,
@@ -38,6 +39,9 @@ ATTENTION_LIBRARIES = {
     FLASHINFER: "FlashInfer's, of one query over latents (MLA)",
 }
 """Whose kernels are modelled, and what they are."""
+
+AITER = "aiter"
+"""Kernels of aiter and CK on AMD's GPUs, of which none was timed: modelled as those of `DEFAULT_ATTENTION`."""
 
 DEFAULT_ATTENTION = "trtllm"
 """Where nothing is said."""
@@ -144,7 +148,16 @@ _PLAIN = tuple(
         _packed(f"{library}_decode_wide", "likewise, heads of more than 128 elements", kernel),
     )
 )  # fmt: skip
-ATTENTION_FAMILIES = {family.name: family for family in (*_FAMILIES, *_PLAIN)}
+_BACKWARD = tuple(
+    AttentionFamily(
+        f"{library}_backward", f"{name}, gradients", BACKWARD, gradients.BACKWARD_TERMS,
+        partial(gradients.backward_terms, kernel=kernel), library,
+    )
+    for library, name, kernel in (
+        ("cudnn", "cuDNN", gradients.CUDNN_BACKWARD), ("flash", "FlashAttention 2", gradients.FLASH_BACKWARD),
+    )
+)  # fmt: skip
+ATTENTION_FAMILIES = {family.name: family for family in (*_FAMILIES, *_PLAIN, *_BACKWARD)}
 """By name."""
 
 _MAX_PACKED_ROWS = 64  # query heads of a group x tokens, in a kernel for few queries
@@ -153,6 +166,7 @@ _NARROW_BITS, _WIDE_BITS = 8.0, 16
 _PLAIN_DIM = 128  # from which on one query over a cache has kernels of another kind in cuDNN and FlashAttention
 _TCGEN05 = frozenset({"sm_100", "sm_103"})
 _ONE_KERNEL_A_SIZE = frozenset({"sm_89", "sm_120"})
+_CUDNN_GRADIENTS = frozenset({"sm_90", "sm_100", "sm_103"})
 _LEAST_SM_SHARE = 4.0  # TensorRT-LLM 1.x: packed kernels only where their CTAs, four times, are as many as the SMs
 
 
@@ -163,7 +177,7 @@ def can_run_as_generation(rows: AttentionRows, library: str) -> npt.NDArray[np.b
     short they are; absorbed latents are of the generation phase.
     """
     if library != DEFAULT_ATTENTION:
-        one: npt.NDArray[np.bool_] = rows.q_len == 1.0
+        one: npt.NDArray[np.bool_] = (rows.q_len == 1.0) & (rows.is_backward == 0)
         return one
     fits = (rows.q_len == 1.0) | ((rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0))
     return (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
@@ -171,14 +185,21 @@ def can_run_as_generation(rows: AttentionRows, library: str) -> npt.NDArray[np.b
 
 def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
     """Return which problems kernels for many queries can take: prompts, chunks of them, and tokens to be verified."""
-    is_one = rows.q_len == 1.0
+    is_one = (rows.q_len == 1.0) & (rows.is_backward == 0)
     if library == DEFAULT_ATTENTION:
         is_one = is_one & (rows.q_len != rows.kv_len)
     return ~is_one & (rows.is_latent == 0)
 
 
+def library_of_gradients(arch: GpuSpec) -> str:
+    """Return whose kernels PyTorch takes for gradients: cuDNN's from Hopper on, else FlashAttention's."""
+    return "cudnn" if arch.sm_arch in _CUDNN_GRADIENTS else "flash"
+
+
 def check_attention_library(problem: AttentionProblem, library: str) -> None:
     """Refuse what a library's kernels do not do, or what was never timed of them.
+
+    Gradients with windows are counted in tiles, as cuDNN and FlashAttention leave out those that are masked.
 
     Raises:
         UnsupportedError: the message says what.
@@ -186,19 +207,29 @@ def check_attention_library(problem: AttentionProblem, library: str) -> None:
     if library == DEFAULT_ATTENTION:
         return
     is_of_latents = library == FLASHINFER
+    is_forward = not problem.backward
     wanting = {
+        "gradients": problem.backward and is_of_latents,
         "anything but one query over latents": is_of_latents and not (problem.is_latent and problem.q_len == 1),
         "types of 8 bits": problem.dtype.bits != _WIDE_BITS or problem.kv_type.bits != _WIDE_BITS,
-        "windows": problem.window is not None and problem.window < problem.kv_len,
+        "windows": is_forward and problem.window is not None and problem.window < problem.kv_len,
         "latents": problem.is_latent and not is_of_latents,
-        "values of another size than keys": problem.value_dim != problem.head_dim and not is_of_latents,
+        "values of another size than keys": problem.value_dim != problem.head_dim
+        and not is_of_latents
+        and (is_forward or library != "cudnn"),
         f"heads of more than {HEAD_DIMS[-1]} elements": problem.head_dim > HEAD_DIMS[-1] and not is_of_latents,
-        "attention sinks": problem.has_sinks,
-        "chunks of a prompt": library == "cudnn" and problem.causal and 1 < problem.q_len < problem.kv_len,
+        "attention sinks": is_forward and problem.has_sinks,
+        "chunks of a prompt": is_forward
+        and library == "cudnn"
+        and problem.causal
+        and 1 < problem.q_len < problem.kv_len,
     }
     for what, is_asked in wanting.items():
         if is_asked:
-            raise UnsupportedError(f"{what}: not modelled for attention by {library}, but for {DEFAULT_ATTENTION}")
+            asked = f"gradients of attention by {library}"
+            if is_forward:
+                asked = f"attention by {library}, but for {DEFAULT_ATTENTION}"
+            raise UnsupportedError(f"{what}: not modelled for {asked}")
 
 
 def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_decode: bool) -> npt.NDArray[np.str_]:
@@ -211,7 +242,8 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
         return np.full(len(rows), "flashinfer_decode")
     if library != DEFAULT_ATTENTION:
         decode = np.where(rows.head_dim <= _PLAIN_DIM, f"{library}_decode", f"{library}_decode_wide")
-        return decode if is_decode else np.full(len(rows), f"{library}_context")
+        many = np.where(rows.is_backward > 0, f"{library}_backward", f"{library}_context")
+        return decode if is_decode else many
     if not is_decode:
         context = "context_mma" if arch.sm_arch in _ONE_KERNEL_A_SIZE else "context"
         names = np.where(rows.head_dim != rows.value_dim, "latent_context", context)
@@ -220,7 +252,7 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
         names = np.where(is_packed, "packed_tcgen05", "single_tcgen05")
     else:
         names = _before_tcgen05(arch, rows)
-    if is_decode:
+    if is_decode and (rows.is_latent > 0).any():
         latents = "latent_whole" if latent.latent_kernel(arch).schedule == "whole" else "latent_split"
         names = np.where(rows.is_latent > 0, latents, names)
         names = np.where((rows.is_latent > 0) & latent.has_cluster_kernel(arch, rows), "latent_cluster", names)
@@ -351,7 +383,8 @@ def _coefficients(root: Path, chip: calibrations.Chip, library: str) -> Attentio
     for calibration in map(AttentionCalibration.load, reversed(paths)):  # the best comes last and holds
         origin = calibrations.origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
         for name, fitted in calibration.families.items():
-            values[name] = complete_coefficients(fitted.coefficients, families[name].coefficients)
+            complete = complete_coefficients(fitted.coefficients, families[name].coefficients)
+            values[name] = calibrations.to_chip(complete, chip, calibration.gpu)
             origins[name] = origin
     return AttentionCoefficients(values, origins)
 

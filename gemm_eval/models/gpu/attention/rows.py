@@ -60,6 +60,18 @@ CONTEXT_PLAIN = (
 )
 """Of kernels for 16 bits, which do nothing but attention."""
 
+BACKWARD = (
+    fitted("fixed_us", "us", 1.0, 60.0, 15.0, FREE, "start and end of the operation's kernels"),
+    *(item for item in _MEMORY if item.name != "fixed_us"),
+    fitted("cta_cycles", "cycles", 0.0, 4e4, 4000.0, FREE, "a tile of keys besides its tiles of queries"),
+    fitted("step_cycles", "cycles", 0.0, 4e3, 300.0, FREE, "a tile of queries besides its products and exponentials"),
+    fitted("exp_frac", "1", 0.05, 20.0, 4.0, FREE, "time of the exponentials over that of the units' rate"),
+    fitted("tail_frac", "1", 0.0, 3.0, 0.7, FREE, "of the longest CTA, which the others wait for at the end"),
+    *(item for item in CONTEXT_PLAIN if item.name.startswith("matrix")),
+    fitted("atomic_frac", "1", 0.05, 2.0, 0.5, NO_LIMIT, "share of the L2 bandwidth of sums into gradients of queries"),
+)
+"""Of kernels for gradients, in 16 bits."""
+
 PACKED_HEADS = (
     *_MEMORY,
     fitted(
@@ -112,6 +124,7 @@ class AttentionRows:
     kv_bits: Floats
     is_latent: Floats  # 1.0 where values are elements of the keys, which are read once for both
     is_aliased: Floats  # 1.0 where whoever timed a row had its keys and values in the same memory, by an oversight
+    is_backward: Floats  # 1.0 where it is of gradients
 
     def __len__(self) -> int:
         return int(self.batch.size)
@@ -145,7 +158,7 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
         (
             item.batch, item.q_len, item.kv_len, item.num_heads, item.num_kv_heads, item.head_dim, item.value_dim,
             item.window or item.kv_len, item.causal, item.dtype.half_bits / 2, item.kv_type.half_bits / 2,
-            item.is_latent, False,
+            item.is_latent, False, item.backward,
         )
         for item in problems
     ]  # fmt: skip

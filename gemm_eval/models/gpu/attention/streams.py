@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -116,14 +116,22 @@ def _key_tile(arch: GpuSpec, bits: int, head_dim: int) -> int:
 
 def _step_us(arch: GpuSpec, c: Mapping[str, float], bits: int, padded: int, elements: float, pairs: int) -> float:
     """Return a tile of keys of an SM: products and exponentials side by side, and what stands around them."""
+    computed = max(elements, 2.0 * padded)
+    matrix_us = products_us(arch, bits, pairs * computed) / c[matrix_rate_name(c, bits, padded)]
+    return float(np.hypot(matrix_us, exp_us(arch, c, pairs))) + c["step_cycles"] / cycles_per_us(arch.max_clock_ghz)
+
+
+def products_us(arch: GpuSpec, bits: int, macs: Any) -> Any:
+    """Return the time of products of `bits` on one SM at the peak rate."""
     dtype = (
         DType.FP8 if bits == _NARROW_BITS else DType.BF16 if DType.BF16 in arch.tensor_flop_per_cycle else DType.FP16
     )
-    computed = max(elements, 2.0 * padded)
-    frac = c[matrix_rate_name(c, bits, padded)]
-    matrix_us = us_at_peak(FLOP_PER_MAC * pairs * computed, arch.peak_tflop_per_s(dtype) / arch.num_sms * frac)
-    exp_us = pairs * c["exp_frac"] / arch.exps_per_cycle / cycles_per_us(arch.max_clock_ghz)
-    return float(np.hypot(matrix_us, exp_us)) + c["step_cycles"] / cycles_per_us(arch.max_clock_ghz)
+    return us_at_peak(FLOP_PER_MAC * macs, arch.peak_tflop_per_s(dtype) / arch.num_sms)
+
+
+def exp_us(arch: GpuSpec, c: Mapping[str, float], pairs: Any) -> Any:
+    """Return the time of the exponentials of pairs of a query and a key on one SM."""
+    return pairs * c["exp_frac"] / arch.exps_per_cycle / cycles_per_us(arch.max_clock_ghz)
 
 
 def _prepare_us(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> Floats:

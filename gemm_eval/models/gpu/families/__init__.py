@@ -19,7 +19,7 @@ from gemm_eval.models.gpu.families.cublas import (
 )
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.grouped import GROUPED
-from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_NARROW
+from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_EXPERTS, MFMA_NARROW
 from gemm_eval.models.gpu.families.trtllm import BLOCK_SCALED, QUANTIZE, TRTLLM_FAMILIES
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 
@@ -27,6 +27,7 @@ __all__ = [
     "FAMILIES",
     "GENERIC",
     "MFMA",
+    "MFMA_EXPERTS",
     "MFMA_NARROW",
     "QUANTIZE",
     "Family",
@@ -56,6 +57,7 @@ FAMILIES: dict[str, Family] = {
         *TRTLLM_FAMILIES,
         MFMA,
         *MFMA_NARROW,
+        *MFMA_EXPERTS,
         *GROUPED,
     )
 }

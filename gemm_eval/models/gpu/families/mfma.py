@@ -11,7 +11,7 @@ from dataclasses import replace
 from gemm_eval.arch import GFX_ARCHS
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, with_ranges
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient, with_ranges
 from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice
 from gemm_eval.workload import GemmTypes
 
@@ -105,3 +105,50 @@ MFMA_NARROW = (
     _narrow("mfma_int8", 95, _is_plain(DType.INT8), *_FP8_TILES),
 )  # fmt: skip
 """8 bits and fewer: a scale a row and column (fp8, int8), 1 x 128 by 128 x 128 (fp8_block), 1 x 32 (mxfp8, mxfp4)."""
+
+
+def _with_layer(**ranges: tuple[float, float, float]) -> tuple[Coefficient, ...]:
+    """Return coefficients of grouped kernels; their first GEMM computes the activation before it stores.
+
+    Defaults are round, within what fits of an MI355X's layers gave (arch/calibration/mi355x).
+    """
+    layer = (item for item in MOE_LAYER if item.name != "moe_activation_frac")
+    own = {
+        "kernel_us": (0.2, 12.0, 4.0), "ramp_us": (0.0, 1.5, 0.4), "step_cycles": (0.0, 2000.0, 500.0),
+        "tile_cycles": (0.0, 8000.0, 2500.0), "epilogue_bytes_per_cycle": (4.0, 256.0, 30.0),
+        "sm_l2_frac": (0.1, 1.5, 0.6), "dram_frac": (0.4, 1.2, 1.0), "l2_first": (0.0, 4.0, 1.8),
+        "matrix_frac": (0.2, 1.0, 0.45), "l2_hold_frac": (0.05, 1.0, 0.6), "moe_finalize_frac": (0.02, 1.0, 0.5),
+    }  # fmt: skip
+    return with_ranges((*_COEFFICIENTS, *layer), **(own | ranges))
+
+
+def _experts(
+    name: str, number: int, for_types: Callable[[GemmTypes], bool], **ranges: tuple[float, float, float]
+) -> Family:
+    return replace(
+        MFMA,
+        name=name,
+        number=number,
+        sm_archs=GFX_ARCHS[1:],
+        plain_types=None,
+        for_types=for_types,
+        dense_tiles=_tiles(name, *((rows, (64, 128, 256)) for rows in (16, 32, 64, 128))),
+        coefficients=_with_layer(**ranges),
+    )
+
+
+def _takes_fp4_weights(*inputs: DType) -> Callable[[GemmTypes], bool]:
+    return lambda types: types.a.dtype in inputs and types.is_weight_quantized and types.b.dtype.bits == 4
+
+
+_16_BITS = (DType.BF16, DType.FP16)
+MFMA_EXPERTS = (
+    _experts("mfma_moe", 96, _is_plain(*_16_BITS)),
+    _experts("mfma_moe_fp8", 97, _is_plain(DType.FP8)),
+    _experts("mfma_moe_fp8_block", 98, lambda types: types.a.dtype is DType.FP8 and types.is_block_scaled),  # mxfp8 too
+    _experts("mfma_moe_mxfp4", 99, _is_scaled(DType.FP4, 32, 1)),
+    # the instruction of gfx950 multiplies fp8 by fp4 as they are stored: nothing is unpacked
+    _experts("mfma_moe_w4a8", 100, _takes_fp4_weights(DType.FP8), dequant=(0.0, 1.0, 0.0)),
+    _experts("mfma_moe_w4", 101, _takes_fp4_weights(*_16_BITS), dequant=(0.3, 12.0, 1.5)),
+)  # fmt: skip
+"""Two-stage kernels of layers of experts by CK, aiter's assembly and FlyDSL: groups are padded to rows of a tile."""

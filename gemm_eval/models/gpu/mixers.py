@@ -1,0 +1,222 @@
+"""Kernels of linear attention and of sparse attention on GPUs: one formula, coefficients by library and kernel.
+
+MODEL.md, "Linear and sparse attention".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu import calibration as calibrations
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, check_coefficients
+from gemm_eval.models.gpu.learned import OTHER_GENERATION
+from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
+from gemm_eval.workload import MIXER_KERNELS, MixerProblem
+
+Floats = npt.NDArray[np.float64]
+
+MIXERS = "mixers"
+"""Name of the subject, in files and commands."""
+
+MIXER_MODEL_VERSION = "mixers-1"
+
+MIXER_LIBRARIES = ("vllm", "sglang", "trtllm")
+"""Whose kernels were timed, in the order in which they are tried where no library is asked for."""
+
+_item = partial(Coefficient, source="round, within what fits of timings of H200 and B200 gave")
+
+MIXER_COEFFICIENTS = (
+    _item("start_us", "us", 0.0, 80.0, 5.0, FREE, "start and end of the operation's kernels"),
+    _item("fill_us", "us", 0.0, 40.0, 5.0, FREE, "a first chunk of 64 tokens beyond that of none"),
+    _item("line_us", "us", 0.0, 80.0, 6.0, FREE, "a line besides its chunks: its state is loaded and stored"),
+    _item("chunk_us", "us", 0.0, 16.0, 2.5, FREE, "a chunk of a line, which waits for the chunk before it"),
+    _item("lines_per_sm", "1", 0.1, 16.0, 1.0, NO_LIMIT, "lines that an SM works on at once"),
+    _item("passes", "1", 1.0, 16.0, 3.0, SPEC, "times that bytes of tokens are moved between the kernels"),
+    _item("l2_frac", "1", 0.05, 1.0, 0.5, NO_LIMIT, "share of the L2 bandwidth"),
+    _item("dram_frac", "1", 0.05, 1.2, 0.7, SPEC, "share of the DRAM bandwidth"),
+    _item("hold_frac", "1", 0.02, 4.0, 0.5, SPEC, "share of L2 in which bytes of the call before are still there"),
+)
+"""All of them, in the order of files; a kernel whose time does not depend on one has no such line."""
+
+MIXER_DEFAULTS = {item.name: item.default for item in MIXER_COEFFICIENTS}
+
+MIXER_TERMS = {
+    "fixed_us": "start and end of the kernels, and the first chunk",
+    "lines_us": "lines of chunks, one chunk after the other: states of heads, blocks of queries",
+    "bytes_us": "bytes through L2, and through DRAM where L2 does not hold them; less what lines hide",
+}
+"""Terms of the time; they add up to it."""
+
+CHUNK_TOKENS = 64
+"""Tokens of a chunk of a scan: flash-linear-attention and FlashInfer divide sequences so."""
+
+_SCORE_KEYS = 256  # of a block of index scores in DeepGEMM
+_SCORE_ROWS = 128  # queries times heads in such a block
+_TOP_K_KEYS = 1024  # that the threads of a CTA read at once
+_HEAD_BLOCKS = {"sm_90": 64}  # query heads of a CTA of FlashMLA's sparse kernel; others: of a pair of CTAs
+_WIDE_HEAD_BLOCK = 128
+_ACTIVATION_BYTES, _LOGIT_BYTES, _FP32_BYTES = 2, 4, 4
+_CONV_CHANNELS = 256  # of a CTA
+
+
+class MixerRows(NamedTuple):
+    """Problems, as columns [rows]."""
+
+    lines: Floats  # that work goes along, each by one CTA; 0: the bytes decide alone
+    chunks: Floats  # of a line, one after the other
+    first: Floats  # share of the first chunk that is filled
+    once_bytes: Floats  # moved once: states, scores
+    token_bytes: Floats  # of tokens, moved once or several times
+
+    def take(self, mask: Any) -> MixerRows:
+        """Return some of the problems."""
+        return MixerRows(*(column[mask] for column in self))
+
+
+def mixer_rows(arch: GpuSpec, problems: Sequence[MixerProblem]) -> MixerRows:
+    """Return problems as the model takes them; they may be of several kernels."""
+    head_block = _HEAD_BLOCKS.get(arch.sm_arch, _WIDE_HEAD_BLOCK)
+    return MixerRows(*np.array([_row(problem, head_block) for problem in problems], np.float64).reshape(-1, 5).T.copy())
+
+
+def _row(p: MixerProblem, head_block: int) -> tuple[float, float, float, float, float]:
+    first = min(p.q_len, CHUNK_TOKENS) / CHUNK_TOKENS
+    part, num_tokens = MIXER_KERNELS[p.kernel].part, p.batch * p.q_len
+    keys = p.kv_len - (p.q_len - 1) / 2  # that a query attends to in the mean
+    if part == "conv":
+        return 0.0, 0.0, first, 0.0, num_tokens * 2.0 * p.channels * _ACTIVATION_BYTES
+    if part == "conv_update":
+        values = 2 + 2 * (p.conv_width - 1)  # input, output, and the state read and written
+        return p.batch * math.ceil(p.channels / _CONV_CHANNELS), 0.0, 0.0, p.channels * p.batch * 2.0 * values, 0.0
+    if part in ("scan", "update"):
+        lines, of_token = p.batch * p.num_heads, 2 * (p.key_dim + p.value_dim) * _ACTIVATION_BYTES
+        states = 2.0 * p.state_bytes
+        if part == "update":
+            return lines, 0.0, 0.0, states + lines * of_token, 0.0
+        chunks = math.ceil(p.q_len / CHUNK_TOKENS)
+        states += 2.0 * lines * chunks * p.key_dim * p.value_dim * _ACTIVATION_BYTES  # between the kernels
+        return lines, chunks, first, states, float(num_tokens * p.num_heads * of_token)
+    if part == "scores":
+        blocks = p.batch * math.ceil(p.q_len / max(1, _SCORE_ROWS // p.num_heads))
+        of_keys = p.batch * p.kv_len * (p.key_dim + _FP32_BYTES)
+        return blocks, keys / _SCORE_KEYS, 0.0, num_tokens * keys * _LOGIT_BYTES + of_keys, 0.0
+    if part == "scores_paged":
+        of_keys = p.batch * p.kv_len * (p.key_dim + _FP32_BYTES + _LOGIT_BYTES)
+        lines = p.batch * p.kv_len / _SCORE_KEYS * p.num_heads * p.q_len / _SCORE_ROWS
+        return lines, 0.0, 0.0, float(of_keys), 0.0
+    if part == "top_k":  # queries with fewer keys than are chosen have nothing to do
+        queries = max(0, min(p.q_len, p.kv_len - p.value_dim))
+        keys = p.kv_len - max(0, queries - 1) / 2
+        return p.batch * queries, keys / _TOP_K_KEYS, 0.0, p.batch * queries * keys * _LOGIT_BYTES, 0.0
+    width = p.num_heads * (p.key_dim + p.value_dim) * _ACTIVATION_BYTES
+    return num_tokens * math.ceil(p.num_heads / head_block), 0.0, 0.0, float(num_tokens * width), 0.0
+
+
+def mixer_terms(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> dict[str, Floats]:
+    """Return the time of each of `MIXER_TERMS`, [rows], in microseconds."""
+    waves = np.maximum(1.0, rows.lines / (arch.num_sms * c["lines_per_sm"]))
+    lines_us = np.where(rows.lines > 0, waves * (c["line_us"] + rows.chunks * c["chunk_us"]), 0.0)
+    num_bytes = rows.once_bytes + c["passes"] * rows.token_bytes
+    fracs = {name: c[name] for name in ("hold_frac", "l2_frac", "dram_frac")}
+    bytes_us = in_turns(*l2_and_dram_us(arch, num_bytes, num_bytes, **fracs))
+    main_us = side_by_side(lines_us, bytes_us)
+    return {
+        "fixed_us": arch.graph_node_us + c["start_us"] + c["fill_us"] * rows.first,
+        "lines_us": lines_us,
+        "bytes_us": main_us - lines_us,
+    }
+
+
+def mixer_us(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> Floats:
+    """Return the times of problems of one kernel, [rows], in microseconds; arguments as of `mixer_terms`."""
+    return np.sum(list(mixer_terms(arch, c, rows).values()), axis=0)
+
+
+class FittedKernel(calibrations.Frozen):
+    """The coefficients of a kernel."""
+
+    num_rows: int
+    p80_frac: float = Field(ge=0, description="80% of held-out errors are within this")
+    coefficients: dict[str, float]
+
+
+class MixerCalibration(calibrations.CalibrationFile):
+    """Coefficients of a library's kernels, as `gemm-eval calibrate mixers` writes them."""
+
+    command: ClassVar[str] = "gemm-eval calibrate mixers"
+    library: str
+    model_version: str
+    families: dict[str, FittedKernel]
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return f"{MIXERS}-{self.library}"
+
+    @model_validator(mode="after")
+    def _check(self) -> MixerCalibration:
+        for name, fitted in self.families.items():
+            if name not in MIXER_KERNELS:
+                raise ValueError(f"families must be of {', '.join(MIXER_KERNELS)}, got {name!r}")
+            check_coefficients(fitted.coefficients, MIXER_COEFFICIENTS)
+        return self
+
+    def text_of_coefficients(self) -> str:
+        """Return the last part of a file."""
+        lines = ["families:"]
+        for name, fitted in self.families.items():
+            lines += [f"  {name}:  # {MIXER_KERNELS[name].meaning}", f"    num_rows: {fitted.num_rows}"]
+            lines += [f"    p80_frac: {fitted.p80_frac}", "    coefficients:"]
+            lines += calibrations.coefficient_lines(fitted.coefficients, MIXER_COEFFICIENTS, indent=6 * " ")
+        return "\n".join(lines)
+
+
+def mixer_calibration_path(gpu: str, library: str) -> Path:
+    """Return where the calibration of a library's kernels on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / f"{MIXERS}-{library}.yaml"
+
+
+class MixerModel(NamedTuple):
+    """The coefficients of a kernel on a GPU, where they come from, and the ends of its 80% interval as factors."""
+
+    coefficients: Mapping[str, float]
+    library: str
+    origin: calibrations.Origin
+    ends: tuple[float, float]
+
+
+@calibrations.cached_by_arch
+def mixer_model(arch: GpuSpec, kernel: str, library: str | None) -> MixerModel:
+    """Return the coefficients of a library's kernel on a GPU; None: of the first library that has it.
+
+    A kernel that a library has no timings of is taken from the next library. Without a calibration of this GPU that of
+    the nearest one carries over (`nearest_first`).
+
+    Raises:
+        UnsupportedError: no library has timings of the kernel.
+    """
+    chip = calibrations.chip_of(arch)
+    for name in dict.fromkeys((library or MIXER_LIBRARIES[0], *MIXER_LIBRARIES)):
+        paths = calibrations.nearest_first(
+            data_root() / "calibration", chip, mixer_calibration_path(chip.name, name).name
+        )
+        for calibration in map(MixerCalibration.load, paths):
+            fitted = calibration.families.get(kernel)
+            if fitted is not None:
+                is_own = calibration.gpu == chip.name
+                origin = calibrations.origin_of(calibration.gpu, calibration.date, name, is_own=is_own)
+                wide = math.log1p(fitted.p80_frac) + (0.0 if is_own else OTHER_GENERATION)
+                values = MIXER_DEFAULTS | fitted.coefficients
+                ends = math.exp(-wide), math.exp(wide)
+                return MixerModel(values, name, calibrations.checked_origin(arch, origin), ends)
+    raise UnsupportedError(f"no timings of {kernel} are committed for any GPU")

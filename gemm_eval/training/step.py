@@ -1,0 +1,328 @@
+"""Times of the parts of a model in training, priced once each, and of the stages that layouts make of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.estimate import Price, Prices
+from gemm_eval.evaluate import GEMMEvaluator, sum_interval
+from gemm_eval.models.gpu.attention import library_of_gradients
+from gemm_eval.training.memory import MAIN_GRADIENT_BYTES, Optimizer, sharded
+from gemm_eval.training.schedule import StageTimes, stage_chunks
+from gemm_eval.transformer import (
+    EMBEDDING,
+    GROUPS,
+    HEAD,
+    RECOMPUTED,
+    SEND,
+    AttentionWork,
+    Layout,
+    MemoryWork,
+    ModelConfig,
+    Operation,
+    TrainingPart,
+    num_joined,
+    training_parts,
+)
+from gemm_eval.workload import CollectiveProblem
+
+KINDS = ("gemm", "attention", "memory")
+"""Kinds of operations that compute."""
+
+_PARAMETER_DTYPE_BYTES = 2  # as they are gathered
+
+
+def default_overlap(layout: Layout, num_layers: int, schedule: str) -> dict[str, float]:
+    """Return the share of each group's messages that runs beside computation, if there is enough of it.
+
+    tp: messages go in as many pieces as there are devices, of which one has nothing to run beside (Wang et al. 2023,
+    https://doi.org/10.1145/3567955.3567959; Megatron-LM's ``--tp-comm-overlap``). cp: keys and values of the next
+    device come while those of the last are at work (ring attention, https://arxiv.org/abs/2310.01889). dp: gradients
+    and parameters go layer by layer, of which the last and the first one wait (MegaScale,
+    https://arxiv.org/abs/2402.15627, section 3.2). pp: messages of virtual stages run beside other microbatches
+    (Megatron-LM's ``--overlap-p2p-communication``), those of 1F1B do not. ep: nothing, but with DualPipe all
+    (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 3.2.1).
+    """
+    return {
+        "tp": 1.0 - 1.0 / layout.tensor, "cp": 1.0, "ep": float(schedule == "dualpipe"),
+        "pp": float(schedule in ("interleaved", "dualpipe")), "dp": 1.0 - 1.0 / max(1, num_layers),
+    }  # fmt: skip
+
+
+class Pass(NamedTuple):
+    """Time of a pass over a part: computation, and messages of each of `GROUPS`, in us."""
+
+    compute_us: float
+    messages_us: tuple[float, ...]
+
+    def exposed_us(self, overlap: Mapping[str, float]) -> tuple[float, ...]:
+        """Return the time of each group's messages that computation does not hide."""
+        result, left_us = [], self.compute_us
+        for name, us in zip(GROUPS, self.messages_us, strict=True):
+            hidden_us = min(overlap[name] * us, left_us)
+            left_us -= hidden_us
+            result.append(us - hidden_us)
+        return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTimes:
+    """Times of a part: its passes, what selective recomputation adds, and all computation by kind, in us."""
+
+    part: TrainingPart
+    forward: Pass
+    dgrad: Pass
+    wgrad: Pass
+    selective_us: float
+    us_by_kind: tuple[float, ...]
+
+
+def ranks_per_node(size: int, stride: int, node: int) -> int:
+    """Return how many devices of a group share a node: of `size` devices, each `stride` from the next."""
+    at_most = max(1, min(size, node // stride))
+    return next(num for num in range(at_most, 0, -1) if size % num == 0)
+
+
+class StepPrices:
+    """Prices of training on one arch: each distinct operation, part and message is priced once.
+
+    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's.
+    """
+
+    def __init__(self, evaluator: GEMMEvaluator, config: ModelConfig, seq_len: int, types: Mapping[str, Any]) -> None:
+        arch = evaluator.arch
+        library = library_of_gradients(arch) if isinstance(arch, GpuSpec) else None
+        self._prices = Prices(evaluator, attention_library=library, collective_library="nccl" if library else None)
+        self._others = Prices(evaluator)
+        self.node = num_joined(arch)
+        self.config, self.seq_len, self.types = config, seq_len, types
+        self.parts = lru_cache(maxsize=None)(self._parts)
+        self.times = lru_cache(maxsize=None)(self._times)
+        self.spread = lru_cache(maxsize=None)(self._spread)
+        self.message_us = lru_cache(maxsize=None)(self._message_us)
+
+    def find(self, keys: Iterable[tuple[Layout, int]]) -> None:
+        """Price the parts of many layouts with their microbatches, all work of a kind in one batch."""
+        distinct = dict.fromkeys((layout.tensor, layout.context, layout.expert, size) for layout, size in keys)
+        parts = [part for key in distinct for part in self.parts(*key)]
+        works = {op.work: op.kind for part in parts for op in part.operations}
+        self._prices.find(work for work, kind in works.items() if kind not in ("collective", "attention"))
+
+    def price(self, work: Any) -> Price:
+        """Return the price of work; attention that a library does not have is that of serving engines."""
+        try:
+            return self._prices[work]
+        except UnsupportedError:
+            if not isinstance(work, AttentionWork):
+                raise
+            return self._others[work]
+
+    def _parts(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[TrainingPart, ...]:
+        return training_parts(
+            self.config, batch_size=micro_batch, seq_len=self.seq_len, tensor_parallel=tp, context_parallel=cp,
+            expert_parallel=ep, node_devices=self.node if self.node > 1 else None, **self.types,
+        )  # fmt: skip
+
+    def _message_us(
+        self, collective: str, num_bytes: int, ranks: int, stride: int, network_bytes: int | None = None
+    ) -> float:
+        """Return the time of a collective of devices that are `stride` apart; 0: there are no others.
+
+        Raises:
+            UnsupportedError: the arch says nothing of what joins them.
+        """
+        if ranks == 1 or num_bytes == 0 or stride == 0:
+            return 0.0
+        per_node = ranks_per_node(ranks, stride, self.node)
+        if self.node == 1 or per_node == ranks:
+            return self.price(CollectiveProblem(collective, num_bytes, ranks)).latency_us
+        problem = CollectiveProblem(collective, num_bytes, ranks, ranks_per_node=per_node, network_bytes=network_bytes)
+        return self.price(problem).latency_us
+
+    def _pass(self, operations: Sequence[Operation], tp: int, stride: int) -> Pass:
+        strides = {"tp": 1, "cp": tp, "ep": 1, "pp": stride}
+        compute_us, messages_us = 0.0, dict.fromkeys(GROUPS, 0.0)
+        for operation in operations:
+            work = operation.work
+            if isinstance(work, CollectiveProblem):
+                group = operation.name[:2]
+                us = self.message_us(work.what, work.message_bytes, work.num_ranks, strides[group], work.network_bytes)
+                messages_us[group] += operation.num_layers * us
+            else:
+                compute_us += operation.num_layers * self.price(work).latency_us
+        return Pass(compute_us, tuple(messages_us.values()))
+
+    def _times(self, tp: int, cp: int, ep: int, micro_batch: int, stride: int) -> tuple[PartTimes, ...]:
+        """Return the times of all parts; `stride` is from a pipeline stage to the next one, 0: there is none."""
+        result = []
+        for part in self.parts(tp, cp, ep, micro_batch):
+            by_kind = dict.fromkeys(KINDS, 0.0)
+            for op in part.operations:
+                if op.kind in by_kind:
+                    by_kind[op.kind] += op.num_layers * self.price(op.work).latency_us
+            again = (op for op in part.forward if isinstance(op.work, MemoryWork) and op.work.what in RECOMPUTED)
+            forward, dgrad, wgrad = (self._pass(each, tp, stride) for each in (part.forward, part.dgrad, part.wgrad))
+            selective_us = sum(self.price(op.work).latency_us * op.num_layers for op in again)
+            result.append(PartTimes(part, forward, dgrad, wgrad, selective_us, tuple(by_kind.values())))
+        return tuple(result)
+
+    def _spread(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[float, float]:
+        """Return the ends of the 80% interval of all computation of the model, over its time."""
+        ends = [
+            tuple(us * op.num_layers * max(1, len(part.layers)) for us in self.price(op.work).interval)
+            for part in self.parts(tp, cp, ep, micro_batch)
+            for op in part.operations
+            if op.kind != "collective"
+        ]
+        total_us = sum(us for us, *_ in ends)
+        low_us, high_us = sum_interval(ends)  # type: ignore[arg-type]
+        return low_us / total_us, high_us / total_us
+
+    def optimizer_us(self, num_params: int, num_gradients: int, optimizer: Optimizer, copy_bytes: int) -> float:
+        """Return the time of an optimizer's step: states read and written, the norm of gradients, gradients set to 0.
+
+        `num_params` are those that it updates here, `num_gradients` those of main gradients; narrow copies of weights
+        are written once a step.
+        """
+        reads = num_params * (2 * MAIN_GRADIENT_BYTES + optimizer.state_bytes) + copy_bytes
+        writes = num_params * (optimizer.state_bytes + _PARAMETER_DTYPE_BYTES) + copy_bytes
+        works = [MemoryWork("optimizer", reads, writes), MemoryWork("zero", 0, num_gradients * MAIN_GRADIENT_BYTES)]
+        return sum(self.price(work).latency_us for work in works)
+
+
+def stage_parts(
+    parts: Sequence[TrainingPart], num_layers: int, num_stages: int, num_chunks: int
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return what each stage is made of: indices of parts, each with how often it is there."""
+    return _stage_parts(tuple((part.name, part.layers) for part in parts), num_layers, num_stages, num_chunks)
+
+
+@lru_cache(maxsize=4096)
+def _stage_parts(
+    parts: tuple[tuple[str, tuple[int, ...]], ...], num_layers: int, num_stages: int, num_chunks: int
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    kind_of = {layer: index for index, (_, layers) in enumerate(parts) for layer in layers}
+    index_of = {name: index for index, (name, _) in enumerate(parts)}
+    result = []
+    for stage, runs in enumerate(stage_chunks(num_layers, num_stages, num_chunks)):
+        counts = Counter(kind_of[layer] for run in runs for layer in run)
+        counts[index_of[EMBEDDING]] += stage == 0
+        counts[index_of[HEAD]] += stage == num_stages - 1
+        counts[index_of[SEND]] += num_chunks * (num_stages > 1)
+        result.append(tuple((index, count) for index, count in sorted(counts.items()) if count))
+    return tuple(result)
+
+
+class Stage(NamedTuple):
+    """A pipeline stage of a layout: its parts with their counts, and times of a microbatch in us.
+
+    `us_by_kind`: computation by kind, ``recompute``, and exposed messages by group. `data_overlap` is the share of
+    data-parallel messages that runs beside computation.
+    """
+
+    parts: tuple[tuple[PartTimes, int], ...]
+    times: StageTimes
+    us_by_kind: dict[str, float]
+    data_overlap: float
+
+    @property
+    def num_params(self) -> tuple[int, int]:
+        """Return its parameters without routed experts, and of routed experts, on one device."""
+        parts = [(times.part, count) for times, count in self.parts]
+        return sum(n * part.num_params for part, n in parts), sum(n * part.num_expert_params for part, n in parts)
+
+
+def stages_of(
+    prices: StepPrices, layout: Layout, micro_batch: int, schedule: str, num_chunks: int, recompute: str,
+    overlap: Mapping[str, float], zero: int,
+) -> Iterator[Stage]:  # fmt: skip
+    """Yield the stages of a layout; see `gemm_eval.training.estimate_training` for the options."""
+    stride = layout.num_devices // layout.pipeline if layout.pipeline > 1 else 0
+    times = prices.times(layout.tensor, layout.context, layout.expert, micro_batch, stride)
+    parts = [each.part for each in times]
+    for counts in stage_parts(parts, prices.config.num_layers, layout.pipeline, num_chunks):
+        num_layers = sum(count for index, count in counts if parts[index].layers)
+        share = default_overlap(layout, num_layers, schedule) | dict(overlap)
+        yield _stage(prices, tuple((times[index], count) for index, count in counts), layout, recompute, share, zero)
+
+
+def _stage(
+    prices: StepPrices, parts: tuple[tuple[PartTimes, int], ...], layout: Layout, recompute: str,
+    overlap: Mapping[str, float], zero: int,
+) -> Stage:  # fmt: skip
+    us_by_kind = dict.fromkeys((*KINDS, "recompute", *GROUPS, "dp"), 0.0)
+    for times, count in parts:
+        for kind, us in zip(KINDS, times.us_by_kind, strict=True):
+            us_by_kind[kind] += count * us
+    passes = [_sum((getattr(times, name), count) for times, count in parts) for name in ("forward", "dgrad", "wgrad")]
+    exposed = [each.exposed_us(overlap) for each in passes]
+    us_by_kind |= {group: sum(us) for group, *us in zip(GROUPS, *exposed, strict=True)}
+    forward_us, dgrad_us, wgrad_us = (each.compute_us + sum(us) for each, us in zip(passes, exposed, strict=True))
+    if recompute == "selective":
+        us_by_kind["recompute"] = sum(count * times.selective_us for times, count in parts)
+    elif recompute == "full":
+        again = _sum((times.forward, count) for times, count in parts if times.part.layers)
+        us_by_kind["recompute"] = again.compute_us + sum(again.exposed_us(overlap))
+    dgrad_us += us_by_kind["recompute"]
+    stage = Stage(parts, StageTimes(forward_us, dgrad_us, wgrad_us), us_by_kind, overlap["dp"])
+    if zero < 3:
+        return stage
+    # weights are gathered for both passes, and gradients scattered, in every microbatch
+    gather_us, scatter_us = (data_us(prices, layout, *stage.num_params, word) for word in ("gather", "scatter"))
+    backward_us = passes[1].compute_us + passes[2].compute_us
+    before_us = _exposed_us(gather_us, passes[0].compute_us, overlap["dp"])
+    behind_us = _exposed_us(gather_us + scatter_us, backward_us, overlap["dp"])
+    us_by_kind["dp"] = before_us + behind_us
+    return stage._replace(times=StageTimes(forward_us + before_us, dgrad_us + behind_us, wgrad_us))
+
+
+def _sum(passes: Iterable[tuple[Pass, int]]) -> Pass:
+    """Return several passes, each with how often it runs, as one."""
+    compute_us, messages_us = 0.0, [0.0] * len(GROUPS)
+    for each, count in passes:
+        compute_us += count * each.compute_us
+        messages_us = [total + count * us for total, us in zip(messages_us, each.messages_us, strict=True)]
+    return Pass(compute_us, tuple(messages_us))
+
+
+def _exposed_us(messages_us: float, compute_us: float, share: float) -> float:
+    return messages_us - min(share * messages_us, compute_us)
+
+
+def data_us(prices: StepPrices, layout: Layout, num_params: int, num_expert_params: int, word: str) -> float:
+    """Return the time of a stage's messages to ``gather`` its weights, or to ``scatter`` or ``sum`` its gradients."""
+    total_us = 0.0
+    replicas = layout.num_expert_replicas
+    dense = num_params, layout.data * layout.context, layout.tensor
+    experts = num_expert_params, replicas, layout.num_devices // layout.pipeline // replicas
+    for num, ranks, stride in (dense, experts):
+        if word == "gather":
+            total_us += prices.message_us("all_gather", -(-num // ranks) * _PARAMETER_DTYPE_BYTES, ranks, stride)
+        else:
+            name = "reduce_scatter" if word == "scatter" else "all_reduce"
+            total_us += prices.message_us(name, num * MAIN_GRADIENT_BYTES, ranks, stride)
+    return total_us
+
+
+def update_us(prices: StepPrices, stage: Stage, layout: Layout, optimizer: Optimizer, zero: int) -> tuple[float, float]:
+    """Return the exposed time of gradients and weights between data-parallel devices, and that of the optimizer's step.
+
+    Gradients go beside the backward pass of the last microbatch, weights beside the forward pass of the first one.
+    """
+    num, experts = stage.num_params
+    exposed_us = 0.0
+    if zero < 3:
+        forward_us, backward_us = stage.times.forward_us, stage.times.dgrad_us + stage.times.wgrad_us
+        gradients_us = data_us(prices, layout, num, experts, "scatter" if zero else "sum")
+        exposed_us = _exposed_us(gradients_us, backward_us, stage.data_overlap)
+        if zero:
+            exposed_us += _exposed_us(data_us(prices, layout, num, experts, "gather"), forward_us, stage.data_overlap)
+    copies = sum(count * times.part.copy_bytes for times, count in stage.parts)
+    here, gradients = (sharded(num, experts, layout, zero >= least) for least in (1, 2))
+    return exposed_us, prices.optimizer_us(here, gradients, optimizer, copies)

@@ -1,0 +1,157 @@
+"""The exam of kernels of linear and sparse attention: heads held out, of sparse attention batches; and calibrations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.models.gpu import mixers as model
+from gemm_eval.units import bytes_per_us
+from gemm_eval.validation.baselines import fit_positive
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict, errors_of
+from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
+from gemm_eval.validation.metrics import ALL
+from gemm_eval.validation.subjects import Fitted, fitted
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.workload import MIXER_KERNELS, MixerProblem
+
+NUM_FOLDS = 5
+_SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.01, evaluations=100)
+_ROOF = (5.0, 0.5), (0.1, 0.001), (200.0, 2.0)  # start and ends of overhead in microseconds and share of the rate
+_SIZES = ("batch", "q_len", "kv_len", "num_heads", "key_heads", "key_dim", "value_dim")
+
+
+class MixerTable(MeasuredTable):
+    """Measured calls of a library's kernels, one a row."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("kernel", *_SIZES, "latency_us")
+
+    @cached_property
+    def kernels(self) -> npt.NDArray[np.str_]:
+        """Name of each row's kernel."""
+        return np.array(self.words("kernel"))
+
+    @cached_property
+    def rows(self) -> model.MixerRows:
+        """The calls, as the model takes them."""
+        calls = self.frame[["kernel", *_SIZES]].to_dict("records")
+        return model.mixer_rows(
+            load_arch(self.gpu, GpuSpec),
+            [MixerProblem(**{str(name): value for name, value in of.items()}) for of in calls],
+        )
+
+    @cached_property
+    def fold(self) -> Ints:
+        """Fold of each row: heads are dealt in the order of a hash; kernels timed with one number of heads: batches."""
+        folds = np.zeros(len(self), np.int64)
+        for kernel in np.unique(self.kernels):
+            of_kernel = self.frame[self.kernels == kernel]
+            names = ["num_heads", "key_heads"] if of_kernel["num_heads"].nunique() > 1 else ["batch"]
+            keys = list(of_kernel[names].itertuples(index=False, name=None))
+            ordered = sorted(set(keys), key=lambda key: hashlib.sha256(repr(key).encode()).digest())
+            fold_of = {key: index % NUM_FOLDS for index, key in enumerate(ordered)}
+            folds[self.kernels == kernel] = [fold_of[key] for key in keys]
+        return folds
+
+
+def tables(gpu: str) -> list[MixerTable]:
+    """Read all measured kernels of a GPU, in the order of libraries."""
+    paths = {path.stem: path for path in measured_root(gpu).glob("mixers-*/*.parquet")}
+    return [MixerTable.read(paths[name]) for name in model.MIXER_LIBRARIES if name in paths]
+
+
+def fit_kernel(arch: GpuSpec, rows: model.MixerRows, measured_us: Floats) -> dict[str, float]:
+    """Return the coefficients of a kernel that its time depends on, fitted on some rows."""
+
+    def predict(values: Mapping[str, float]) -> Floats:
+        return model.mixer_us(arch, values, rows)
+
+    def moves_some_row(name: str, low: float, high: float) -> bool:
+        ends = (predict(model.MIXER_DEFAULTS | {name: end}) for end in (low, high))
+        return not np.array_equal(*ends)
+
+    items = [item for item in model.MIXER_COEFFICIENTS if moves_some_row(item.name, item.low, item.high)]
+    values = Ranges(items, model.MIXER_DEFAULTS).fit(predict, measured_us, _SEARCH)
+    return {item.name: values[item.name] for item in items}
+
+
+def predictions(arch: GpuSpec, table: MixerTable) -> Predict:
+    """Return the predictions of a table, ready to be fitted."""
+    data = table.rows
+    least_us = (data.once_bytes + data.token_bytes) / bytes_per_us(arch.dram_gb_per_s)
+
+    def roof(constants: Floats, rows: Mask | Ints) -> Floats:
+        latency_us: Floats = constants[0] + least_us[rows] / constants[1]
+        return latency_us
+
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        roof_us, model_us = np.zeros((2, len(table)))
+        for kernel in np.unique(table.kernels[rows]):
+            asked, others = rows & (table.kernels == kernel), train & (table.kernels == kernel)
+            roof_us[asked] = roof(fit_positive(roof, others, table.measured_us, *_ROOF), asked)
+            values = model.MIXER_DEFAULTS | fit_kernel(arch, data.take(others), table.measured_us[others])
+            model_us[asked] = model.mixer_us(arch, values, data.take(asked))
+        return {NAIVE: least_us[rows], FITTED: roof_us[rows], MODEL: model_us[rows]}
+
+    return predict
+
+
+def calibrate_mixers(arch: GpuSpec, library: str) -> model.MixerCalibration:
+    """Fit all kernels of a library on the committed table of a GPU; errors are of rows that are held out."""
+    sets = [table for table in tables(arch.name) if table.library == library]
+    if not sets:
+        raise InvalidInputError(f"no timings of linear or sparse attention by {library} on {arch.name} are committed")
+    (table,) = sets
+    predicted_us = exam().held_out(arch, sets)[MODEL]
+    errors = np.abs(predicted_us / table.measured_us - 1.0)
+    families = {}
+    for kernel in (name for name in MIXER_KERNELS if name in table.kernels):
+        mask = table.kernels == kernel
+        families[kernel] = model.FittedKernel(
+            num_rows=int(mask.sum()), p80_frac=round(float(np.quantile(errors[mask], 0.8)), 4),
+            coefficients=rounded(fit_kernel(arch, table.rows.take(mask), table.measured_us[mask])),
+        )  # fmt: skip
+    return model.MixerCalibration(
+        gpu=arch.name, library=library, model_version=model.MIXER_MODEL_VERSION, families=families,
+        errors=(errors_of(table, predicted_us),), **provenance(NUM_FOLDS, "rows", 0, "heads or batch, by kernel"),
+    )  # fmt: skip
+
+
+def calibrate(arch: str, library: str) -> Iterator[Fitted]:
+    """Fit a library's kernels on a GPU; parameters are the options of the command."""
+    calibration = calibrate_mixers(load_arch(arch, GpuSpec), library)
+    title = f"Linear and sparse attention by {library} on {calibration.gpu}: errors {calibration.folds}"
+    yield fitted(calibration, model.mixer_calibration_path(calibration.gpu, library), title)
+
+
+def _groups(table: MixerTable) -> Groups:
+    for kernel in (*dict.fromkeys(table.kernels.tolist()), ALL):
+        yield {"library": table.library, "group": kernel}, (table.kernels == kernel) | (kernel == ALL)
+
+
+def exam() -> Exam[MixerTable]:
+    """Return the exam."""
+
+    def predict(arch: GpuSpec, sets: Sequence[Any]) -> Predict:
+        return predictions(arch, sets[0])
+
+    return Exam(
+        read=tables,
+        predict=predict,
+        folds=lambda sets: sets[0].fold,
+        groups=_groups,
+        headline="heads held out by kernel, batches of sparse attention; MAPE of the data sheet's rate, of overhead "
+        "and rate fitted for each kernel, then errors of gemm_eval",
+        title="{gpu}, {library}",
+        columns={"group": "rows of"},
+        baselines={NAIVE: "naive", FITTED: "roofline"},
+        is_main=lambda labels: labels["group"] == ALL,
+    )

@@ -1,0 +1,138 @@
+"""The exam of training: steps that others published (arch/published/training.csv); nothing is fitted on them."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from gemm_eval.arch import GpuSpec, data_root, load_arch
+from gemm_eval.errors import InfeasibleError
+from gemm_eval.training import RECOMPUTE, TrainingEstimate, estimate_training, model_flop
+from gemm_eval.transformer import load_model
+from gemm_eval.validation.report import report_table
+from gemm_eval.validation.subjects import Report
+
+_DEGREES = ("tensor", "pipeline", "context", "expert")
+_SIZES = ("num_devices", "global_batch", "micro_batch", "seq_len", "zero", "num_chunks")
+_S_PER_HOUR = 3600
+_FLOP_PER_TFLOP = 1e12
+
+
+class PublishedRun(NamedTuple):
+    """A published training run; `tokens_per_s` is of one device."""
+
+    name: str
+    model: str
+    arch: GpuSpec
+    options: Mapping[str, Any]
+    tokens_per_s: float
+    source: str
+    note: str
+
+
+class TrainingLine(NamedTuple):
+    """A published run, and the estimate of its step."""
+
+    run: PublishedRun
+    estimate: TrainingEstimate
+
+    @property
+    def measured_mfu_frac(self) -> float:
+        """MFU of the run, by our definition."""
+        return self.estimate.mfu_frac * self.run.tokens_per_s / self.estimate.tokens_per_s_per_device
+
+    @property
+    def error_frac(self) -> float:
+        """Estimated over measured tokens a second, less 1: that of MFU too."""
+        return self.estimate.tokens_per_s_per_device / self.run.tokens_per_s - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        run, estimate = self.run, self.estimate
+        return {
+            "name": run.name, "model": run.model, "arch": run.arch.name, "source": run.source, "note": run.note,
+            "layout": str(estimate.layout), "dtype": estimate.options["dtype"],
+            "recompute": estimate.options["recompute"], "tokens_per_s": run.tokens_per_s,
+            "predicted_tokens_per_s": estimate.tokens_per_s_per_device, "mfu_frac": self.measured_mfu_frac,
+            "predicted_mfu_frac": estimate.mfu_frac, "error_frac": self.error_frac,
+        }  # fmt: skip
+
+
+@cache
+def published_runs() -> tuple[PublishedRun, ...]:
+    """Return the published runs, in the order of their file."""
+    text = (data_root() / "published" / "training.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(_read(row) for row in rows)
+
+
+def _read(row: Mapping[str, str]) -> PublishedRun:
+    arch = load_arch(row["arch"], GpuSpec)
+    if row["link_gb_per_s"]:
+        assert arch.interconnect is not None
+        arch = arch.with_(interconnect=arch.interconnect.model_copy(update={"gb_per_s": float(row["link_gb_per_s"])}))
+    options: dict[str, Any] = {name: int(row[name]) for name in _SIZES}
+    options |= {f"{name}_parallel": int(row[name]) for name in _DEGREES}
+    options |= {name: row[name] for name in ("dtype", "schedule")}
+    if row["tokens_per_s"]:
+        rate = float(row["tokens_per_s"])
+    elif row["tflop_per_s"]:
+        flop = model_flop(load_model(row["model"]), options["seq_len"], is_full=True) / options["seq_len"]
+        rate = float(row["tflop_per_s"]) * _FLOP_PER_TFLOP / flop
+    else:
+        rate = float(row["num_tokens"]) / (float(row["gpu_hours"]) * _S_PER_HOUR)
+    return PublishedRun(row["name"], row["model"], arch, options, rate, row["source"], row["note"])
+
+
+def score_training() -> Iterator[TrainingLine]:
+    """Yield all published runs with estimates of the least recomputation that fits, or a full one where none does."""
+    for run in published_runs():
+        for recompute in RECOMPUTE:
+            is_last = recompute == RECOMPUTE[-1]
+            try:
+                estimate = estimate_training(
+                    run.model, run.arch, recompute=recompute, ignore_memory=is_last, **run.options
+                )
+            except InfeasibleError:
+                continue
+            yield TrainingLine(run, estimate)
+            break
+
+
+def validate() -> Report:
+    """Score the published runs."""
+    lines = list(score_training())
+    median = statistics.median(abs(line.error_frac) for line in lines)
+
+    def document() -> dict[str, Any]:
+        return {"median_error_frac": median, "runs": [line.to_dict() for line in lines]}
+
+    def parts() -> Iterator[Any]:
+        yield "published training runs; nothing is fitted on them. MFU by our definition, masked pairs being no work"
+        headers = ("run", "layout", "recompute", "tokens/s", "predicted", "MFU", "predicted", "error", "why")
+        table = report_table(headers, "of one device", 3)
+        for line in lines:
+            estimate = line.estimate
+            shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
+            largest = sorted(shares, key=lambda name: -shares[name])[:3]
+            table.add_row(
+                line.run.name, str(estimate.layout), str(estimate.options["recompute"]),
+                f"{line.run.tokens_per_s:,.0f}", f"{estimate.tokens_per_s_per_device:,.0f}",
+                f"{line.measured_mfu_frac:.1%}", f"{estimate.mfu_frac:.1%}", f"{line.error_frac:+.0%}",
+                ", ".join(f"{name} {shares[name]:.0%}" for name in largest),
+            )  # fmt: skip
+        yield table
+        inside = sum(
+            line.estimate.low_us <= line.estimate.latency_us * (1 + line.error_frac) <= line.estimate.high_us
+            for line in lines
+        )
+        yield f"{len(lines)} runs: median error {median:.1%}; {inside} inside the 80% interval of their computation"
+        for line in lines:
+            if line.run.name.endswith("h800"):
+                hours = 1 / (1 + line.error_frac)
+                yield f"GPU hours of {line.run.name}: {hours - 1:+.1%}"
+
+    return Report(document, parts)

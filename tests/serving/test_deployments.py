@@ -1,0 +1,153 @@
+"""The search for a deployment: its front, its limits, what it leaves out, and the commands of engines."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, UnsupportedError, load_model
+from gemm_eval.estimate import Replica, StepSize
+from gemm_eval.serving import (
+    Deployments,
+    StepPredictor,
+    checkpoint_of,
+    engine_commands,
+    estimate_serving,
+    find_deployments,
+)
+
+REQUESTS = {"prompt_len": 2048, "output_len": 256}
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> GEMMEvaluator:
+    return GEMMEvaluator("h200-sxm", disk_cache=False)
+
+
+@pytest.fixture(scope="module")
+def dense(evaluator: GEMMEvaluator) -> Deployments:
+    return find_deployments("llama-3-8b", evaluator, (2, 4), engines="vllm", dtypes=(None, "fp8"), **REQUESTS)
+
+
+def test_the_front_has_most_throughput_first_and_is_beaten_by_none(dense: Deployments) -> None:
+    rates = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in dense.front]
+    assert rates == sorted(rates, key=lambda pair: (-pair[0], pair[1]))
+    assert all(user > 1.01 * before for (_, before), (_, user) in pairwise(rates))
+    assert dense.best is dense.front[0]
+    assert dense.num_within == dense.num_points > 200
+
+
+def test_a_deployment_is_what_estimate_serving_says(dense: Deployments, evaluator: GEMMEvaluator) -> None:
+    for point in dense.front:
+        options = {name: point.options[name] for name in ("tensor_parallel", "pipeline_parallel", "dtype")}
+        pool: Any = point.options["prefill"] or {}
+        again = estimate_serving(
+            "llama-3-8b", evaluator, point.concurrency, engine="vllm", num_replicas=point.num_replicas,
+            num_prefill_replicas=point.num_prefill_replicas,
+            prefill={name: pool[name] for name in options if name in pool}, **REQUESTS, **options,
+        )  # fmt: skip
+        assert again.to_dict() == point.to_dict()
+        assert again.num_devices in (2, 4)
+
+
+def test_limits_are_kept_and_cost_throughput(dense: Deployments, evaluator: GEMMEvaluator) -> None:
+    limits = {"ttft_us": 1.5 * dense.best.ttft_alone_us, "tpot_us": 0.5 * dense.best.tpot_us}
+    asked: dict[str, Any] = {"engines": "vllm", "dtypes": (None, "fp8"), **REQUESTS}
+    kept = find_deployments("llama-3-8b", evaluator, (2, 4), **limits, **asked)
+    assert kept.num_points == dense.num_points > kept.num_within > 0
+    assert all(point.ttft_us <= limits["ttft_us"] and point.tpot_us <= limits["tpot_us"] for point in kept.front)
+    assert kept.best.tokens_per_s_per_device < dense.best.tokens_per_s_per_device
+    none = find_deployments("llama-3-8b", evaluator, 2, concurrencies=[4], tpot_us=10.0, engines="vllm", **REQUESTS)
+    assert none.nearest is not None
+    with pytest.raises(InfeasibleError, match=r"none of .* has TPOT within 10\.0 us") as caught:
+        none.best  # noqa: B018
+    assert (caught.value.resource, caught.value.limit) == ("tpot", 10)
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would_do(evaluator: GEMMEvaluator) -> None:
+    result = find_deployments("llama-3-70b", evaluator, 2, tensor=[1], disaggregated=False, **REQUESTS)
+    (left,) = [item for item in result.left_out if item.layout.num_devices == 1]
+    assert "needs 14" in left.reason
+    assert "tensor_parallel = 2" in left.reason
+    assert "dtype = fp8" in left.reason
+    nothing = find_deployments("llama-3-70b", evaluator, 1, **REQUESTS)
+    with pytest.raises(UnsupportedError, match=r"no deployment of llama-3-70b: needs 14.* GB a device; would do: "):
+        nothing.best  # noqa: B018
+
+
+def test_layouts_of_experts(evaluator: GEMMEvaluator) -> None:
+    result = find_deployments(
+        "qwen3-30b-a3b", evaluator, 4, engines="sglang", concurrencies=[16], disaggregated=False, tensor=[1, 2],
+        pipeline=[1], **REQUESTS,
+    )  # fmt: skip
+    assert result.num_points == len({(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)})
+    assert not result.left_out
+
+
+def test_json(dense: Deployments) -> None:
+    document = json.loads(json.dumps(dense.to_dict(), allow_nan=False))
+    assert len(document["front"]) == len(dense.front)
+    assert document["front"][0]["layout"] == dense.best.layout
+    assert "decode" not in document["front"][0]
+
+
+def test_idle_replicas_have_no_requests(evaluator: GEMMEvaluator) -> None:
+    one, four = (estimate_serving("llama-3-8b", evaluator, 1, num_replicas=num, **REQUESTS) for num in (1, 4))
+    assert four.requests_per_s == pytest.approx(one.requests_per_s)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"ttft_us": 0}, "ttft_us must be"), ({"num_devices": 0}, "num_devices"), ({"concurrencies": [0]}, "concurrency"),
+     ({"prompt_len": 0}, "prompt_len"), ({"engines": "trt"}, "engine")],
+)  # fmt: skip
+def test_refused(evaluator: GEMMEvaluator, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=text):
+        find_deployments("llama-3-8b", evaluator, **options)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 1 --data-parallel-size 4 "
+         "--enable-expert-parallel --max-num-seqs 4 --max-model-len 2304 --kv-cache-dtype fp8"),
+        ("sglang", "python -m sglang.launch_server --tp-size 4 --dp-size 4 --ep-size 4 --enable-dp-attention "
+         "--max-running-requests 16 --kv-cache-dtype fp8_e4m3 --speculative-num-draft-tokens 3"),
+        ("trtllm", "trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 4 --ep_size 4 --max_batch_size 4 enable_attention_dp: "
+         "true num_nextn_predict_layers: 2"),
+    ],
+)  # fmt: skip
+def test_commands(evaluator: GEMMEvaluator, engine: str, words: str) -> None:
+    name = checkpoint_of(load_model("qwen3-30b-a3b"))
+    estimate = estimate_serving(
+        "qwen3-30b-a3b", evaluator, 16, engine=engine, expert_parallel=4, kv_dtype="fp8", speculative_tokens=2,
+        **REQUESTS,
+    )  # fmt: skip
+    (text,) = engine_commands(estimate, name)
+    assert set(words.split()) <= set(shlex.split(text.replace("\\\n", " ")))
+    pools = estimate_serving(
+        "qwen3-30b-a3b", evaluator, 16, engine=engine, tensor_parallel=2, num_prefill_replicas=2,
+        prefill={"tensor_parallel": 1}, **REQUESTS,
+    )  # fmt: skip
+    prefill, decode, router = engine_commands(pools, name)
+    assert "2 prefill servers, port 8001 to 8002" in prefill
+    assert "1 decode server, port 8003" in decode
+    assert router
+    assert engine_commands(estimate_serving("qwen3-30b-a3b", evaluator, 2, engine="ideal", **REQUESTS), name) == ()
+
+
+def test_a_predictor_prices_steps_of_any_mix(evaluator: GEMMEvaluator) -> None:
+    replica = Replica("llama-3-8b", evaluator, engine="vllm")
+    predictor = StepPredictor(replica)
+    decode, mixed = predictor.predict([], [], [1024] * 8), predictor.predict([512], [0], [1024] * 8)
+    (exact,) = replica.steps([StepSize("decode", 8, 1, 1024)])
+    assert decode == pytest.approx(exact.latency_us * 1e-6)
+    assert 0.0 == predictor.predict([], [], []) < decode < mixed < predictor.predict([4096], [4096], [1024] * 8)
+    assert predictor.predict([], [], [1020, 1028] * 4) == decode
+    for lens in (([512], [], []), ([0], [0], []), ([], [], [0])):
+        with pytest.raises(InvalidOptionError):
+            predictor.predict(*lens)

@@ -1,0 +1,246 @@
+"""Training steps: operations and their gradients, memory by published formulas, laws, layouts, and the exam."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_eval import (
+    GEMMEvaluator,
+    InfeasibleError,
+    InvalidOptionError,
+    UnsupportedError,
+    load_arch,
+    load_model,
+    prewarm_for_transformer,
+)
+from gemm_eval.cli.subjects import SUBJECTS
+from gemm_eval.sweep import transformer_workloads
+from gemm_eval.training import BREAKDOWN, TrainingEstimate, estimate_training, find_training_layouts, model_flop
+from gemm_eval.training.step import StepPrices, data_us, stages_of
+from gemm_eval.transformer import (
+    GemmWork,
+    Layout,
+    ModelConfig,
+    count_parameters,
+    legal_layouts,
+    training_parts,
+    transformer_gemms,
+)
+from gemm_eval.validation.subjects.training import published_runs
+
+H100 = GEMMEvaluator("h100-sxm", clock="sustained", disk_cache=False)
+GPT3 = load_model("gpt-3-175b")
+
+
+def estimate(model: Any = "llama-3-8b", arch: Any = H100, **options: Any) -> TrainingEstimate:
+    return estimate_training(model, arch, **{"global_batch": 64, "seq_len": 4096, "ignore_memory": True} | options)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp8_block", "mxfp8"])
+@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b", "deepseek-v3"])
+def test_each_gemm_has_two_gradients_of_its_work(model: str, dtype: str) -> None:
+    gemms = {g.name: g for g in transformer_gemms(
+        load_model(model), phase="train", batch_size=2, seq_len=256, dtype=dtype
+    )}  # fmt: skip
+    for name in [name for name in gemms if not name.endswith("grad")]:
+        forward, dgrad, wgrad = (gemms[f"{name}{end}"].problem for end in ("", "_dgrad", "_wgrad"))
+        assert dgrad.flop == forward.flop
+        assert wgrad.flop == pytest.approx(forward.flop, rel=0.05)  # groups have a mean length
+        assert (dgrad.K, dgrad.N, dgrad.row_groups) == (forward.N, forward.K, forward.row_groups)
+        assert (wgrad.M, wgrad.N) == (forward.N, forward.K)
+        is_wide = forward.input_dtype.bits == 16
+        assert (dgrad.layout, wgrad.layout) == (("nn", "nt") if is_wide else ("tn", "tn"))
+        assert str(wgrad.output_dtype) == ("fp32" if gemms[name].is_weight else str(forward.output_dtype))
+        assert (dgrad.accumulate, wgrad.accumulate) == ((None, None) if is_wide or dtype != "fp8" else ("full", "full"))
+    kept = {name for name, gemm in gemms.items() if gemm.problem.input_dtype.bits == 16}
+    assert {"lm_head", "lm_head_wgrad"} <= kept
+    assert ("o_proj_wgrad" in kept) == (dtype == "bf16")
+    assert gemms["lm_head"].problem.M == 512
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="has no gradients: train in a type"):
+        transformer_gemms(load_model("llama-3-8b"), phase="train", batch_size=1, seq_len=64, dtype="w4a16")
+    with pytest.raises(InvalidOptionError, match="new_tokens is of inference"):
+        transformer_gemms(load_model("llama-3-8b"), phase="train", batch_size=1, seq_len=64, new_tokens=1)
+    for options, words in (
+        ({"zero": 4}, "zero must be"), ({"recompute": "some"}, "recompute"), ({"overlap": {"xp": 1.0}}, "overlap"),
+        ({"overlap": {"tp": 2.0}}, "overlap of tp must be in 0..1"), ({"num_chunks": 2}, "interleaved"),
+        ({"data_parallel": 3}, "global_batch must be"), ({"num_devices": 3, "tensor_parallel": 2}, "num_devices"),
+        ({"expert_parallel": 2}, "expert_parallel"), ({"context_parallel": 3}, "chunks"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidOptionError, match=words):
+            estimate(**options)
+    with pytest.raises(UnsupportedError, match="joins"):
+        estimate(arch="l40s", num_devices=64)
+
+
+def test_a_microbatch_has_the_flop_of_three_passes() -> None:
+    """Six for each parameter of a GEMM and token, on all devices together."""
+    for model, ranks in (("llama-3-8b", 4), ("qwen3-30b-a3b", 1)):
+        config = load_model(model)
+        parts = training_parts(config, batch_size=1, seq_len=2048, tensor_parallel=ranks)
+        flop = sum(
+            op.work.problem.flop * op.num_layers * max(1, len(part.layers))
+            for part in parts for op in part.operations if isinstance(op.work, GemmWork)
+        )  # fmt: skip
+        counts = count_parameters(config)
+        used = counts.layer_matrices - counts.idle_experts + config.vocab_size * config.hidden_size
+        assert flop * ranks == pytest.approx(6 * used * 2048, rel=1e-3)
+
+
+def test_messages_of_sequence_parallelism_come_back() -> None:
+    """Korthikanti et al. 2022: four all-gathers and reduce-scatters a layer and pass, inputs are gathered once more."""
+    (layer,) = [p for p in training_parts(GPT3, batch_size=1, seq_len=2048, tensor_parallel=8) if p.layers]
+    for operations, gathers, scatters in ((layer.forward, 2, 2), (layer.dgrad, 2, 2), (layer.wgrad, 2, 0)):
+        whats = Counter(op.work.what for op in operations if op.kind == "collective")  # type: ignore[union-attr]
+        assert (whats["all_gather"], whats["reduce_scatter"]) == (gathers, scatters)
+
+
+def test_activations_are_those_of_the_published_formula() -> None:
+    """Korthikanti et al. 2022, equation 4: 34 sbh / t with fused attention; 2 of these are dropout masks."""
+    for ranks in (1, 8):
+        (layer,) = [p for p in training_parts(GPT3, batch_size=1, seq_len=2048, tensor_parallel=ranks) if p.layers]
+        sums = 4 * 2048 * GPT3.attention.num_heads // ranks  # of each row of the softmax, in fp32
+        assert layer.saved_bytes == pytest.approx(32 * 2048 * GPT3.hidden_size / ranks + sums)
+        assert layer.input_bytes == 2 * 2048 * GPT3.hidden_size // ranks
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def test_terms_add_up_and_figures_follow_from_each_other() -> None:
+    found = estimate(num_devices=8, tensor_parallel=2, pipeline_parallel=2, recompute="selective")
+    assert tuple(found.breakdown) == BREAKDOWN
+    assert sum(found.breakdown.values()) == pytest.approx(found.latency_us)
+    assert found.low_us < found.latency_us < found.high_us
+    assert found.tokens_per_s_per_device == pytest.approx(64 * 4096 / found.latency_us * 1e6 / 8)
+    peak = load_arch("h100-sxm").peak_tflop_per_s("bf16") * 1e6 * 8  # FLOP a microsecond
+    assert found.mfu_frac == pytest.approx(64 * model_flop(load_model("llama-3-8b"), 4096) / found.latency_us / peak)
+    assert found.palm_mfu_frac > found.mfu_frac == found.hfu_frac
+    assert json.loads(json.dumps(found.to_dict()))["fits"] is True
+    assert "MFU" in found.explain()
+
+
+def test_full_recomputation_adds_exactly_the_forward_pass_of_the_layers() -> None:
+    options: dict[str, Any] = {"num_devices": 8, "tensor_parallel": 2, "context_parallel": 2, "global_batch": 8}
+    plain, again = (estimate(recompute=mode, **options) for mode in ("none", "full"))
+    config, layout = load_model("llama-3-8b"), Layout(2, 1, 2, 1, 2)
+    prices = StepPrices(H100, config, 4096, {"dtype": "bf16", "dense_dtype": "bf16"})
+    (stage,) = stages_of(prices, layout, 1, "1f1b", 1, "none", {}, 1)
+    (full,) = stages_of(prices, layout, 1, "1f1b", 1, "full", {}, 1)
+    forward_us = full.times.dgrad_us - stage.times.dgrad_us
+    outside_us = sum(times.forward.compute_us for times, _ in stage.parts if not times.part.layers)
+    assert forward_us == pytest.approx(stage.times.forward_us - outside_us, rel=0.01)  # but for messages outside
+    assert again.latency_us - plain.latency_us == pytest.approx(4 * forward_us)
+    assert again.breakdown["recompute"] == pytest.approx(again.latency_us - plain.latency_us)
+    assert again.hfu_frac > again.mfu_frac
+    assert again.memory.activation_bytes < plain.memory.activation_bytes
+
+
+@given(st.sampled_from([1, 2, 4]), st.integers(0, 3), st.sampled_from(["bf16", "fp8"]))
+@settings(max_examples=8)
+def test_more_data_parallelism_adds_no_more_than_its_messages(ranks: int, zero: int, dtype: str) -> None:
+    """Of equal work for each device; weights and states divided further only help."""
+    one, more = (
+        estimate(num_devices=num, data_parallel=num, global_batch=4 * num, zero=zero, dtype=dtype)
+        for num in (ranks, 2 * ranks)
+    )
+    prices = StepPrices(H100, load_model("llama-3-8b"), 4096, {"dtype": dtype, "dense_dtype": "bf16"})
+    (stage,) = stages_of(prices, Layout(data=2 * ranks), 1, "1f1b", 1, "none", {}, 1)
+    layout = Layout(data=2 * ranks)
+    messages_us = 2 * sum(data_us(prices, layout, *stage.num_params, what) for what in ("gather", "sum"))
+    assert more.latency_us <= one.latency_us + messages_us * (4 if zero == 3 else 1)
+
+
+@given(st.data())
+@settings(max_examples=12)
+def test_utilization_is_at_most_all(data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from(["llama-3-8b", "qwen3-30b-a3b", "gpt-3-175b"]))
+    num = data.draw(st.sampled_from([1, 8, 32]))
+    layouts = list(legal_layouts(load_model(model), num, max_context=2))
+    layout = data.draw(st.sampled_from(layouts))
+    found = estimate(
+        model, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline, context_parallel=layout.context,
+        expert_parallel=layout.expert, data_parallel=layout.data,
+        seq_len=data.draw(st.sampled_from([128, 4096, 65536])), dtype=data.draw(st.sampled_from(["bf16", "fp8"])),
+        recompute=data.draw(st.sampled_from(["none", "selective", "full"])), zero=data.draw(st.integers(0, 3)),
+    )  # fmt: skip
+    assert 0 < found.mfu_frac <= found.hfu_frac <= 1
+    assert all(us >= 0 for us in found.breakdown.values())
+    assert found.num_devices == num
+
+
+def test_zero_divides_what_it_says() -> None:
+    held = [estimate(num_devices=8, zero=zero).memory for zero in range(4)]
+    assert held[1].moment_bytes == pytest.approx(held[0].moment_bytes / 8, rel=1e-6)
+    assert held[0].gradient_bytes == held[1].gradient_bytes == pytest.approx(8 * held[2].gradient_bytes, rel=1e-6)
+    assert held[2].weight_bytes > held[3].weight_bytes
+    params = count_parameters(load_model("llama-3-8b")).total
+    assert held[0].weight_bytes == 2 * params
+    assert held[0].main_bytes + held[0].moment_bytes == 12 * params
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    with pytest.raises(InfeasibleError, match=r"levers: .*zero = 3") as caught:
+        estimate_training("llama-3-8b", H100, global_batch=64, seq_len=4096, num_devices=8, zero=0)
+    assert "tensor_parallel = 8" in str(caught.value)
+    with pytest.raises(InfeasibleError, match="training llama-3-70b does not fit"):
+        find_training_layouts("llama-3-70b", H100, num_devices=8, global_batch=64, seq_len=4096)
+    with pytest.raises(InvalidOptionError, match="no such layout"):
+        find_training_layouts("llama-3-70b", H100, num_devices=8, global_batch=64, seq_len=4096, tensor=[3])
+
+
+def test_layouts_are_those_asked_for_the_fastest_first() -> None:
+    asked: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "num_devices": 8, "zeros": (1, 3)}
+    found = find_training_layouts("qwen3-30b-a3b", H100, **asked, ignore_memory=True)
+    assert [each.latency_us for each in found] == sorted(each.latency_us for each in found)
+    assert {each.layout for each in found} == set(legal_layouts(load_model("qwen3-30b-a3b"), 8))
+    best = found[0]
+    alone = estimate(
+        "qwen3-30b-a3b", num_devices=8, tensor_parallel=best.layout.tensor, pipeline_parallel=best.layout.pipeline,
+        expert_parallel=best.layout.expert, **{name: best.options[name] for name in (
+            "micro_batch", "zero", "recompute", "schedule", "num_chunks"
+        )},
+    )  # fmt: skip
+    assert alone == best
+
+
+def test_a_chip_of_ones_own_trains_on_one_device() -> None:
+    small: ModelConfig = load_model("llama-3.2-1b")
+    found = estimate(small, "sg2260e", global_batch=2, seq_len=1024)
+    assert found.fits is None
+    assert 0 < found.mfu_frac < 1
+    with pytest.raises(UnsupportedError, match="does not say what joins it"):
+        estimate(small, "sg2260e", global_batch=2, seq_len=1024, num_devices=2)
+
+
+def test_published_runs_are_cited_and_few() -> None:
+    runs = published_runs()
+    assert len({run.name for run in runs}) == len(runs) <= 25
+    assert all(run.source.startswith("https://") and run.tokens_per_s > 0 for run in runs)
+    (line,) = [run for run in runs if run.name == "bridge-70b-h100-fp8"]
+    found = estimate_training(line.model, line.arch, ignore_memory=True, **line.options)
+    assert found.tokens_per_s_per_device == pytest.approx(line.tokens_per_s, rel=0.15)
+    assert any(subject.name == "training" for subject in SUBJECTS)
+
+
+def test_sweeps_and_prewarming_take_the_phase() -> None:
+    (load,) = transformer_workloads("llama-3.2-1b", seq_len=512, phases=["train"], dtype="bf16")
+    assert load.name == "train"
+    assert load.num_tokens == 512
+    assert {problem.backward: num for problem, num in load.attention} == {False: 16, True: 16}
+    forward, *_ = transformer_workloads("llama-3.2-1b", seq_len=512, dtype="bf16")
+    assert len(load.gemms) > 2 * len(forward.gemms)
+    evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
+    report = prewarm_for_transformer(evaluator, 512, 1024, 1, 128, phase="train")
+    assert (report.num_gemms, report.num_known) == (18, 0)  # qkv, scores, values, o, gate and up, down: three each

@@ -1,0 +1,110 @@
+"""Kernels of linear and sparse attention: heads held out, what was planted, laws, whole steps, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval import GEMMEvaluator, estimate_model, load_model
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.models.gpu import mixers as model
+from gemm_eval.transformer import model_memory, model_operations
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE
+from gemm_eval.validation.subjects import mixers as subject
+from gemm_eval.workload import MIXER_KERNELS, MixerProblem
+
+GPU = "h200-sxm"
+MAX_ERROR = 0.12
+"""MAPE of the kernels of heads that were held out."""
+MAX_ERROR_OF_SCAN = 0.08
+ONE = {"batch_size": 1, "seq_len": 4096}
+
+
+def test_heads_held_out_of_states_and_scans() -> None:
+    (table,) = [table for table in subject.tables(GPU) if table.library == "trtllm"]
+    predicted = subject.exam().held_out(load_arch(GPU, GpuSpec), [table])
+    for kernel, limit in (("gdn_update", MAX_ERROR), ("gdn_scan", MAX_ERROR_OF_SCAN)):
+        mask = table.kernels == kernel
+        errors = {who: np.mean(np.abs(us[mask] / table.measured_us[mask] - 1)) for who, us in predicted.items()}
+        assert errors[MODEL] < limit
+        assert errors[MODEL] < min(errors[NAIVE], errors[FITTED])
+
+
+def test_committed_calibrations_are_within_the_figures_of_the_documents() -> None:
+    for gpu in ("h200-sxm", "b200"):
+        for library in model.MIXER_LIBRARIES:
+            calibration = model.MixerCalibration.load(model.mixer_calibration_path(gpu, library))
+            assert calibration.errors[0].mape_percent < 100 * MAX_ERROR
+            assert set(calibration.families) <= set(MIXER_KERNELS)
+
+
+def test_a_fit_finds_what_was_planted() -> None:
+    arch = load_arch(GPU, GpuSpec)
+    problems = [
+        MixerProblem("gdn_update", batch, 1, heads, key_heads=1) for batch in (1, 8, 64, 512) for heads in (4, 32)
+    ]
+    rows = model.mixer_rows(arch, problems)
+    planted = model.MIXER_DEFAULTS | {"start_us": 3.0, "dram_frac": 0.6, "l2_frac": 0.4, "line_us": 0.0}
+    fitted = subject.fit_kernel(arch, rows, model.mixer_us(arch, planted, rows))
+    again_us = model.mixer_us(arch, model.MIXER_DEFAULTS | fitted, rows)
+    assert again_us == pytest.approx(model.mixer_us(arch, planted, rows), rel=0.02)
+
+
+@given(
+    kernel=st.sampled_from(list(MIXER_KERNELS)), batch=st.integers(1, 256), q_len=st.integers(1, 9000),
+    cached=st.integers(0, 100_000), heads=st.sampled_from([1, 4, 16, 64]),
+    gpu=st.sampled_from(["h200-sxm", "b200", "l40s"]),
+)  # fmt: skip
+def test_more_work_never_takes_less(kernel: str, batch: int, q_len: int, cached: int, heads: int, gpu: str) -> None:
+    evaluator = GEMMEvaluator(gpu, disk_cache=False)
+    q_len = 1 if MIXER_KERNELS[kernel].part in ("update", "conv_update", "scores_paged") else q_len
+
+    def us(more_batch: int = 1, more_tokens: int = 0) -> float:
+        new = q_len + more_tokens
+        problem = MixerProblem(kernel, batch * more_batch, new, heads, kv_len=new + cached)
+        (result,) = evaluator.evaluate_mixers([problem])
+        assert result.low_us < result.latency_us < result.high_us
+        assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+        return result.latency_us
+
+    assert us() <= us(more_batch=2) * (1 + 1e-9)
+    if q_len > 1:
+        assert us() <= us(more_tokens=64) * (1 + 1e-9)
+
+
+def test_states_do_not_grow_with_positions() -> None:
+    config = load_model("qwen3-next-80b-a3b")
+    short, long = (model_memory(config, batch_size=1, seq_len=num).kv_cache_bytes for num in (1024, 5120))
+    assert long - short == 4096 * 12 * 2 * 2 * 256 * 2  # 12 layers of 2 KV heads, keys and values
+    states = 36 * (32 * 128 * 128 + 3 * (2 * 16 + 32) * 128) * 2
+    assert short == states + 1024 * 12 * 2 * 2 * 256 * 2
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "deepseek-v3.2"])
+def test_whole_steps(name: str) -> None:
+    sizes = {"phase": "prefill", "tensor_parallel": 8, **ONE, "new_tokens": 1024, "num_decodes": 16, "decode_len": 3000}
+    kinds = {operation.layer_kind for operation in model_operations(load_model(name), **sizes)}  # type: ignore[arg-type]
+    assert any(word in kind for kind in kinds for word in ("linear", "sparse"))
+    estimate = estimate_model(name, GPU, 16, prompt_len=4096, tensor_parallel=8)
+    longer = estimate_model(name, GPU, 16, prompt_len=32768, tensor_parallel=8)
+    assert estimate.ttft_us < longer.ttft_us
+    assert estimate.tpot_us < longer.tpot_us < 1.5 * estimate.tpot_us
+    for arch in ("sg2260e", "mi300x"):
+        with pytest.raises(UnsupportedError, match="linear and sparse attention"):
+            estimate_model(name, arch, 1, prompt_len=64, dtype="bf16", ignore_memory=True)
+
+
+def test_refusals() -> None:
+    evaluator = GEMMEvaluator(GPU, disk_cache=False)
+    with pytest.raises(InvalidOptionError, match="library"):
+        evaluator.evaluate_mixers([MixerProblem("gdn_scan", 1, 64, 4)], library="cudnn")
+    for fields, message in (
+        ({"kernel": "mamba2_scan"}, "kernel must be one of"), ({"batch": 0}, "batch"),
+        ({"kv_len": 3}, "q_len must be <="),
+        ({"key_heads": 3}, "key_heads must divide"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidProblemError, match=message):
+            MixerProblem(**{"kernel": "gdn_scan", "batch": 1, "q_len": 64, "num_heads": 4, **fields})  # type: ignore[arg-type]
