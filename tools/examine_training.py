@@ -117,7 +117,7 @@ def kernels_of_gpus() -> Iterator[None]:
         del shape, eps
         return RmsNorm.apply(x, weight)
 
-    functional.scaled_dot_product_attention, functional.rms_norm = fused, fused_norm  # type: ignore[assignment]
+    functional.scaled_dot_product_attention, functional.rms_norm = fused, fused_norm
     try:
         yield
     finally:
@@ -131,25 +131,28 @@ def peak_bytes(name: str, batch: int, tokens: int) -> int:
     with kernels_of_gpus(), LiveBytes() as counted:
         loss = stack(*inputs)
         loss.backward()
-    return _COPIES * weights + counted.peak
+    return int(_COPIES * weights + counted.peak)
 
 
 def answers(arch: str) -> Iterator[Answer]:
     """Yield the answers to all steps of a GPU."""
-    for row in pd.read_csv(data_root() / "measured" / arch / "training" / "steps.csv").itertuples():
-        size = str(row.model), int(row.batch), int(row.tokens)  # type: ignore[arg-type]
+    for row in pd.read_csv(data_root() / "measured" / arch / "training" / "steps.csv").to_dict("records"):
+        size = str(row["model"]), int(row["batch"]), int(row["tokens"])
         stack, inputs = make_stack(size[0], size[2], "meta"), inputs_of(*size, "meta")
-        fusion = _FUSIONS[str(row.mode)]
+        fusion = _FUSIONS[row["mode"]]
         prediction = predict_module(stack, inputs, arch, backward=True, optimizer="adamw", fusion=fusion)
         predicted = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
         for operation in prediction.operations:
             predicted[operation.phase] += operation.latency_us
-        times = [float(getattr(row, f"{part}_us")) for part in ("forward", "gradients", "step")]
-        measured = dict(zip(predicted, (times[0], times[1] - times[0], times[2] - times[1]), strict=True))
-        num_bytes = peak_bytes(*size) if row.mode == "eager" else 0
-        others = int(row.held_bytes) - _COPIES * int(row.weight_bytes)  # of cuBLAS, of this stack and those before  # type: ignore[call-overload]
-        name = f"{size[0]} {row.mode}, {size[1]} x {size[2]:,}"
-        yield Answer(name, measured, predicted, int(row.peak_bytes) - others, num_bytes)  # type: ignore[call-overload]
+        forward_us, gradients_us, step_us = (float(row[f"{part}_us"]) for part in ("forward", "gradients", "step"))
+        measured = {
+            "forward": forward_us, "backward": gradients_us - forward_us, "optimizer": step_us - gradients_us,
+        }  # fmt: skip
+        num_bytes = peak_bytes(*size) if row["mode"] == "eager" else 0
+        # of cuBLAS, for this stack and those before it
+        others = int(row["held_bytes"]) - _COPIES * int(row["weight_bytes"])
+        name = f"{size[0]} {row['mode']}, {size[1]} x {size[2]:,}"
+        yield Answer(name, measured, predicted, int(row["peak_bytes"]) - others, num_bytes)
 
 
 def main() -> None:
@@ -161,8 +164,8 @@ def main() -> None:
     table = Table("step", "measured", "predicted", "error", "forward", "backward", "optimizer", "peak", "error")
     every = list(answers(options.arch))
     if options.json:
-        errors = ({name: getattr(of, name) for name in ("name", "error_frac", "memory_error_frac")} for of in every)
-        print(json.dumps({"gpu": options.arch, "steps": list(errors)}))
+        steps = [{name: getattr(of, name) for name in ("name", "error_frac", "memory_error_frac")} for of in every]
+        print(json.dumps({"gpu": options.arch, "steps": steps}))
         return
     for of in every:
         parts = [f"{of.predicted_us[part] / us - 1:+.1%}" for part, us in of.measured_us.items()]
