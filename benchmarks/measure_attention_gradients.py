@@ -74,7 +74,8 @@ class Case(NamedTuple):
 
 def cases(seed: int) -> list[Case]:
     """Return all cases, in an order of chance."""
-    draw, rows = random.Random(seed), set()
+    draw = random.Random(seed)
+    rows: set[Case] = set()
     for heads in HEADS:
         while sum(row[3:7] == heads for row in rows) < CASES_OF_HEADS:
             length, batch = draw.choice(LENGTHS), 2 ** draw.randint(0, 7)
@@ -144,7 +145,7 @@ def check(library: str, case: Case) -> float:
         scores = scores.masked_fill(apart >= case.window, float("-inf"))
     expected = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), values)
     gradients = torch.autograd.grad(expected, exact, dout.double())
-    errors = [
+    errors: list[float] = [
         ((got.double() - want).norm() / want.norm()).item()
         for got, want in zip(results, (expected, *gradients), strict=True)
     ]

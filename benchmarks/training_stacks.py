@@ -175,7 +175,7 @@ def make_stack(name: str, tokens: int, device: str) -> Stack:
     """Return a stack in bf16; weights are random, but on "meta"."""
     with torch.device(device):
         stack = Stack(STACKS[name], tokens)
-    stack = stack.to(torch.bfloat16)
+    stack.to(torch.bfloat16)
     for parameter in stack.parameters():
         if parameter.dim() > 1 and device != "meta":
             nn.init.normal_(parameter, std=0.02)

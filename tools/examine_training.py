@@ -1,6 +1,6 @@
 """How far predicted training steps of stacks of layers are from measured ones, and the memory of eager steps.
 
-    python -m tools.examine_training [--arch h100-sxm]
+    python -m tools.examine_training [--arch h100-sxm] [--json]
 
 Times are those of arch/measured/GPU/training (benchmarks/measure_training.py); predictions are what `predict_module`
 says of the same modules on "meta", with gradients and AdamW, and nothing else given. Instructions of AdamW were set by
@@ -13,6 +13,7 @@ operation that makes it until nothing holds it any more. What cuBLAS keeps is in
 from __future__ import annotations
 
 import argparse
+import json
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,9 +54,9 @@ class Answer(NamedTuple):
         return sum(self.predicted_us.values()) / sum(self.measured_us.values()) - 1.0
 
     @property
-    def memory_error_frac(self) -> float:
-        """The same of bytes."""
-        return self.predicted_bytes / self.measured_bytes - 1.0
+    def memory_error_frac(self) -> float | None:
+        """The same of bytes; None: they are not predicted."""
+        return self.predicted_bytes / self.measured_bytes - 1.0 if self.predicted_bytes else None
 
 
 class LiveBytes(TorchDispatchMode):
@@ -116,7 +117,7 @@ def kernels_of_gpus() -> Iterator[None]:
         del shape, eps
         return RmsNorm.apply(x, weight)
 
-    functional.scaled_dot_product_attention, functional.rms_norm = fused, fused_norm  # type: ignore[assignment]
+    functional.scaled_dot_product_attention, functional.rms_norm = fused, fused_norm
     try:
         yield
     finally:
@@ -130,43 +131,52 @@ def peak_bytes(name: str, batch: int, tokens: int) -> int:
     with kernels_of_gpus(), LiveBytes() as counted:
         loss = stack(*inputs)
         loss.backward()
-    return _COPIES * weights + counted.peak
+    return int(_COPIES * weights + counted.peak)
 
 
 def answers(arch: str) -> Iterator[Answer]:
     """Yield the answers to all steps of a GPU."""
-    for row in pd.read_csv(data_root() / "measured" / arch / "training" / "steps.csv").itertuples():
-        size = str(row.model), int(row.batch), int(row.tokens)  # type: ignore[arg-type]
+    for row in pd.read_csv(data_root() / "measured" / arch / "training" / "steps.csv").to_dict("records"):
+        size = str(row["model"]), int(row["batch"]), int(row["tokens"])
         stack, inputs = make_stack(size[0], size[2], "meta"), inputs_of(*size, "meta")
-        fusion = _FUSIONS[str(row.mode)]
+        fusion = _FUSIONS[row["mode"]]
         prediction = predict_module(stack, inputs, arch, backward=True, optimizer="adamw", fusion=fusion)
         predicted = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
         for operation in prediction.operations:
             predicted[operation.phase] += operation.latency_us
-        times = [float(getattr(row, f"{part}_us")) for part in ("forward", "gradients", "step")]
-        measured = dict(zip(predicted, (times[0], times[1] - times[0], times[2] - times[1]), strict=True))
-        num_bytes = peak_bytes(*size) if row.mode == "eager" else 0
-        others = int(row.held_bytes) - _COPIES * int(row.weight_bytes)  # of cuBLAS, of this stack and those before  # type: ignore[call-overload]
-        name = f"{size[0]} {row.mode}, {size[1]} x {size[2]:,}"
-        yield Answer(name, measured, predicted, int(row.peak_bytes) - others, num_bytes)  # type: ignore[call-overload]
+        forward_us, gradients_us, step_us = (float(row[f"{part}_us"]) for part in ("forward", "gradients", "step"))
+        measured = {
+            "forward": forward_us, "backward": gradients_us - forward_us, "optimizer": step_us - gradients_us,
+        }  # fmt: skip
+        num_bytes = peak_bytes(*size) if row["mode"] == "eager" else 0
+        # of cuBLAS, for this stack and those before it
+        others = int(row["held_bytes"]) - _COPIES * int(row["weight_bytes"])
+        name = f"{size[0]} {row['mode']}, {size[1]} x {size[2]:,}"
+        yield Answer(name, measured, predicted, int(row["peak_bytes"]) - others, num_bytes)
 
 
 def main() -> None:
     """Print a table of steps, and mean errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="h100-sxm", help="a GPU with measured training steps")
+    parser.add_argument("--json", action="store_true", help="print a document instead")
     options = parser.parse_args()
     table = Table("step", "measured", "predicted", "error", "forward", "backward", "optimizer", "peak", "error")
     every = list(answers(options.arch))
+    if options.json:
+        steps = [{name: getattr(of, name) for name in ("name", "error_frac", "memory_error_frac")} for of in every]
+        print(json.dumps({"gpu": options.arch, "steps": steps}))
+        return
     for of in every:
         parts = [f"{of.predicted_us[part] / us - 1:+.1%}" for part, us in of.measured_us.items()]
-        memory = [f"{of.measured_bytes / 1e9:.2f} GB", f"{of.memory_error_frac:+.1%}"] if of.predicted_bytes else []
+        error_frac = of.memory_error_frac
+        memory = [] if error_frac is None else [f"{of.measured_bytes / 1e9:.2f} GB", f"{error_frac:+.1%}"]
         times = (f"{sum(us.values()) / 1e3:.1f} ms" for us in (of.measured_us, of.predicted_us))
         table.add_row(of.name, *times, f"{of.error_frac:+.1%}", *parts, *memory)
     Console(width=140).print(table)
     for word, errors in (
         ("steps", [abs(of.error_frac) for of in every]),
-        ("memory of eager steps", [abs(of.memory_error_frac) for of in every if of.predicted_bytes]),
+        ("memory of eager steps", [abs(frac) for of in every if (frac := of.memory_error_frac) is not None]),
     ):
         print(f"{word}: {sum(errors) / len(errors):.1%} in the mean, {max(errors):.1%} at most")
 

@@ -35,15 +35,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "host": ("gemm_eval", "measure", "host", "--out", f"{tempfile.gettempdir()}/gemm_eval-host"),
     "asm-aware": ("examples/benchmark_asm_aware.py", "--show"),
     "modules": ("benchmarks.measure_modules", "--out", "arch/measured/h200-sxm/torch", "--show"),
+    "training": ("tools.examine_training",),
     "rates": ("tools.sweep_rates",),
     "plans": ("tools.plan_losses",),
     "size": ("tools.size", "--install"),
 }
 """Documents by name: a script or a module, and its arguments without --json.
 
-`modules` needs torch, torchvision and the transformers of its meta file, `simulators` the environment of `make
-compare`, `host` a quiet machine, and `tpu-v4` the timings of the TPU, which have no licence, in a file that TPU_V4_CSV
-names.
+`training` needs torch, `modules` torch, torchvision and the transformers of its meta file, `simulators` the environment
+of `make compare`, `host` a quiet machine, and `tpu-v4` the timings of the TPU, which have no licence, in a file that
+TPU_V4_CSV names.
 """
 _PYTHON = {"simulators": str(ROOT / ".venv-simulators" / "bin" / "python")}
 """Of documents with an environment of their own."""

@@ -374,6 +374,17 @@ def modules(fusion: str) -> dict[str, float]:
     return {"mean": statistics.mean(errors), "most": max(errors), "num": len(errors)}
 
 
+def training() -> dict[str, float]:
+    """Errors of training steps of stacks, and of the memory of eager ones."""
+    steps = load("training")["steps"]
+    times = [abs(step["error_frac"]) for step in steps]
+    memory = [abs(step["memory_error_frac"]) for step in steps if step["memory_error_frac"] is not None]
+    return {
+        "num": len(times), "mean": statistics.mean(times), "most": max(times), "num_memory": len(memory),
+        "memory_mean": statistics.mean(memory), "memory_most": max(memory),
+    }  # fmt: skip
+
+
 def inductor() -> dict[str, float]:
     """What pruning saves torch.compile, and what it costs."""
     compiled, layers = (pd.read_csv(_TORCH / "inductor" / f"{name}.csv") for name in ("compile", "layers"))
