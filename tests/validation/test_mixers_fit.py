@@ -13,6 +13,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.estimate import operation_costs
 from gemm_eval.models.gpu import mixers as model
+from gemm_eval.sweep import transformer_workloads
 from gemm_eval.transformer import model_memory, model_operations
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE
 from gemm_eval.validation.subjects import mixers as subject
@@ -128,6 +129,8 @@ def test_whole_steps(name: str) -> None:
 
 
 def test_refusals() -> None:
+    with pytest.raises(UnsupportedError, match="linear or sparse attention, which sweeps do not price"):
+        transformer_workloads("kimi-linear-48b-a3b", batch_size=1, seq_len=64)
     evaluator = GEMMEvaluator(GPU, disk_cache=False)
     with pytest.raises(InvalidOptionError, match="library"):
         evaluator.evaluate_mixers([MixerProblem("gdn_scan", 1, 64, 4)], library="cudnn")
