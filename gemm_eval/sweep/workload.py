@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec
 from gemm_eval.checks import check_flag
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import AttentionResult
 from gemm_eval.sweep.space import check_count
 from gemm_eval.transformer import (
@@ -100,6 +100,11 @@ def transformer_workloads(
     """
     check_flag("fused", fused)
     config = model if isinstance(model, ModelConfig) else load_model(model)
+    if config.linear is not None or getattr(config.attention, "indexer", None) is not None:
+        raise UnsupportedError(
+            f"{config.name} has linear or sparse attention, which sweeps do not price: use estimate_model, on an "
+            "NVIDIA GPU"
+        )
     workloads = []
     for phase in phases:
         gemms = transformer_gemms(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **options)

@@ -340,15 +340,8 @@ def _ct_inputs(activations: Keys, weights: DType) -> DType:
 
 
 _NOT_LINEAR = {
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "kimi_linear",
-    "kimi_k2",
-    "glm4_moe",
-    "glm4v_moe_text",
-    "gpt_oss",
-}
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_linear", "glm4_moe", "glm4v_moe_text", "gpt_oss",
+}  # fmt: skip
 # Those whose routers are parameters of their own, which nobody quantizes; of others they are linear layers.
 _INTEGERS = ("awq", "gptq")  # their tools know the modules of each architecture, and leave out routers and LM heads
 

@@ -311,8 +311,9 @@ def _latent_shapes(config: ModelConfig, attention: LatentAttention, step: Step) 
         yield Shape("kv_b_proj", 1, expanded, latent, heads * (nope + attention.v_head_dim), layers)
         groups, rows, value = step.num_seqs * heads, step.new_tokens, attention.v_head_dim
         key = nope + rope
-    yield Shape("attn_score", groups, rows, key, step.context, layers, Operand.ACTIVATION)
-    yield Shape("attn_value", groups, rows, step.context, value, layers, Operand.ACTIVATION)
+    keys = step.context if attention.indexer is None else min(step.context, attention.indexer.top_k)
+    yield Shape("attn_score", groups, rows, key, keys, layers, Operand.ACTIVATION)
+    yield Shape("attn_value", groups, rows, keys, value, layers, Operand.ACTIVATION)
     if step.absorbed_tokens:
         yield Shape("v_absorb", heads, step.absorbed_tokens, latent, attention.v_head_dim, layers)
 

@@ -262,10 +262,16 @@ class MixerProblem:
         _set(self, "kv_len", self.q_len if self.kv_len is None else self.kv_len)
         for name in ("batch", "q_len", "kv_len", "num_heads", "key_heads", "key_dim", "value_dim", "conv_width"):
             _set(self, name, check_size(name, getattr(self, name)))
-        if self.kv_len < self.q_len:
+        if self.num_keys < self.q_len:
             raise InvalidProblemError(f"q_len must be <= kv_len = {self.kv_len}, got {self.q_len}: keys include those")
         if self.num_heads % self.key_heads:
             raise InvalidProblemError(f"key_heads must divide num_heads = {self.num_heads}, got {self.key_heads}")
+
+    @property
+    def num_keys(self) -> int:
+        """Positions that the last new token attends to: `kv_len`, which is filled in."""
+        assert self.kv_len is not None
+        return self.kv_len
 
     @property
     def channels(self) -> int:

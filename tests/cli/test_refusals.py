@@ -109,8 +109,8 @@ REFUSED = [  # as text
     (2, "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16",
      "No such option: --dtype, which is one of gemm-eval calibrate dense"),
     (2, "calibrate triton --arch h200-sxm --library cublas",
-     "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention and memory-bound; "
-     "see gemm-eval calibrate triton"),
+     "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention, memory-bound and "
+     "mixers; see gemm-eval calibrate triton"),
     # kernels, beside other engines too, and profile
     (3, "kernels --arch sg2260e", "W4A16 kernels need an NVIDIA GPU, sg2260e is none"),
     (2, f"{LIST} -m 4", "-k and -n must be given, too: sizes by name are -m M -k K -n N"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from gemm_eval import GEMMEvaluator, estimate_model, load_model
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.estimate import operation_costs
 from gemm_eval.models.gpu import mixers as model
+from gemm_eval.sweep import transformer_workloads
 from gemm_eval.transformer import model_memory, model_operations
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE
 from gemm_eval.validation.subjects import mixers as subject
+from gemm_eval.validation.tables import measured_root
 from gemm_eval.workload import MIXER_KERNELS, MixerProblem
 
 GPU = "h200-sxm"
@@ -83,6 +87,33 @@ def test_states_do_not_grow_with_positions() -> None:
     assert short == states + 1024 * 12 * 2 * 2 * 256 * 2
 
 
+AROUND = {"embedding", "input_norm", "ffn_norm", "gate_up_proj", "ffn_activation", "down_proj", "attention_all_reduce"}
+MAX_ERROR_OF_BLOCKS = {
+    ("h200-sxm", "vllm", "context"): 0.11, ("h200-sxm", "sglang", "context"): 0.20,
+    ("h200-sxm", "sglang", "generation"): 0.15, ("b200", "vllm", "context"): 0.25,
+    ("b200", "sglang", "context"): 0.28, ("b200", "sglang", "generation"): 0.15,
+}  # fmt: skip
+"""MAPE of whole attention blocks of DeepSeek-V3.2, on which nothing was fitted: kernels of DSA were, on GLM-5."""
+NUM_BLOCKS = 25
+
+
+@pytest.mark.parametrize(("gpu", "library", "phase"), MAX_ERROR_OF_BLOCKS)
+def test_attention_blocks_of_another_model(gpu: str, library: str, phase: str) -> None:
+    table = pd.read_csv(measured_root(gpu) / "sparse-layers-aiconfigurator-0.12" / "attention.csv")
+    rows = table[(table["library"] == library) & (table["phase"] == phase)].sample(NUM_BLOCKS, random_state=0)
+    errors = []
+    for row in rows.to_dict("records"):
+        operations = model_operations(
+            load_model("deepseek-v3.2"), phase="prefill", batch_size=row["batch"], seq_len=row["kv_len"],
+            new_tokens=row["q_len"], tensor_parallel=128 // row["num_heads"], absorb_mla=True,
+        )  # fmt: skip
+        block = [of for of in operations if of.layer_kind.endswith("dense") and not AROUND & {of.name}]
+        block = [of for of in block if not of.name.startswith("ffn")]
+        costs = operation_costs(GEMMEvaluator(gpu, disk_cache=False), block, attention_library="trtllm")
+        errors.append(sum(cost.latency_us for cost in costs) / row["latency_us"] - 1.0)
+    assert np.mean(np.abs(errors)) < MAX_ERROR_OF_BLOCKS[gpu, library, phase]
+
+
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "deepseek-v3.2"])
 def test_whole_steps(name: str) -> None:
     sizes = {"phase": "prefill", "tensor_parallel": 8, **ONE, "new_tokens": 1024, "num_decodes": 16, "decode_len": 3000}
@@ -98,6 +129,8 @@ def test_whole_steps(name: str) -> None:
 
 
 def test_refusals() -> None:
+    with pytest.raises(UnsupportedError, match="linear or sparse attention, which sweeps do not price"):
+        transformer_workloads("kimi-linear-48b-a3b", batch_size=1, seq_len=64)
     evaluator = GEMMEvaluator(GPU, disk_cache=False)
     with pytest.raises(InvalidOptionError, match="library"):
         evaluator.evaluate_mixers([MixerProblem("gdn_scan", 1, 64, 4)], library="cudnn")

@@ -92,7 +92,7 @@ def mixer_rows(arch: GpuSpec, problems: Sequence[MixerProblem]) -> MixerRows:
 def _row(p: MixerProblem, head_block: int) -> tuple[float, float, float, float, float]:
     first = min(p.q_len, CHUNK_TOKENS) / CHUNK_TOKENS
     part, num_tokens = MIXER_KERNELS[p.kernel].part, p.batch * p.q_len
-    keys = p.kv_len - (p.q_len - 1) / 2  # that a query attends to in the mean
+    keys = p.num_keys - (p.q_len - 1) / 2  # that a query attends to in the mean
     if part == "conv":
         return 0.0, 0.0, first, 0.0, num_tokens * 2.0 * p.channels * _ACTIVATION_BYTES
     if part == "conv_update":
@@ -108,15 +108,15 @@ def _row(p: MixerProblem, head_block: int) -> tuple[float, float, float, float, 
         return lines, chunks, first, states, float(num_tokens * p.num_heads * of_token)
     if part == "scores":
         blocks = p.batch * math.ceil(p.q_len / max(1, _SCORE_ROWS // p.num_heads))
-        of_keys = p.batch * p.kv_len * (p.key_dim + _FP32_BYTES)
+        of_keys = p.batch * p.num_keys * (p.key_dim + _FP32_BYTES)
         return blocks, keys / _SCORE_KEYS, 0.0, num_tokens * keys * _LOGIT_BYTES + of_keys, 0.0
     if part == "scores_paged":
-        of_keys = p.batch * p.kv_len * (p.key_dim + _FP32_BYTES + _LOGIT_BYTES)
-        lines = p.batch * p.kv_len / _SCORE_KEYS * p.num_heads * p.q_len / _SCORE_ROWS
-        return lines, 0.0, 0.0, float(of_keys), 0.0
+        of_keys = p.batch * p.num_keys * (p.key_dim + _FP32_BYTES + _LOGIT_BYTES)
+        blocks_of_rows = p.num_heads * p.q_len / _SCORE_ROWS
+        return p.batch * p.num_keys / _SCORE_KEYS * blocks_of_rows, 0.0, 0.0, float(of_keys), 0.0
     if part == "top_k":  # queries with fewer keys than are chosen have nothing to do
-        queries = max(0, min(p.q_len, p.kv_len - p.value_dim))
-        keys = p.kv_len - max(0, queries - 1) / 2
+        queries = max(0, min(p.q_len, p.num_keys - p.value_dim))
+        keys = p.num_keys - max(0, queries - 1) / 2
         return p.batch * queries, keys / _TOP_K_KEYS, 0.0, p.batch * queries * keys * _LOGIT_BYTES, 0.0
     width = p.num_heads * (p.key_dim + p.value_dim) * _ACTIVATION_BYTES
     return num_tokens * math.ceil(p.num_heads / head_block), 0.0, 0.0, float(num_tokens * width), 0.0
@@ -139,7 +139,8 @@ def mixer_terms(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> dict[
 
 def mixer_us(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> Floats:
     """Return the times of problems of one kernel, [rows], in microseconds; arguments as of `mixer_terms`."""
-    return np.sum(list(mixer_terms(arch, c, rows).values()), axis=0)
+    latency_us: Floats = np.sum(list(mixer_terms(arch, c, rows).values()), axis=0)
+    return latency_us
 
 
 class FittedKernel(calibrations.Frozen):

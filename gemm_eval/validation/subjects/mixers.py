@@ -75,8 +75,8 @@ def fit_kernel(arch: GpuSpec, rows: model.MixerRows, measured_us: Floats) -> dic
         return model.mixer_us(arch, values, rows)
 
     def moves_some_row(name: str, low: float, high: float) -> bool:
-        ends = (predict(model.MIXER_DEFAULTS | {name: end}) for end in (low, high))
-        return not np.array_equal(*ends)
+        low_us, high_us = (predict(model.MIXER_DEFAULTS | {name: end}) for end in (low, high))
+        return not np.array_equal(low_us, high_us)
 
     items = [item for item in model.MIXER_COEFFICIENTS if moves_some_row(item.name, item.low, item.high)]
     values = Ranges(items, model.MIXER_DEFAULTS).fit(predict, measured_us, _SEARCH)
