@@ -21,7 +21,7 @@ from tools.laws.estimate import draw_model
 from tools.laws.report import Report
 
 ROUNDING = 1e-6  # of the closed form's bisection
-LIMIT = 0.3
+LIMIT = 0.2
 """Largest share by which steps of kernels may miss a law."""
 
 _CASES = 25  # of one GPU and model
