@@ -18,7 +18,6 @@ from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.serving.estimate import Requests, ServingEstimate, serve
 from gemm_eval.serving.steps import StepTimes
-from gemm_eval.sweep import pareto_front
 from gemm_eval.transformer import Layout, ModelConfig, legal_layouts, load_model, num_joined
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -217,6 +216,8 @@ def _excess(point: ServingEstimate, limits: tuple[float | None, float | None]) -
 
 def _front(points: Sequence[ServingEstimate]) -> list[ServingEstimate]:
     """Return the deployments that no other beats in both rates, but for those that hardly gain on the one before."""
+    from gemm_eval.sweep import pareto_front  # only here: sweeps load much else
+
     rates = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in points]
     is_best = pareto_front(np.round(np.reshape(rates, (-1, 2)), _DIGITS), maximize=[True, True])
     front: list[ServingEstimate] = []
