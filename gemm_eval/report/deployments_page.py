@@ -39,7 +39,7 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
     columns = [column for column, _ in _COLUMNS]
     rows = [[say(estimate) for _, say in _COLUMNS] for estimate in deployments.front]
     chart = Chart(
-        columns, rows, _USER, _DEVICE, log_y=True, highlight=[True] * len(rows), joined="after",
+        columns, rows, _USER, _DEVICE, log_y=True, highlight=[True] * len(rows), joined="before",
         caption="Throughput of a GPU over the speed that a client sees: no deployment lies above",
     )  # fmt: skip
     start: list[Part] = [Text(text) for text in commands]

@@ -9,5 +9,6 @@ from gemm_eval.serving.steps import StepTimes
 
 __all__ = [
     "Deployments", "LeftOut", "Load", "Requests", "ServingEstimate", "SteadyState", "StepPredictor", "StepTimes",
-    "Times", "checkpoint_of", "engine_commands", "estimate_serving", "find_deployments", "serve", "steady_state", "summary",
+    "Times", "checkpoint_of", "engine_commands", "estimate_serving", "find_deployments", "serve", "steady_state",
+    "summary",
 ]  # fmt: skip

@@ -18,7 +18,6 @@ from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.serving.estimate import Requests, ServingEstimate, serve
 from gemm_eval.serving.steps import StepTimes
-from gemm_eval.sweep import pareto_front
 from gemm_eval.transformer import Layout, ModelConfig, legal_layouts, load_model, num_joined
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -188,12 +187,12 @@ def find_deployments(
         for engine in [default_engine(evaluator.arch)] if engines is None else _listed(engines):
             for dtype in dtypes:
                 held = options | {"dtype": dtype, "engine": engine}
-                workers = _Workers(config, evaluator, requests, counts, degrees, held, left_out)
+                workers = _Workers(config, evaluator, requests, asked, counts, degrees, held, left_out)
                 for num in counts:
                     if aggregated:
-                        points += workers.replicas(num, asked)
+                        points += workers.replicas(num)
                     if disaggregated:
-                        points += workers.pools(num, asked)
+                        points += workers.pools(num)
 
     limits = (ttft_us, tpot_us)
     within = [point for point in points if _excess(point, limits) <= 1.0]
@@ -217,6 +216,8 @@ def _excess(point: ServingEstimate, limits: tuple[float | None, float | None]) -
 
 def _front(points: Sequence[ServingEstimate]) -> list[ServingEstimate]:
     """Return the deployments that no other beats in both rates, but for those that hardly gain on the one before."""
+    from gemm_eval.sweep import pareto_front  # only here: sweeps load much else
+
     rates = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in points]
     is_best = pareto_front(np.round(np.reshape(rates, (-1, 2)), _DIGITS), maximize=[True, True])
     front: list[ServingEstimate] = []
@@ -228,7 +229,7 @@ def _front(points: Sequence[ServingEstimate]) -> list[ServingEstimate]:
 
 
 class _Worker(NamedTuple):
-    """A replica of a layout, its steps, and the most sequences in decode of one of its schedulers."""
+    """A replica of a layout, its steps, and the most sequences in decode that a scheduler of it is asked about."""
 
     layout: Layout
     times: StepTimes
@@ -244,10 +245,11 @@ class _Workers:
     """The workers of an arch, an engine and a type, of all layouts and sizes that divide a number of devices."""
 
     def __init__(
-        self, config: ModelConfig, evaluator: GEMMEvaluator, requests: Requests, counts: Sequence[int],
-        degrees: Mapping[str, tuple[int, ...] | None], held: Mapping[str, Any], left_out: list[LeftOut],
+        self, config: ModelConfig, evaluator: GEMMEvaluator, requests: Requests, asked: Sequence[int] | None,
+        counts: Sequence[int], degrees: Mapping[str, tuple[int, ...] | None], held: Mapping[str, Any],
+        left_out: list[LeftOut],
     ) -> None:  # fmt: skip
-        self._requests, self._held = requests, held
+        self._requests, self._asked = requests, asked
         self._by_size: dict[int, list[_Worker]] = {}
         first: Replica | None = None
         for size in range(1, max(counts) + 1):
@@ -256,7 +258,8 @@ class _Workers:
             self._by_size[size] = []
             joined: dict[str, Any] = {"max_tensor": num_joined(evaluator.arch), **degrees}
             for layout in legal_layouts(config, size, **joined):
-                if layout.data != max(1, layout.expert // layout.tensor) or max(layout[::3]) % min(layout[::3]):
+                num_groups = max(1, layout.expert // layout.tensor)
+                if layout.data != num_groups or num_groups * layout.tensor % layout.expert:
                     continue  # replicas side by side, which are counted as such; or experts off the groups
                 replica = Replica(
                     config, evaluator, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline,
@@ -277,17 +280,19 @@ class _Workers:
         requests = self._requests
         replica.check_memory(1, requests.prompt_len + requests.output_len)
         times, max_seqs = requests.times_on(replica), requests.max_seqs_on(replica)
+        if self._asked is not None:
+            max_seqs = min(max_seqs, max(self._asked))
         times.price(max_seqs)
         return _Worker(layout, times, max_seqs)
 
-    def replicas(self, num_devices: int, asked: Sequence[int] | None) -> Iterator[ServingEstimate]:
+    def replicas(self, num_devices: int) -> Iterator[ServingEstimate]:
         """Yield the estimates of replicas that read and decode."""
         for size, workers in self._by_size.items():
             num, rest = divmod(num_devices, size)
             for worker in workers if not rest else ():
-                yield from self._estimates(worker, num, asked)
+                yield from self._estimates(worker, num)
 
-    def pools(self, num_devices: int, asked: Sequence[int] | None) -> Iterator[ServingEstimate]:
+    def pools(self, num_devices: int) -> Iterator[ServingEstimate]:
         """Yield the estimates of a pool of workers that read beside one of workers that decode."""
         for size, decoders in self._decoders.items():
             for num in range(1, (num_devices - 1) // size + 1):
@@ -297,23 +302,22 @@ class _Workers:
                         continue
                     for worker in decoders:
                         for reader in readers:
-                            yield from self._estimates(worker, num, asked, reader.times, left // other)
+                            yield from self._estimates(worker, num, reader.times, left // other)
 
     def _estimates(
-        self, worker: _Worker, num: int, asked: Sequence[int] | None, prefill: StepTimes | None = None,
-        num_readers: int = 0,
+        self, worker: _Worker, num: int, prefill: StepTimes | None = None, num_readers: int = 0
     ) -> Iterator[ServingEstimate]:  # fmt: skip
         """Yield estimates at growing concurrency, until requests queue for steps or memory."""
         least, most = num * worker.times.replica.num_groups, num * worker.capacity
-        for concurrency in _powers_of_two(most) if asked is None else asked:
-            if asked is None and concurrency < least:
+        for concurrency in _powers_of_two(most) if self._asked is None else self._asked:
+            if self._asked is None and concurrency < least:
                 continue  # idle replicas: fewer devices do the same
             estimate = serve(
                 worker.times, self._requests, concurrency, num_replicas=num, prefill=prefill,
                 num_prefill_replicas=num_readers,
             )  # fmt: skip
             yield estimate
-            if asked is None and estimate.is_full:
+            if self._asked is None and estimate.is_full:
                 return
 
     def _reading(self, worker: _Worker) -> tuple[float, ...]:

@@ -67,7 +67,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
         [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["train"], ["moe"],
-        ["prewarm"],
+        ["prewarm"], ["serve"],
         ["kernels"], ["asm"],
         ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],

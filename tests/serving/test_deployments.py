@@ -20,7 +20,7 @@ from gemm_eval.serving import (
     find_deployments,
 )
 
-REQUESTS = {"prompt_len": 2048, "output_len": 256}
+REQUESTS: dict[str, Any] = {"prompt_len": 2048, "output_len": 256}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_deployment_is_what_estimate_serving_says(dense: Deployments, evaluato
 
 
 def test_limits_are_kept_and_cost_throughput(dense: Deployments, evaluator: GEMMEvaluator) -> None:
-    limits = {"ttft_us": 1.5 * dense.best.ttft_alone_us, "tpot_us": 0.5 * dense.best.tpot_us}
+    limits: dict[str, Any] = {"ttft_us": 1.5 * dense.best.ttft_alone_us, "tpot_us": 0.5 * dense.best.tpot_us}
     asked: dict[str, Any] = {"engines": "vllm", "dtypes": (None, "fp8"), **REQUESTS}
     kept = find_deployments("llama-3-8b", evaluator, (2, 4), **limits, **asked)
     assert kept.num_points == dense.num_points > kept.num_within > 0
@@ -148,6 +148,7 @@ def test_a_predictor_prices_steps_of_any_mix(evaluator: GEMMEvaluator) -> None:
     assert decode == pytest.approx(exact.latency_us * 1e-6)
     assert 0.0 == predictor.predict([], [], []) < decode < mixed < predictor.predict([4096], [4096], [1024] * 8)
     assert predictor.predict([], [], [1020, 1028] * 4) == decode
-    for lens in (([512], [], []), ([0], [0], []), ([], [], [0])):
+    wrong: list[Any] = [([512], [], []), ([0], [0], []), ([], [], [0])]
+    for lens in wrong:
         with pytest.raises(InvalidOptionError):
             predictor.predict(*lens)

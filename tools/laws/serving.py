@@ -9,6 +9,7 @@ of whole models do (`estimate`): such a miss is counted with its ratio, which mu
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from tools.laws.estimate import draw_model
 from tools.laws.report import Report
 
 ROUNDING = 1e-6  # of the closed form's bisection
-LIMIT = 0.3
+LIMIT = 0.2
 """Largest share by which steps of kernels may miss a law."""
 
 _CASES = 25  # of one GPU and model
@@ -44,7 +45,9 @@ def run(seed: int, count: int) -> Report:
         replicas = {tp: Replica(config, evaluator, tensor_parallel=tp, engine=engine) for tp in _DEGREES}
         lengths = rng.choice((128, 1024, 4096)), rng.choice((64, 256, 1024))
         for _ in range(min(_CASES, count - start)):
-            _Case(replicas, Requests(*lengths, has_fixed_lengths=rng.random() < 0.3), rng, report).check()
+            requests = Requests(*lengths, has_fixed_lengths=rng.random() < 0.3)
+            with contextlib.suppress(InfeasibleError):  # does not fit
+                _Case(replicas, requests, rng, report).check()
     return report
 
 
@@ -59,10 +62,7 @@ class _Case:
         return (requests or self.requests).times_on(self.replicas[tp])
 
     def check(self) -> None:
-        try:
-            base = serve(self.times(self.tp), self.requests, self.concurrency)
-        except InfeasibleError:
-            return
+        base = serve(self.times(self.tp), self.requests, self.concurrency)
         self.more_requests(base)
         checks: tuple[Callable[[ServingEstimate], None], ...] = (
             self.longer_prompt, self.tensor_parallel, self.pools, self.twice_the_replicas
@@ -91,13 +91,9 @@ class _Case:
     def pools(self, _: ServingEstimate) -> None:
         reader, times = self.times(self.rng.choice(_DEGREES)), self.times(self.tp)
         num, num_readers = self.rng.choice((1, 2, 4)), self.rng.choice((1, 2, 4))
-        try:
-            pools = serve(
-                times, self.requests, self.concurrency, num_replicas=num, prefill=reader,
-                num_prefill_replicas=num_readers,
-            )  # fmt: skip
-        except InfeasibleError:
-            return
+        pools = serve(
+            times, self.requests, self.concurrency, num_replicas=num, prefill=reader, num_prefill_replicas=num_readers
+        )
         service_us = reader.num_chunks * reader.chunk_us(1.0, 0.0)
         seqs = min(num * pools.max_seqs, self.concurrency)
         decode_us = (self.requests.output_len - 1) * times.decode_us(seqs / min(num, self.concurrency))
