@@ -28,7 +28,6 @@ from gemm_eval.evaluate.costs import FoundCosts, default_path
 from gemm_eval.evaluate.disk import CostStore
 from gemm_eval.storage import results
 from gemm_eval.transformer.prewarm import prewarm
-from gemm_eval.workload import RunOptions
 from tests.cases import case
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -64,20 +63,6 @@ def test_the_oldest_half_is_forgotten_where_there_are_too_many(maxsize: int) -> 
     assert costs.info().misses == maxsize + 2
     costs.clear()
     assert costs.info() == (0, 0, maxsize, 0)
-
-
-def test_threads_never_see_a_wrong_record() -> None:
-    costs = memory(50)
-
-    def work(seed: int) -> None:
-        for turn in range(400):
-            find(costs, (seed * 7 + turn * 11) % len(FEW_ROWS))
-            if (turn, seed) == (200, 0):
-                costs.clear()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert costs.info().currsize <= 50 + 8  # each thread may add one at once
 
 
 # ---- disk ------------------------------------------------------------------------------------------------------------
@@ -404,26 +389,6 @@ def test_a_warning_handler_may_use_the_evaluator(monkeypatch: pytest.MonkeyPatch
 
     assert not worker.is_alive(), "locked out"
     assert len(seen) == 1
-
-
-def test_threads_never_give_one_number_to_two_combinations_of_types() -> None:
-    """One number would hand the costs of fp32 to who asks for int8."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(200):
-            evaluator = GEMMEvaluator(ARCH, disk_cache=False)
-            barrier = threading.Barrier(8)
-
-            def number(part: int, evaluator: GEMMEvaluator = evaluator, barrier: Any = barrier) -> list[int]:
-                barrier.wait()
-                return [evaluator._costs.number_of(Kind(types.types, RunOptions())) for types in TYPES[part::8]]
-
-            with ThreadPoolExecutor(8) as pool:
-                numbers = [n for found in pool.map(number, range(8)) for n in found]
-            assert len(set(numbers)) == len(TYPES)
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def test_two_processes_prewarm_at_once() -> None:

@@ -44,21 +44,7 @@ from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems
 HUGE = [(1, 2**20, 2**17, 2**20), (2**40, 1, 1, 1), (1, 2**40, 1, 2**17), (1, 2**28, 2, 2**27), (1, 1, 2**40, 1),
         (1, 1, 1, 2**40), (2**19, 2**19, 2**19, 1), (1, 2**19, 2**19, 2**19), (2**40, 2**17, 1, 1)]  # fmt: skip
 ODD = [(1, 1, 1, 1), (1, 7919, 7907, 7901), (999983, 3, 5, 7), (13, 1, 17, 1), (1, 1, 1, 31), (2, 2, 2, 2)]
-NUM_RANDOM = 200
 MAX_SECONDS = 15.0
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_laws_of_random_gemms(variant: str) -> None:
-    ev = evaluator(variant)
-    for problem in random_problems(variant, NUM_RANDOM):
-        result = ev.evaluate_problem(problem)
-        check(result, ev)
-        assert result.is_exhaustive
-        assert result.num_candidates >= 1
-        again = ev.evaluate_mapping(problem, result.mapping)
-        assert same_cost(again, result)
-        assert not again.is_exhaustive
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -66,6 +52,8 @@ def test_top_and_explain_and_json(variant: str) -> None:
     ev = evaluator(variant)
     for problem in random_problems(variant, 12):
         best = ev.evaluate_problem(problem)
+        assert best.is_exhaustive
+        assert best.num_candidates >= 1
         for distinct in ("mapping", "partition"):
             top = ev.top(problem, 7, distinct=distinct)  # type: ignore[arg-type]
             assert 1 <= len(top) <= 7

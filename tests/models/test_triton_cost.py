@@ -108,9 +108,6 @@ def test_a_full_wave_by_hand() -> None:
     assert found.latency_us[0] == pytest.approx(4 + (sm_us**3 + dram_us**3 + l2_us**3) ** (1 / 3))
 
 
-# loops
-
-
 # coefficients
 
 
