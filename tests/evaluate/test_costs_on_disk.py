@@ -120,16 +120,6 @@ def num_found(arch: MulticoreSpec | str = ARCH, **options: Any) -> int:
 # whose entries are whose
 
 
-def test_what_is_stored_is_found_by_the_next_evaluator(expected: GEMMResult) -> None:
-    assert store() == 1
-
-    evaluator = GEMMEvaluator(ARCH)
-    assert evaluator.evaluate(*SIZES) == expected
-    assert evaluator.cache_info().records.hits == 1
-    evaluator.cache_clear()
-    assert num_found() == 1, "clearing the memory leaves the disk alone"
-
-
 def test_other_options_and_archs_find_nothing() -> None:
     asked: list[tuple[Any, dict[str, Any], int]] = [
         (ARCH, {}, 0), (ARCH, {"plan": "aggressive"}, 0), (ARCH, {"plan": "balanced"}, 1),

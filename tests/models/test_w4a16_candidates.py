@@ -10,11 +10,9 @@ import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
-from gemm_eval.device import compiler_version
-from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
 from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, grouped_families
-from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, target_of
+from gemm_eval.kernels.registry import target_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, has_sms_of, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
@@ -108,43 +106,6 @@ def test_a_row_stands_for_one_kernel() -> None:
 
 
 # what a kernel takes
-
-
-@pytest.fixture
-def compiler() -> None:
-    try:
-        compiler_version()
-    except GemmEvalError as error:
-        pytest.skip(str(error))
-
-
-COMPILED = (
-    ("h200-sxm", "w4a16_gemv", "bf16", "group", 128, 5), ("h200-sxm", "w4a16_gemv_mma", "fp16", "group_zero", 64, 20),
-    ("h200-sxm", "w4a16_sm90", "fp16", "group", 128, 0), ("h200-sxm", "w4a16_sm90", "bf16", "column", None, 60),
-    ("a100-sxm-80gb", "w4a16_sm80", "fp16", "group", 32, 10), ("rtx-4090", "w4a16_sm80", "fp16", "group", 128, 30),
-    ("b200", "w4a16_gemv_mma", "bf16", "group", 64, 11), ("b300", "w4a16_sm80", "fp16", "group_zero", 32, 25),
-    ("rtx-5090", "w4a16_sm80", "bf16", "group", 128, 20), ("rtx-5070", "w4a16_gemv", "fp16", "column", None, 7),
-    ("h200-sxm", "w4a16_gemv", "fp16", "mxfp4", 32, 3), ("h200-sxm", "w4a16_gemv_mma", "bf16", "nvfp4", 16, 40),
-    ("h200-sxm", "w4a16_sm90", "bf16", "mxfp4", 32, 50), ("a100-sxm-80gb", "w4a16_sm80", "fp16", "nvfp4", 16, 20),
-)  # fmt: skip
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(("name", "family", "activation", "mode", "group", "place"), COMPILED)
-def test_what_a_kernel_takes_is_that_of_the_compiled_one(
-    name: str, family: str, activation: str, mode: str, group: int | None, place: int
-) -> None:
-    arch = GPUS[name]
-    menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group, activation).types)
-    rows = menu[menu["coefficient_set"] == W4A16_FAMILIES.index(family)]
-    row = rows[place % len(rows)]
-    variant = make_variant(config_of_row(row, 1), activation, mode, group)
-    limits = limits_of_spec(arch)
-    found = occupancy_of(variant, compile_for(variant, limits), limits)
-
-    assert row["smem_bytes"] == found.smem_bytes
-    assert row["ctas_per_sm"] == found.ctas_per_sm
-    assert row["registers"] == found.registers
 
 
 def test_what_a_kernel_takes_fits_the_gpu() -> None:
@@ -324,18 +285,6 @@ def test_a_batch_is_one_launch_of_a_grouped_kernel_or_as_many_launches(sizes: tu
     grouped = {config.family for config in enumerate_configs(H200, many)}
     plain = {config.family for config in enumerate_configs(H200, one)}
     assert grouped == plain | (new if sizes[0] <= 64 else {"w4a16_sm90_grouped"})
-
-
-def test_groups_without_rows_cost_nothing_and_their_order_does_not_matter() -> None:
-    evaluator = GEMMEvaluator(H200, disk_cache=False)
-
-    def cost(*rows: int) -> float:
-        kinds = {"dtype": "fp16", "weight_dtype": "int4", "group_size": 128, "library": "gemm-eval"}
-        return evaluator.evaluate_grouped(rows, 4096, 4096, **kinds).latency_us
-
-    assert cost(5, 0, 17, 0) == cost(17, 5)
-    assert cost(16, 16) == cost(0, 16, 16)
-    assert cost(64, 64) < cost(64, 64, 64) < cost(65, 64, 64) * 1.01
 
 
 def test_modes_have_names() -> None:
