@@ -404,18 +404,8 @@ def test_two_processes_prewarm_at_once() -> None:
 
 # (in the copy, what a change of it is)
 SOURCES = [
-    ("gemm_eval/models/gpu/libraries.py", "a tile of a library"),
-    ("gemm_eval/models/gpu/candidates.py", "a rule of legality"),
-    ("gemm_eval/models/gpu/w4a16/candidates.py", "how a table is read"),
-    ("gemm_eval/models/multicore/params.py", "how a spec is packed"),
     ("gemm_eval/models/gpu/cost_kernels.py", "a cost"),
-    ("gemm_eval/search/multicore.py", "a search"),
-    ("gemm_eval/dtypes.py", "bits of a type"),
     ("gemm_eval/units.py", "a unit"),
-    ("gemm_eval/arch/gpu.py", "what a spec derives"),
-    ("gemm_eval/workload/problem.py", "a default type"),
-    ("gemm_eval/mapping.py", "the order of partitions"),
-    ("gemm_eval/evaluate/gpu.py", "what is kept of an answer"),
     ("arch/kernels/w4a16/sm_90a-fp16.csv", "a line of a kernel table"),
     ("arch/calibration/h200-sxm/cublas-sm90_wgmma.yaml", "a coefficient"),
     ("arch/gpu/h200-sxm.yaml", "which GPU a calibration is of"),

@@ -113,18 +113,6 @@ def test_results_are_frozen_and_shared() -> None:
     assert pickle.loads(pickle.dumps(ev)).evaluate(1, 64, 64, 64) == r
 
 
-def test_cache_info_and_clear() -> None:
-    ev = GEMMEvaluator("demo-8core")
-    for _ in range(3):
-        ev.evaluate(1, 8, 8, 8)
-    info = ev.cache_info()
-
-    assert (info.hits, info.misses, info.currsize) == (2, 1, 1)
-    assert info.maxsize == 16384
-    ev.cache_clear()
-    assert ev.cache_info()[:2] == (0, 0)
-
-
 def test_equal_arguments_of_other_types_are_not_confused() -> None:
     ev = GEMMEvaluator("demo-8core")
     one = ev.evaluate(1, 8, 8, 8)

@@ -141,7 +141,8 @@ def mixed() -> list[GemmProblem]:
     return [*problems, GemmProblem.grouped(known.row_groups[::-1], known.K, known.N, **types_of(known))]  # type: ignore[index]
 
 
-def test_many_are_those_of_one_by_one(ev: GEMMEvaluator) -> None:
+def test_many_are_those_of_one_by_one_and_of_a_frame(ev: GEMMEvaluator) -> None:
+    pd = pytest.importorskip("pandas")
     problems = mixed()
     table = ev.evaluate_many(problems)
 
@@ -151,6 +152,9 @@ def test_many_are_those_of_one_by_one(ev: GEMMEvaluator) -> None:
     misses = ev.cache_info().records.misses
     assert list(ev.evaluate_many(problems[::-1])) == list(table)[::-1]
     assert ev.cache_info().records.misses == misses
+    for frame in (table.to_pandas(), pd.DataFrame(table.to_dicts())):
+        assert list(ev.evaluate_many(frame)) == list(table)
+    assert table.to_pandas()["row_groups"].tolist() == table["row_groups"].tolist()
 
 
 def test_tuples_beside_grouped_problems(ev: GEMMEvaluator) -> None:
@@ -179,15 +183,6 @@ def test_columns_and_plain_values_are_those_of_results(ev: GEMMEvaluator) -> Non
     assert json.loads(json.dumps(dicts)) == dicts
     assert pickle.loads(pickle.dumps(table)).problem(1) == table.problem(1)
     assert table.batch.rows.tolist() == [row.problem.rows for row in table]
-
-
-def test_a_frame_comes_back(ev: GEMMEvaluator) -> None:
-    pd = pytest.importorskip("pandas")
-    table = ev.evaluate_many(mixed())
-
-    assert list(ev.evaluate_many(table.to_pandas())) == list(table)
-    assert list(ev.evaluate_many(pd.DataFrame(table.to_dicts()))) == list(table)
-    assert table.to_pandas()["row_groups"].tolist() == table["row_groups"].tolist()
 
 
 def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:

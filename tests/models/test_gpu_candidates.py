@@ -157,30 +157,6 @@ def test_trtllm_leaves_fp8_of_more_than_8_rows_and_batches_to_cublas() -> None:
                 LIBRARIES["trtllm"].check(arch, make_problem(1, 1, 4096, 4096, **sizes).types)
 
 
-def test_a_library_splits_k_as_its_rule_says() -> None:
-    problem = make_problem(1, 16, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
-    for library in ("hypothetical", "trtllm"):
-        rule = LIBRARIES[library].split_rule(A100, problem.types, load_bytes=16)
-        for kernel in enumerate_kernels(A100, problem, library):
-            tiles = -(-16 // kernel.config.cta_m) * -(-4096 // kernel.config.cta_n)
-            slots = 108 * kernel.resources.ctas_per_sm
-            if kernel.config.schedule is Schedule.VECTOR:
-                assert list(kernel.splits) == [1] * (kernel.config.cta_m >= 16)
-                continue
-            if library == "trtllm":  # equal parts of 64 k-steps, at most seven
-                assert list(kernel.splits) == [1, *(n for n in (2, 4) if n * tiles <= slots)]
-                continue
-            assert kernel.splits[0] == 1
-            most = kernel.splits[-1]
-            assert most == 1 or (64 // most >= rule.min_steps and most * tiles <= slots)
-            assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles > slots
-    decompositions = {c.decomposition for c in enumerate_configs(A100, problem, "trtllm")}
-    assert decompositions == {Decomposition.DATA_PARALLEL, Decomposition.SPLIT_K}
-    for sizes in ((1, 16, 4096, 4096), (1, 16, 4100, 4096)):  # our own kernels, and those for other rows
-        w4a16 = make_problem(*sizes, default_dtype=DENSE.input_dtype, dtype="w4a16")
-        assert {c.decomposition for c in enumerate_configs(H100, w4a16)} == set(Decomposition)
-
-
 @pytest.mark.parametrize(("dtype", "most"), [("bf16", 32), ("fp8", 8)])
 def test_cublas_cuts_k_into_few_parts(dtype: str, most: int) -> None:
     problem = make_problem(1, 16, 65536, 64, default_dtype=DENSE.input_dtype, dtype=dtype)

@@ -15,7 +15,6 @@ from gemm_eval.models.multicore.cost_kernels import block_of
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
-from gemm_eval.workload import BlockScale, GemmTypes, Operand
 from tests.oracle import naive, simulators_grouped
 from tests.oracle.simulators_grouped import sets_of_batch
 
@@ -110,13 +109,6 @@ def test_phases_add_up_and_the_longest_limits() -> None:
             assert result.bound == bound
             seen.add(bound)
     assert {"launch", "noc"} <= seen
-
-
-def test_scales_of_a_are_refused() -> None:
-    scaled = Operand(DType.INT4, BlockScale(DType.FP8, 16))
-
-    with pytest.raises(UnsupportedError, match="ragged takes no block-scaled int4 inputs"):
-        pack_params(CHIP, GemmTypes(scaled, scaled, DType.INT32, DType.INT32))
 
 
 def test_block_scaled_types_on_chips() -> None:
