@@ -15,6 +15,7 @@ from gemm_eval.evaluate import select_config
 from gemm_eval.models.gpu import calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO
+from gemm_eval.sweep import what_if
 from gemm_eval.units import time_text
 
 SIZES = (1, 64, 4096, 4096)
@@ -180,6 +181,14 @@ def test_where_a_correction_fades_intervals_go_over_to_those_of_the_terms(gpu: s
     assert set(trust[[0, -1]]) == {0.0, 1.0}
     assert logs == pytest.approx(trust * logs[:, :1] + (1.0 - trust) * of_terms)
     assert (corrected["latency_us"][trust == 0.0] == physics["latency_us"][trust == 0.0]).all()
+
+
+def test_a_what_if_and_an_evaluation_are_one_answer(evaluator: GEMMEvaluator) -> None:
+    table = what_if("h200-sxm", [PROBLEM], [{"num_sms": 66}])
+    fewer = GEMMEvaluator(evaluator.arch.with_(num_sms=66), disk_cache=False)
+
+    expected = [evaluator.evaluate_problem(PROBLEM).latency_us, fewer.evaluate_problem(PROBLEM).latency_us]
+    assert table["latency_us"].tolist() == expected
 
 
 def test_a_version_of_the_library_changes_what_timings_of_several_tell_apart(evaluator: GEMMEvaluator) -> None:

@@ -318,6 +318,15 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytes
         assert (num_found(), store()) == (0, 1)
 
 
+def test_a_file_that_is_no_cache_stays(expected: GEMMResult) -> None:
+    file_of().parent.mkdir()
+    file_of().write_bytes(b"no archive" * 1000)
+    with pytest.warns(RuntimeWarning, match="is no cache of gemm_eval"):
+        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    assert store() == 0
+    assert file_of().read_bytes() == b"no archive" * 1000
+
+
 def test_arrays_that_make_no_sense_are_no_costs(expected: GEMMResult) -> None:
     costs = GEMMEvaluator(ARCH)._costs.store()
     assert costs._file is not None
