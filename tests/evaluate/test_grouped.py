@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
-from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.costs import record_key
 from gemm_eval.evaluate.result import say_groups
 from gemm_eval.models.gpu import LIBRARIES
@@ -111,15 +111,6 @@ def test_other_bad_arguments_are_refused(ev: GEMMEvaluator) -> None:
     for none in (None, (3, 4)):
         with pytest.raises(InvalidProblemError, match=r"^G must be"):
             ev.evaluate(none, none, K, N)  # type: ignore[arg-type]
-
-
-def test_top_and_mappings_take_groups(ev: GEMMEvaluator) -> None:
-    problem = GemmProblem.grouped(GROUPS, K, N)
-    best = ev.evaluate_problem(problem)
-
-    assert ev.top(problem, 2)[0].latency_us == best.latency_us
-    assert ev.evaluate_mapping(problem, best.mapping).latency_us == best.latency_us
-    assert ev.top(problem, 1)[0].problem is problem
 
 
 # many
@@ -235,17 +226,6 @@ def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
         ev.evaluate_many(frame.assign(row_groups=None))
     with pytest.raises(InvalidProblemError, match="must have one column row_groups, got 2"):
         ev.evaluate_many(pd.concat([frame, frame[["row_groups"]]], axis=1))
-
-
-def test_a_row_that_does_not_fit_is_marked_and_asked_again() -> None:
-    small = GEMMEvaluator("demo-8core", disk_cache=False).arch.with_(sram_bytes=64)
-    ev = GEMMEvaluator(small, disk_cache=False)
-    table = ev.evaluate_many([GemmProblem.grouped(GROUPS, K, N)], errors="mark")
-
-    assert not table.is_feasible.any()
-    assert table.to_dicts()[0]["row_groups"] == list(GROUPS)
-    with pytest.raises(InfeasibleError):
-        table[0]
 
 
 # parts

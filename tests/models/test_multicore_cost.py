@@ -9,7 +9,6 @@ import pytest
 
 from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, GEMMResult, MulticoreSpec, UnsupportedError
 from gemm_eval.dtypes import DType
-from gemm_eval.evaluate.interval import CORRECTION
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
 from gemm_eval.models.multicore.params import pack_params
@@ -92,23 +91,6 @@ def test_every_term_has_a_phase_and_every_phase_a_word() -> None:
     assert set(BOUNDS) == set(PHASES) - {MAIN} | {"compute", "vector", "dram", "shared", "noc", "feed"}
     assert all(term.meaning for term in TERMS.values())
     assert sorted(BREAKDOWN) == sorted((*Times._fields, "hidden_us"))
-
-
-def test_phases_add_up_and_the_longest_limits() -> None:
-    """The main loop goes before the launch, and that before the reduction, where they are equally long."""
-    problem, mapping = GemmProblem(1, 4, 8, 4), MulticoreMapping(Partition(1, 1, 1, 2), Tile(4, 4, 4), LoopOrder.MNK)
-    seen = set()
-    for launch_us in (0.0, 0.05, 500.0):
-        for dram_gb_per_s in (0.01, 7.0):
-            arch = CHIP.with_(launch_us=launch_us, dram_gb_per_s=dram_gb_per_s, reduction="noc", noc_gb_per_s=0.001)
-            result = GEMMEvaluator(arch, disk_cache=False).evaluate_mapping(problem, mapping)
-            terms, bound = naive.breakdown_of(arch, problem, mapping)
-            assert dict(result.breakdown) == pytest.approx(terms | {CORRECTION: 0.0})
-            assert list(result.breakdown) == [*BREAKDOWN, CORRECTION]
-            assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
-            assert result.bound == bound
-            seen.add(bound)
-    assert {"launch", "noc"} <= seen
 
 
 def test_block_scaled_types_on_chips() -> None:
@@ -198,26 +180,6 @@ STARTER = MulticoreSpec(
     cube_steps_per_cycle={DType.FP32: 1.0}, default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0,
     reduction="none", launch_us=1.0,
 )  # fmt: skip
-TASK_US = 3.0
-
-
-def cost_of_starter(rows: int | tuple[int, ...], tile_m: int, P_M: int = 1, **changes: float) -> GEMMResult:
-    """Rows of one GEMM, or of each group of a grouped one, in tiles of so many."""
-    M, groups = (rows, None) if isinstance(rows, int) else (max(rows), rows)
-    problem = GemmProblem(len(groups or (0,)), M, 64, 64, input_dtype="fp32", row_groups=groups)
-    mapping = ((1, P_M, 1, 1), (tile_m, 64, 64), "mnk")
-    return GEMMEvaluator(STARTER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
-
-
-@pytest.mark.parametrize(
-    ("rows", "tile_m", "P_M", "tasks"),
-    [(32, 32, 1, 1), (32, 8, 1, 4), (30, 8, 1, 4), (32, 8, 2, 2), ((32, 32, 0), 8, 1, 8), ((32, 8, 3), 8, 1, 6)],
-)
-def test_tiles_of_the_same_rows_are_a_task(rows: int | tuple[int, ...], tile_m: int, P_M: int, tasks: int) -> None:
-    plain, started = cost_of_starter(rows, tile_m, P_M), cost_of_starter(rows, tile_m, P_M, task_us=TASK_US)
-    assert started.breakdown["launch_us"] == 1.0 + (tasks - 1) * TASK_US
-    assert started.latency_us == pytest.approx(plain.latency_us + (tasks - 1) * TASK_US)
-    assert started.dram_bytes == plain.dram_bytes
 
 
 def test_a_time_below_nothing_is_refused() -> None:

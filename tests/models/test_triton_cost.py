@@ -51,31 +51,6 @@ ROUND = {
 # tensor cores
 
 
-@pytest.mark.parametrize(
-    ("arch", "mma", "num_warps", "wgmma", "mma_sync"),
-    [
-        # 2 * 64 * 256 * 16 FLOP at 4096 a cycle; (256 + 64) * 16 * 2 bytes at 128 take 80
-        pytest.param(H200, MmaCount(64, 256, 16, 16, False, 4), 8, 128 * 4 * 2, 0, id="wgmma: arithmetic"),
-        # 32 cycles of arithmetic; (64 + 64) * 32 / 128 too; with A from registers half of that is read
-        pytest.param(H200, MmaCount(64, 64, 16, 16, False, 1), 4, 32, 0, id="wgmma: both alike"),
-        pytest.param(H200, MmaCount(64, 32, 16, 16, False, 1), 4, 24, 0, id="wgmma: operands, (32 + 64) * 32 / 128"),
-        pytest.param(H200, MmaCount(64, 32, 16, 16, True, 1), 4, 16, 0, id="wgmma from registers: arithmetic"),
-        pytest.param(H200, MmaCount(64, 8, 16, 16, True, 3), 4, 13.2 * 3, 0, id="wgmma from registers: floor"),
-        pytest.param(H200, MmaCount(64, 8, 16, 16, False, 1), 4, 18, 0, id="wgmma: (8 + 64) * 32 / 128 over the floor"),
-        pytest.param(H200, MmaCount(64, 128, 32, 8, False, 2), 4, 64 * 2, 0, id="wgmma fp8: twice the rate"),
-        pytest.param(H200, MmaCount(64, 128, 8, 32, False, 1), 4, 64, 0, id="wgmma tf32: half the rate"),
-        pytest.param(H200, MmaCount(16, 8, 16, 16, True, 128), 4, 0, 512 / 0.62, id="mma.sync on Hopper"),
-        pytest.param(A100, MmaCount(16, 8, 16, 16, True, 128), 4, 0, 1024, id="mma.sync on Ampere"),
-        pytest.param(A100, MmaCount(16, 8, 32, 8, True, 128), 4, 0, 1024, id="mma.sync int8 on Ampere"),
-        pytest.param(L40S, MmaCount(16, 8, 32, 8, True, 64), 8, 0, 2048, id="mma.sync fp8 on Ada"),
-    ],
-)
-def test_cycles_of_the_tensor_cores(
-    arch: GpuSpec, mma: MmaCount, num_warps: int, wgmma: float, mma_sync: float
-) -> None:
-    assert tensor_cycles(arch, [mma], num_warps) == pytest.approx((wgmma, mma_sync), rel=1e-12)
-
-
 def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
     assert tensor_cycles(H200, [MmaCount(16, 8, 64, 4, True, 1)], 4) == (math.inf, math.inf)
 
