@@ -1,4 +1,4 @@
-"""Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing, waking and tasks by hand."""
+"""Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing and waking by hand."""
 
 from __future__ import annotations
 
@@ -165,23 +165,9 @@ def test_they_can_bound_a_gemm() -> None:
         ({"packs": {"C": "shared"}, "pack_gb_per_s": 2.0}, "packs: A and B can be packed, C cannot"),
         ({"packs": {"A": "twice"}, "pack_gb_per_s": 2.0}, "packs.A must be"),
         ({"sync_us": -1.0}, "sync_us must be"),
+        ({"task_us": -1.0}, "task_us must be"),
     ],
 )
-def test_what_cannot_be_packed(changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_packed_woken_or_started(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ArchValidationError, match=message):
         PACKER.with_(**changes)
-
-
-# ---- tasks of a core: MODEL.md ---------------------------------------------------------------------------------------
-
-
-STARTER = MulticoreSpec(
-    name="starter", num_cores=2, frequency_ghz=1.0, cube_m=4, cube_k=1, cube_n=8,
-    cube_steps_per_cycle={DType.FP32: 1.0}, default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0,
-    reduction="none", launch_us=1.0,
-)  # fmt: skip
-
-
-def test_a_time_below_nothing_is_refused() -> None:
-    with pytest.raises(ArchValidationError, match="task_us must be"):
-        STARTER.with_(task_us=-1.0)
