@@ -1,4 +1,4 @@
-"""Cycles of the GPU model as they were measured, waves by hand, shortages, and DRAM traffic."""
+"""Cycles of the GPU model as they were measured, alignment, bytes and waves by hand, shortages, and DRAM traffic."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import matrix_cycles
+from gemm_eval.models.gpu.generic_kernels import problem_terms, row_alignment
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.workload import RunOptions, make_problem
 
@@ -23,6 +24,11 @@ DENSE = GemmProblem(1, 4096, 4096, 4096)
 WGMMA = KernelConfig(
     "sm90_wgmma", 64, 64, 64, 1, 1, 8, 4, Schedule.COOPERATIVE, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1
 )
+
+
+def terms_of(params: Any, coefficients: Any, G: int, M: int, K: int, N: int) -> Any:
+    """`problem_terms` of G groups of M rows."""
+    return problem_terms(params, coefficients, K, N, np.array([M]), np.array([G]), False)
 
 
 def typed(dtype: str, *sizes: int) -> GemmProblem:
@@ -42,6 +48,44 @@ def test_wgmma_takes_the_cycles_that_were_measured(n: int, from_registers: float
     assert matrix_cycles(H100, DENSE.types, config) == pytest.approx(4 * from_smem / 2, rel=0.005)
     # weights that were turned into fp16 in registers need no shared memory
     assert matrix_cycles(H100, typed("w4a16").types, config) == pytest.approx(4 * from_registers / 2, rel=0.015)
+
+
+# bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "K", "N", "aligned"),
+    [("fp16", 4096, 4096, 16), ("fp16", 4100, 4096, 8), ("fp16", 4098, 4096, 4), ("fp16", 4097, 4096, 2),
+     ("fp16", 4096, 4097, 2), ("fp8", 4097, 4096, 1), ("w4a16", 4112, 4096, 8), ("w4a16", 4097, 4096, 1),
+     ("w8a16", 4104, 4096, 8)],
+)  # fmt: skip
+def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned: int) -> None:
+    params = pack_gpu(H100, typed(dtype).types, RunOptions()).params
+    assert row_alignment(params[0], 64, K, N) == aligned
+
+
+def test_bytes_of_a_problem() -> None:
+    packed = pack_gpu(H100, typed("w4a16").types, RunOptions()).fallback
+    terms = terms_of(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
+    assert terms.a_bytes == 2 * 3 * 992 * 2
+    assert terms.b_bytes == 2 * 16 * 496
+    assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
+    assert terms.c_bytes == 2 * 3 * 16 * 2
+    assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
+    packed = pack_gpu(H100, typed("w4a16").types, RunOptions(l2="warm")).fallback
+    warm = terms_of(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
+    assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
+
+
+@pytest.mark.parametrize(("share", "stays"), [(0.5, True), (1.0, True), (1.1, False), (3.0, False)])
+def test_an_l2_of_one_partition_keeps_what_is_read_in_turn_while_it_fits(share: float, stays: bool) -> None:
+    columns = int(share * L40S.l2_bytes / (4096 * 2))
+    packed = pack_gpu(L40S, DENSE.types, RunOptions(l2="warm"))
+    terms = terms_of(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, columns)
+    read = terms.b_read_bytes / terms.b_bytes
+    assert read < 0.1 if stays else read > 0.9
+    cold = terms_of(pack_gpu(L40S, DENSE.types, RunOptions()).params[0], packed.coefficients[0, 0], 1, 1, 4096, columns)
+    assert cold.b_read_bytes == cold.b_bytes
 
 
 # waves
