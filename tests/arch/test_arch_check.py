@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_eval.arch import MulticoreSpec, Published, check_arch, load_arch
+from gemm_eval.arch import ArchSpec, MulticoreSpec, Published, check_arch, load_arch
 from gemm_eval.dtypes import DType
 
 
-def chip(published: dict[str, object] | None = None, **changes: object) -> MulticoreSpec:
+def chip(published: dict[str, object] | None = None, name: str = "demo-8core", **changes: object) -> ArchSpec:
     """The teaching chip (65.536 TFLOP/s fp16, 256 GB/s, 8 MiB) with claims of a maker, provenance and all."""
-    good = load_arch("demo-8core", MulticoreSpec)
+    good = load_arch(name)
     fields = {field: getattr(good, field) for field in good.model_fields_set}
     claim = None if published is None else Published.model_validate({**published, "source": "a sheet"})
-    return MulticoreSpec(**{**fields, "published": claim, **changes})
+    return type(good)(**{**fields, "published": claim, **changes})
 
 
 def test_one_finding_for_each_published_figure_in_order() -> None:
@@ -29,20 +29,27 @@ def test_one_finding_for_each_published_figure_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("published", "field"),
+    ("name", "published", "field"),
     [
-        ({"peak_tflop_per_s": {"fp16": 66.3}}, "peak_tflop_per_s.fp16"),
-        ({"peak_tflop_per_s": {"fp16": 64.8}}, "peak_tflop_per_s.fp16"),
-        ({"peak_tflop_per_s": {"tf32": 65.5}}, "peak_tflop_per_s.tf32"),
-        ({"dram_gb_per_s": 260.0}, "dram_gb_per_s"),
-        ({"dram_gb_per_s": 252.0}, "dram_gb_per_s"),
-        ({"sram_bytes": 1 << 20}, "sram_bytes"),  # that of one core: the published figure is the chip's
+        ("demo-8core", {"peak_tflop_per_s": {"fp16": 66.3}}, "peak_tflop_per_s.fp16"),
+        ("demo-8core", {"peak_tflop_per_s": {"fp16": 64.8}}, "peak_tflop_per_s.fp16"),
+        ("demo-8core", {"peak_tflop_per_s": {"tf32": 65.5}}, "peak_tflop_per_s.tf32"),
+        ("demo-8core", {"dram_gb_per_s": 260.0}, "dram_gb_per_s"),
+        ("demo-8core", {"dram_gb_per_s": 252.0}, "dram_gb_per_s"),
+        ("demo-8core", {"sram_bytes": 1 << 20}, "sram_bytes"),  # that of one core: the published figure is the chip's
+        ("demo-8core", {"num_sms": 8}, "num_sms"),  # of a chip that has none
+        ("h200-sxm", {"peak_tflop_per_s": {"fp32": 67.0}}, "peak_tflop_per_s.fp32"),
+        ("h200-sxm", {"dram_gb_per_s": 3350.0}, "dram_gb_per_s"),
+        ("h200-sxm", {"num_sms": 133}, "num_sms"),
+        ("h200-sxm", {"sram_bytes": 228 << 10}, "sram_bytes"),
     ],
 )
-def test_a_missed_figure_fails(published: dict[str, object], field: str) -> None:
-    (finding,) = check_arch(chip(published))
+def test_a_missed_figure_fails(name: str, published: dict[str, object], field: str) -> None:
+    (finding,) = check_arch(chip(published, name))
 
     assert (finding.field, finding.ok) == (field, False)
+    if "fp32" in field:
+        assert "tensor_flop_per_cycle has no fp32" in finding.message
 
 
 @pytest.mark.parametrize(("dram", "ok"), [(101.0, True), (99.0, True), (101.1, False), (98.9, False)])

@@ -1,4 +1,4 @@
-"""`MulticoreSpec`: frozen, strict, consistent, and what `with_` does."""
+"""Specs of both kinds are frozen values; `MulticoreSpec`: strict, consistent, and what `with_` does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from gemm_eval import ArchValidationError, MulticoreSpec, load_arch
-from gemm_eval.arch import Provenance, ProvenanceKind
+from gemm_eval.arch import GpuSpec, Provenance, ProvenanceKind
 from gemm_eval.dtypes import DType
 from tests.cases import case
 
 DEMO = load_arch("demo-8core", MulticoreSpec)
+BOTH = pytest.mark.parametrize("spec", [DEMO, load_arch("h200-sxm", GpuSpec)], ids=lambda spec: spec.name)
 TABLES = [name for name in MulticoreSpec.model_fields if isinstance(getattr(DEMO, name), dict)]
 MINIMAL: dict[str, Any] = {
     "name": "mine", "num_cores": 4, "frequency_ghz": 1.5, "cube_m": 16, "cube_k": 32, "cube_n": 8,
@@ -40,13 +41,14 @@ def minimal(**changes: Any) -> MulticoreSpec:
     return MulticoreSpec(**(MINIMAL | changes))
 
 
-def test_fields_cannot_be_assigned_or_deleted() -> None:
-    for field in MulticoreSpec.model_fields:
+@BOTH
+def test_fields_cannot_be_assigned_or_deleted(spec: MulticoreSpec | GpuSpec) -> None:
+    for field in type(spec).model_fields:
         with case(field):
             with pytest.raises(ValidationError, match="frozen"):
-                setattr(DEMO, field, getattr(DEMO, field))
+                setattr(spec, field, getattr(spec, field))
             with pytest.raises(ValidationError, match="frozen"):
-                delattr(DEMO, field)
+                delattr(spec, field)
 
 
 @pytest.mark.parametrize("field", TABLES)
@@ -64,19 +66,17 @@ def test_tables_cannot_be_changed(field: str) -> None:
     assert dict(getattr(DEMO, field)) == before
 
 
-def test_value_semantics() -> None:
-    again = load_arch("demo-8core")
-
-    assert again == DEMO
-    assert hash(again) == hash(DEMO)
-    assert DEMO.with_() == DEMO
-    assert DEMO.with_(num_cores=9) != DEMO
-    assert pickle.loads(pickle.dumps(DEMO)) == DEMO
-    assert copy.deepcopy(DEMO) == DEMO
-    assert MulticoreSpec.model_validate_json(DEMO.model_dump_json()) == DEMO
-    assert MulticoreSpec.model_validate(DEMO.model_dump()) == DEMO
-    with pytest.raises(TypeError):
-        pickle.loads(pickle.dumps(DEMO)).cube_steps_per_cycle.clear()
+@BOTH
+def test_value_semantics(spec: MulticoreSpec | GpuSpec) -> None:
+    kind, again = type(spec), pickle.loads(pickle.dumps(spec))
+    same = (again, load_arch(spec.name), spec.with_(), copy.deepcopy(spec), kind.model_validate(spec.model_dump()))
+    for other in (*same, kind.model_validate_json(spec.model_dump_json())):
+        assert other == spec
+        assert hash(other) == hash(spec)
+    assert spec.with_(dram_gb_per_s=9.0) != spec
+    table = again.cube_steps_per_cycle if isinstance(again, MulticoreSpec) else again.tensor_flop_per_cycle
+    with pytest.raises(TypeError, match="frozen"):
+        table.clear()
 
 
 @pytest.mark.parametrize("field", [field for field in MINIMAL if field not in ("name", "reduction")])

@@ -11,8 +11,6 @@ from gemm_eval.arch import (
     ArchSpec,
     GpuSpec,
     MulticoreSpec,
-    Provenance,
-    ProvenanceKind,
     check_arch,
     data_root,
     list_archs,
@@ -130,28 +128,6 @@ def test_what_is_measured_on_a_gpu_names_its_reference() -> None:
 
 
 # The checks themselves, on a spec that is wrong in one place.
-
-
-def spoiled(**changes: object) -> MulticoreSpec:
-    """A sound in-memory copy of the teaching chip with fields replaced, provenance and all."""
-    good = load_arch(TEACHING_CHIP, MulticoreSpec)
-    fields = {field: getattr(good, field) for field in good.model_fields_set}
-    return MulticoreSpec(**{**fields, **changes})
-
-
-@pytest.mark.parametrize("source", ["guess", "a guess", "teachings"])
-def test_check_finds_a_source_that_says_nothing(source: str) -> None:
-    entries = dict(load_arch(TEACHING_CHIP).provenance)
-    entries["launch_us"] = Provenance(kind=ProvenanceKind.ASSUMED, source=source)
-
-    (problem,) = provenance_problems(spoiled(provenance=entries))
-    assert problem.startswith("launch_us: source")
-
-
-def test_check_finds_an_unused_source() -> None:
-    sources = {"teaching": "a round number", "teach": "never cited", "paper": "never cited either"}
-
-    assert unused_sources(spoiled(sources=sources)) == ["teach", "paper"]
 
 
 @pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])

@@ -393,32 +393,3 @@ def test_names_say_the_same(in_a_row: str, by_name: str) -> None:
     assert row == name
     sizes = [name["results"][0]["problem"][letter] for letter in "KN"]
     assert sizes == [64, 48]
-
-
-def test_ranges_of_options() -> None:
-    model = Ran("model", "llama-3-8b", *DEMO, "--batch", "1..4", "--prompt", "16,32..64:32", "--json").json()
-    assert [(one["batch"], one["prompt_len"]) for one in model] == [(b, p) for b in (1, 2, 4) for p in (16, 32, 64)]
-    gemms = Ran(
-        "gemms", "llama-3-8b", *DEMO, "--batch", "1..2", "--seq-len", "16", "--phase", "decode", "--json"
-    ).json()
-    one = Ran("gemms", "llama-3-8b", *DEMO, "--batch", "2", "--seq-len", "16", "--phase", "decode", "--json").json()
-    assert gemms[1] == one
-    report = Ran("prewarm", "llama-3-8b", *DEMO, "--batch", "1..4", "--seq-len", "16", "--json").json()
-    once = Ran("prewarm", "llama-3-8b", *DEMO, "--batch", "1", "--seq-len", "16", "--json").json()
-    assert report["num_gemms"] == 3 * once["num_gemms"]
-    tokens = Ran(
-        "moe", *DEMO, "--tokens", "2..7", "--hidden", "64", "--inter", "64", "--experts", "8", "--topk", "2", "--json"
-    ).json()
-    assert [layer["layer"]["num_tokens"] for layer in tokens["layers"]] == [2, 4, 7]
-
-
-def test_attention_of_several_batches_and_lengths() -> None:
-    words = ("attention", *DEMO, "--arch", "h200-sxm", "--batch", "1..4", "--kv", "64,128", "--heads", "4")
-    found = Ran(*words, "--dtype", "fp16", "--json").json()
-    problems = [(one["problem"]["batch"], one["problem"]["kv_len"], one["arch_name"]) for one in found]
-    assert problems == [(b, kv, arch) for b in (1, 2, 4) for kv in (64, 128) for arch in ("demo-8core", "h200-sxm")]
-    alone = Ran("attention", *DEMO, "--batch", "2", "--kv", "128", "--heads", "4", "--dtype", "fp16", "--json").json()
-    assert found[6] == alone
-    out = Ran(*words, columns=200).out
-    assert out.startswith("4 heads of 128, 4 KV heads")
-    assert len([line for line in out.splitlines() if line.split()[:1] in (["demo-8core"], ["h200-sxm"])]) == 12

@@ -382,24 +382,6 @@ def test_words_and_pickle(table: GEMMTable) -> None:
     assert list(again) == list(table)
 
 
-def test_to_pandas_and_back(table: GEMMTable) -> None:
-    pd = pytest.importorskip("pandas")
-    frame = table.to_pandas()
-
-    assert (list(frame.columns), len(frame)) == (list(table.columns), 4)
-    for name in table.columns:
-        if table[name].dtype != object:
-            assert frame[name].dtype == table[name].dtype
-            assert frame[name].to_numpy().tobytes() == table[name].tobytes()
-    assert frame.groupby("weight_dtype").size().to_dict() == {"fp16": 1, "int4": 3}
-    assert frame["group_size"].tolist()[0] == 128
-    assert pd.isna(frame["group_size"].tolist()[3])
-    frame.loc[0, "latency_us"] = -1.0  # the user's own copy
-    assert table["latency_us"][0] > 0
-    assert list(GEMMEvaluator("demo-8core").evaluate_many(table.to_pandas())) == list(table)
-    assert list(evaluator("demo").evaluate_many(pd.DataFrame(table.to_dicts()))) == list(table)
-
-
 @pytest.mark.parametrize("arch", ["h200-sxm", "demo-8core"])
 def test_a_frame_keeps_its_own_columns_and_its_index(arch: str) -> None:
     pd = pytest.importorskip("pandas")

@@ -44,21 +44,7 @@ from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems
 HUGE = [(1, 2**20, 2**17, 2**20), (2**40, 1, 1, 1), (1, 2**40, 1, 2**17), (1, 2**28, 2, 2**27), (1, 1, 2**40, 1),
         (1, 1, 1, 2**40), (2**19, 2**19, 2**19, 1), (1, 2**19, 2**19, 2**19), (2**40, 2**17, 1, 1)]  # fmt: skip
 ODD = [(1, 1, 1, 1), (1, 7919, 7907, 7901), (999983, 3, 5, 7), (13, 1, 17, 1), (1, 1, 1, 31), (2, 2, 2, 2)]
-NUM_RANDOM = 200
 MAX_SECONDS = 15.0
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_laws_of_random_gemms(variant: str) -> None:
-    ev = evaluator(variant)
-    for problem in random_problems(variant, NUM_RANDOM):
-        result = ev.evaluate_problem(problem)
-        check(result, ev)
-        assert result.is_exhaustive
-        assert result.num_candidates >= 1
-        again = ev.evaluate_mapping(problem, result.mapping)
-        assert same_cost(again, result)
-        assert not again.is_exhaustive
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -66,6 +52,8 @@ def test_top_and_explain_and_json(variant: str) -> None:
     ev = evaluator(variant)
     for problem in random_problems(variant, 12):
         best = ev.evaluate_problem(problem)
+        assert best.is_exhaustive
+        assert best.num_candidates >= 1
         for distinct in ("mapping", "partition"):
             top = ev.top(problem, 7, distinct=distinct)  # type: ignore[arg-type]
             assert 1 <= len(top) <= 7
@@ -123,18 +111,6 @@ def test_results_are_frozen_and_shared() -> None:
     assert hash(r) == hash(copy.deepcopy(r))
     assert pickle.loads(pickle.dumps(r)) == r
     assert pickle.loads(pickle.dumps(ev)).evaluate(1, 64, 64, 64) == r
-
-
-def test_cache_info_and_clear() -> None:
-    ev = GEMMEvaluator("demo-8core")
-    for _ in range(3):
-        ev.evaluate(1, 8, 8, 8)
-    info = ev.cache_info()
-
-    assert (info.hits, info.misses, info.currsize) == (2, 1, 1)
-    assert info.maxsize == 16384
-    ev.cache_clear()
-    assert ev.cache_info()[:2] == (0, 0)
 
 
 def test_equal_arguments_of_other_types_are_not_confused() -> None:

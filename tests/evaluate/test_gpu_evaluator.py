@@ -279,21 +279,6 @@ def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:
     assert "Waves: 1 tile of C, shared evenly by 16 CTAs at once, 1 an SM; 16 of 132 SMs at work" in stream
 
 
-def test_a_table_is_what_one_by_one_gives(ev: GEMMEvaluator) -> None:
-    table = ev.evaluate_many(SHAPES * 2, "w4a16", l2="warm")
-
-    alone = GEMMEvaluator(ARCH)
-    assert list(table) == [alone.evaluate(*shape, "w4a16", l2="warm") for shape in SHAPES] * 2
-    assert ev.evaluate_many([], "w4a16").to_dicts() == []
-    for row, data in zip(table, table.to_dicts(), strict=True):
-        mapping = {key: getattr(value, "name", value) for key, value in row.mapping._asdict().items()}
-        assert data.items() >= (mapping | dict(row.options)).items()
-        for name in ("latency_us", "bound", "dram_bytes", "sram_used_bytes", "active_cores", "energy_pj"):
-            assert data[name] == getattr(row, name)
-    assert json.loads(json.dumps(table.to_dicts(), allow_nan=False)) == table.to_dicts()
-    assert list(pickle.loads(pickle.dumps(table))) == list(table)
-
-
 def test_rows_of_a_frame_say_their_own_options(ev: GEMMEvaluator) -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(SHAPES, columns=list("GMKN")).assign(

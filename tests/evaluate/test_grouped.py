@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
-from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.costs import record_key
 from gemm_eval.evaluate.result import say_groups
 from gemm_eval.models.gpu import LIBRARIES
@@ -19,11 +19,7 @@ from gemm_eval.models.gpu import LIBRARIES
 GROUPS = (120, 3, 0, 17)
 K, N = 512, 256
 ARCHS = ("demo-8core", "h200-sxm")
-BAD_GROUPS: list[Any] = [
-    (), [], (0, 0), (1.0, 2), (True, 3), (-1, 4), (2**40 + 1, 1), "12", b"12", {3: 4}, {1, 2}, 5, None, [[1, 2]],
-    (None, 1), np.array(3), np.array([[1, 2]]), np.array([1.0, 2.0]), np.ma.array([1, 2], mask=[False, True]),
-    (1,) * 1025, np.array([], int), ("3", "4"), object(),
-]  # fmt: skip
+BAD_GROUPS: tuple[Any, ...] = ((), (True, 3), "12", None, (1,) * 1025)  # all in tests/workload/test_row_groups.py
 
 
 @pytest.fixture(params=ARCHS)
@@ -117,15 +113,6 @@ def test_other_bad_arguments_are_refused(ev: GEMMEvaluator) -> None:
             ev.evaluate(none, none, K, N)  # type: ignore[arg-type]
 
 
-def test_top_and_mappings_take_groups(ev: GEMMEvaluator) -> None:
-    problem = GemmProblem.grouped(GROUPS, K, N)
-    best = ev.evaluate_problem(problem)
-
-    assert ev.top(problem, 2)[0].latency_us == best.latency_us
-    assert ev.evaluate_mapping(problem, best.mapping).latency_us == best.latency_us
-    assert ev.top(problem, 1)[0].problem is problem
-
-
 # many
 
 
@@ -145,7 +132,8 @@ def mixed() -> list[GemmProblem]:
     return [*problems, GemmProblem.grouped(known.row_groups[::-1], known.K, known.N, **types_of(known))]  # type: ignore[index]
 
 
-def test_many_are_those_of_one_by_one(ev: GEMMEvaluator) -> None:
+def test_many_are_those_of_one_by_one_and_of_a_frame(ev: GEMMEvaluator) -> None:
+    pd = pytest.importorskip("pandas")
     problems = mixed()
     table = ev.evaluate_many(problems)
 
@@ -155,6 +143,9 @@ def test_many_are_those_of_one_by_one(ev: GEMMEvaluator) -> None:
     misses = ev.cache_info().records.misses
     assert list(ev.evaluate_many(problems[::-1])) == list(table)[::-1]
     assert ev.cache_info().records.misses == misses
+    for frame in (table.to_pandas(), pd.DataFrame(table.to_dicts())):
+        assert list(ev.evaluate_many(frame)) == list(table)
+    assert table.to_pandas()["row_groups"].tolist() == table["row_groups"].tolist()
 
 
 def test_tuples_beside_grouped_problems(ev: GEMMEvaluator) -> None:
@@ -183,15 +174,6 @@ def test_columns_and_plain_values_are_those_of_results(ev: GEMMEvaluator) -> Non
     assert json.loads(json.dumps(dicts)) == dicts
     assert pickle.loads(pickle.dumps(table)).problem(1) == table.problem(1)
     assert table.batch.rows.tolist() == [row.problem.rows for row in table]
-
-
-def test_a_frame_comes_back(ev: GEMMEvaluator) -> None:
-    pd = pytest.importorskip("pandas")
-    table = ev.evaluate_many(mixed())
-
-    assert list(ev.evaluate_many(table.to_pandas())) == list(table)
-    assert list(ev.evaluate_many(pd.DataFrame(table.to_dicts()))) == list(table)
-    assert table.to_pandas()["row_groups"].tolist() == table["row_groups"].tolist()
 
 
 def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:
@@ -244,17 +226,6 @@ def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
         ev.evaluate_many(frame.assign(row_groups=None))
     with pytest.raises(InvalidProblemError, match="must have one column row_groups, got 2"):
         ev.evaluate_many(pd.concat([frame, frame[["row_groups"]]], axis=1))
-
-
-def test_a_row_that_does_not_fit_is_marked_and_asked_again() -> None:
-    small = GEMMEvaluator("demo-8core", disk_cache=False).arch.with_(sram_bytes=64)
-    ev = GEMMEvaluator(small, disk_cache=False)
-    table = ev.evaluate_many([GemmProblem.grouped(GROUPS, K, N)], errors="mark")
-
-    assert not table.is_feasible.any()
-    assert table.to_dicts()[0]["row_groups"] == list(GROUPS)
-    with pytest.raises(InfeasibleError):
-        table[0]
 
 
 # parts

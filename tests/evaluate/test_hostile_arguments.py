@@ -51,16 +51,7 @@ def refused(kind: type[Exception], call: Any, *arguments: Any, **named: Any) -> 
 
 
 def test_sizes() -> None:
-    for size in (
-        np.ma.masked,
-        np.ma.array(64, mask=True),
-        pd.NA,
-        10**5000,
-        np.array([64]),
-        64.0,
-        True,
-        np.timedelta64(5, "s"),
-    ):
+    for size in (np.ma.masked, np.ma.array(64, mask=True), pd.NA, np.timedelta64(5, "s")):
         refused(InvalidProblemError, CHIP.evaluate, 1, size, 64, 64)
         refused(InvalidProblemError, CHIP.evaluate_many, [(1, 64, 64, 64), (1, size, 64, 64)])
     masked = np.ma.array([[1, 8, 8, 8], [1, 8, 8, 8]], mask=[[0] * 4, [0, 0, 1, 0]])

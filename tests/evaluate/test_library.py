@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,17 +173,6 @@ def test_a_mapping_is_costed_on_its_path(library: GEMMEvaluator) -> None:
     found = library.evaluate(1, 1, 64, 64)
     again = library.evaluate_mapping(found.problem, found.mapping)
     assert (again.latency_us, again.breakdown) == (found.latency_us, found.breakdown)
-
-
-def test_costs_kept_on_disk_are_those_of_the_path(tmp_path: Path) -> None:
-    kept = tmp_path / "costs"
-    sizes = [(1, *sizes) for sizes, _ in TAKEN]
-    first = GEMMEvaluator(CHIP, disk_cache=kept)
-    table = first.evaluate_many(sizes)
-    assert first.save_to_disk(table) == len(sizes)
-    again = GEMMEvaluator(CHIP, disk_cache=kept)
-    assert again.evaluate_many(sizes)["latency_us"].tolist() == table["latency_us"].tolist()
-    assert again.cache_info().records.hits == len(sizes)
 
 
 def test_explain_says_which_path(library: GEMMEvaluator) -> None:

@@ -1,4 +1,4 @@
-"""The algorithms of collectives: by hand, and the laws that hold for all."""
+"""The algorithms of collectives: by hand, which one is taken, and columns of many."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_rates_of_links() -> None:
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_laws_of_every_preset(name: str) -> None:
-    """Latency never falls with size, is never below the link's rate, and columns say what single calls say."""
+def test_columns_say_what_single_calls_say(name: str) -> None:
+    """Laws of size, ranks and link are those of tools/laws/collective."""
     arch = load_arch(name, GpuSpec)
     link, of = arch.interconnect, collective_coefficients(arch)[0]
     assert link is not None
@@ -85,16 +85,6 @@ def test_laws_of_every_preset(name: str) -> None:
         costs = [collective_cost(link, of, library, problem) for problem in found]
         us = np.array([cost.terms.latency_us for cost in costs])
         np.testing.assert_allclose(collectives_us(link, of, collective_rows(link, library, found)), us, rtol=1e-12)
-        last: dict[tuple[str, int, DType], float] = {}
-        for problem, cost, latency_us in zip(found, costs, us.tolist(), strict=True):
-            key = problem.what, problem.num_ranks, problem.dtype
-            assert latency_us >= last.get(key, 0.0), problem
-            last[key] = latency_us
-            assert min(cost.terms) >= 0.0
-            ranks = problem.num_ranks
-            # a sum in the switch sends each array once, which no other way does
-            least = problem.buffer_bytes * (1 + 1 / ranks) if cost.algorithm == "NVLS" else problem.wire_bytes
-            assert cost.terms.link_us * link.gb_per_s * 1e3 >= 0.9 * least, (problem, cost)
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "b200", "h200-sxm"])

@@ -114,12 +114,8 @@ def test_features_are_named_in_the_order_they_are_written() -> None:
 # bounds and region
 
 
-@pytest.mark.parametrize("log_factor", [0.1, -0.1])
-def test_a_factor_holds_at_known_sizes(log_factor: float) -> None:
-    assert factor_of(stump(log_factor)) == pytest.approx(math.exp(log_factor))
-
-
-def test_factors_are_bounded() -> None:
+def test_a_factor_holds_at_known_sizes_within_bounds() -> None:
+    assert [factor_of(stump(log)) for log in (0.1, -0.1)] == pytest.approx([math.exp(0.1), math.exp(-0.1)])
     assert factor_of(stump(5.0)) == pytest.approx(1.5)
     assert factor_of(stump(5.0), bounds=(-0.1, 0.2)) == pytest.approx(math.exp(0.2))
     assert factor_of(stump(-5.0), bounds=(-0.1, 0.2)) == pytest.approx(math.exp(-0.1))
@@ -133,18 +129,12 @@ def test_a_factor_fades_with_the_distance_from_known_pairs() -> None:
     assert factors[3:] == [1.0, 1.0]
 
 
-def test_a_factor_fades_beyond_the_rows_of_its_data() -> None:
-    inside, half, off = (factor_of(stump(0.2), M=M) for M in (1024, 1448, 2048))
+def test_a_factor_fades_beyond_the_rows_of_its_data_and_with_batches() -> None:
+    inside, half, off, few = (factor_of(stump(0.2), M=M) for M in (1024, 1448, 2048, 8))
 
-    assert (inside, off) == (pytest.approx(math.exp(0.2)), 1.0)
+    assert (inside, off, few) == (pytest.approx(math.exp(0.2)), 1.0, 1.0)
     assert half == pytest.approx(math.exp(0.1), rel=1e-3)
-    assert factor_of(stump(0.2), M=8) == 1.0
-
-
-def test_a_factor_fades_with_batches() -> None:
-    one, two, eight = (factor_of(stump(0.3), G=G) for G in (1, 2, 8))
-
-    assert one > two > eight == 1.0
+    assert inside > factor_of(stump(0.2), G=2) > factor_of(stump(0.2), G=8) == 1.0
 
 
 def test_nothing_is_faster_than_the_data_sheet() -> None:

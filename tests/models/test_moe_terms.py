@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import csv
-from typing import Any
 
-import numpy as np
 import pytest
 
 from gemm_eval import GemmProblem, InvalidOptionError, UnsupportedError
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.models.gpu import (
     LayerShape,
-    coefficients_for,
     default_layer_library,
     layer_libraries,
     layer_terms,
@@ -121,17 +118,6 @@ def test_a_step_that_a_gemm_contains_takes_no_time() -> None:
     assert found["permute_us"] == 0.0
     assert "moe_token_frac" not in FAMILIES["triton_moe"].defaults  # which gathers rows
     assert "moe_activation_frac" not in FAMILIES["gen_moe"].defaults  # which computes it before it stores
-
-
-def test_arrays_are_each_value_alone() -> None:
-    names = [name for name in WORK._fields if name not in ("types", "gated", "has_grouped_router")]
-    works = [WORK, WORK._replace(num_tokens=3, local_rows=7, num_active=4, most_rows=2, topk=1, num_local_experts=2)]
-    arrays: dict[str, Any] = {name: np.array([getattr(work, name) for work in works]) for name in names}
-    c = coefficients_for(B200, "deepgemm", "sm100_deepgemm_moe")[0]
-    together = layer_terms(B200, c, WORK._replace(**arrays))
-    for place, work in enumerate(works):
-        alone = layer_terms(B200, c, work)
-        assert {name: value[place] for name, value in together.items()} == alone
 
 
 # whose kernels, and which tiles

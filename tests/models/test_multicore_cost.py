@@ -1,4 +1,4 @@
-"""Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing, waking and tasks by hand."""
+"""Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing and waking by hand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 
 from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, GEMMResult, MulticoreSpec, UnsupportedError
 from gemm_eval.dtypes import DType
-from gemm_eval.evaluate.interval import CORRECTION
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
-from gemm_eval.workload import BlockScale, GemmTypes, Operand
 from tests.oracle import naive, simulators_grouped
 from tests.oracle.simulators_grouped import sets_of_batch
 
@@ -95,30 +93,6 @@ def test_every_term_has_a_phase_and_every_phase_a_word() -> None:
     assert sorted(BREAKDOWN) == sorted((*Times._fields, "hidden_us"))
 
 
-def test_phases_add_up_and_the_longest_limits() -> None:
-    """The main loop goes before the launch, and that before the reduction, where they are equally long."""
-    problem, mapping = GemmProblem(1, 4, 8, 4), MulticoreMapping(Partition(1, 1, 1, 2), Tile(4, 4, 4), LoopOrder.MNK)
-    seen = set()
-    for launch_us in (0.0, 0.05, 500.0):
-        for dram_gb_per_s in (0.01, 7.0):
-            arch = CHIP.with_(launch_us=launch_us, dram_gb_per_s=dram_gb_per_s, reduction="noc", noc_gb_per_s=0.001)
-            result = GEMMEvaluator(arch, disk_cache=False).evaluate_mapping(problem, mapping)
-            terms, bound = naive.breakdown_of(arch, problem, mapping)
-            assert dict(result.breakdown) == pytest.approx(terms | {CORRECTION: 0.0})
-            assert list(result.breakdown) == [*BREAKDOWN, CORRECTION]
-            assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
-            assert result.bound == bound
-            seen.add(bound)
-    assert {"launch", "noc"} <= seen
-
-
-def test_scales_of_a_are_refused() -> None:
-    scaled = Operand(DType.INT4, BlockScale(DType.FP8, 16))
-
-    with pytest.raises(UnsupportedError, match="ragged takes no block-scaled int4 inputs"):
-        pack_params(CHIP, GemmTypes(scaled, scaled, DType.INT32, DType.INT32))
-
-
 def test_block_scaled_types_on_chips() -> None:
     """Scales of A and of several columns are refused, not left out; fp4 weights are as others of 4 bits."""
     chip = GEMMEvaluator("demo-8core", disk_cache=False)
@@ -191,43 +165,9 @@ def test_they_can_bound_a_gemm() -> None:
         ({"packs": {"C": "shared"}, "pack_gb_per_s": 2.0}, "packs: A and B can be packed, C cannot"),
         ({"packs": {"A": "twice"}, "pack_gb_per_s": 2.0}, "packs.A must be"),
         ({"sync_us": -1.0}, "sync_us must be"),
+        ({"task_us": -1.0}, "task_us must be"),
     ],
 )
-def test_what_cannot_be_packed(changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_packed_woken_or_started(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ArchValidationError, match=message):
         PACKER.with_(**changes)
-
-
-# ---- tasks of a core: MODEL.md ---------------------------------------------------------------------------------------
-
-
-STARTER = MulticoreSpec(
-    name="starter", num_cores=2, frequency_ghz=1.0, cube_m=4, cube_k=1, cube_n=8,
-    cube_steps_per_cycle={DType.FP32: 1.0}, default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0,
-    reduction="none", launch_us=1.0,
-)  # fmt: skip
-TASK_US = 3.0
-
-
-def cost_of_starter(rows: int | tuple[int, ...], tile_m: int, P_M: int = 1, **changes: float) -> GEMMResult:
-    """Rows of one GEMM, or of each group of a grouped one, in tiles of so many."""
-    M, groups = (rows, None) if isinstance(rows, int) else (max(rows), rows)
-    problem = GemmProblem(len(groups or (0,)), M, 64, 64, input_dtype="fp32", row_groups=groups)
-    mapping = ((1, P_M, 1, 1), (tile_m, 64, 64), "mnk")
-    return GEMMEvaluator(STARTER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
-
-
-@pytest.mark.parametrize(
-    ("rows", "tile_m", "P_M", "tasks"),
-    [(32, 32, 1, 1), (32, 8, 1, 4), (30, 8, 1, 4), (32, 8, 2, 2), ((32, 32, 0), 8, 1, 8), ((32, 8, 3), 8, 1, 6)],
-)
-def test_tiles_of_the_same_rows_are_a_task(rows: int | tuple[int, ...], tile_m: int, P_M: int, tasks: int) -> None:
-    plain, started = cost_of_starter(rows, tile_m, P_M), cost_of_starter(rows, tile_m, P_M, task_us=TASK_US)
-    assert started.breakdown["launch_us"] == 1.0 + (tasks - 1) * TASK_US
-    assert started.latency_us == pytest.approx(plain.latency_us + (tasks - 1) * TASK_US)
-    assert started.dram_bytes == plain.dram_bytes
-
-
-def test_a_time_below_nothing_is_refused() -> None:
-    with pytest.raises(ArchValidationError, match="task_us must be"):
-        STARTER.with_(task_us=-1.0)

@@ -1,17 +1,14 @@
-"""The cost of Triton kernels by hand, their coefficients, and the estimate of code against compiled kernels."""
+"""The cost of Triton kernels by hand, their coefficients, and the estimate of code against that of timed kernels."""
 
 from __future__ import annotations
 
-import importlib
 import math
-from pathlib import Path
-from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu.correction import physics_digest
 from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.models.gpu.triton import (
@@ -34,7 +31,6 @@ from gemm_eval.validation.subjects.triton import read_codes
 from gemm_eval.validation.tables import measured_root
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROBLEM = GemmProblem(1, 512, 4096, 4096)
 CONFIG = TritonConfig(128, 128, 64, 8, 3)
 LOOP = MainLoop(
@@ -53,31 +49,6 @@ ROUND = {
 
 
 # tensor cores
-
-
-@pytest.mark.parametrize(
-    ("arch", "mma", "num_warps", "wgmma", "mma_sync"),
-    [
-        # 2 * 64 * 256 * 16 FLOP at 4096 a cycle; (256 + 64) * 16 * 2 bytes at 128 take 80
-        pytest.param(H200, MmaCount(64, 256, 16, 16, False, 4), 8, 128 * 4 * 2, 0, id="wgmma: arithmetic"),
-        # 32 cycles of arithmetic; (64 + 64) * 32 / 128 too; with A from registers half of that is read
-        pytest.param(H200, MmaCount(64, 64, 16, 16, False, 1), 4, 32, 0, id="wgmma: both alike"),
-        pytest.param(H200, MmaCount(64, 32, 16, 16, False, 1), 4, 24, 0, id="wgmma: operands, (32 + 64) * 32 / 128"),
-        pytest.param(H200, MmaCount(64, 32, 16, 16, True, 1), 4, 16, 0, id="wgmma from registers: arithmetic"),
-        pytest.param(H200, MmaCount(64, 8, 16, 16, True, 3), 4, 13.2 * 3, 0, id="wgmma from registers: floor"),
-        pytest.param(H200, MmaCount(64, 8, 16, 16, False, 1), 4, 18, 0, id="wgmma: (8 + 64) * 32 / 128 over the floor"),
-        pytest.param(H200, MmaCount(64, 128, 32, 8, False, 2), 4, 64 * 2, 0, id="wgmma fp8: twice the rate"),
-        pytest.param(H200, MmaCount(64, 128, 8, 32, False, 1), 4, 64, 0, id="wgmma tf32: half the rate"),
-        pytest.param(H200, MmaCount(16, 8, 16, 16, True, 128), 4, 0, 512 / 0.62, id="mma.sync on Hopper"),
-        pytest.param(A100, MmaCount(16, 8, 16, 16, True, 128), 4, 0, 1024, id="mma.sync on Ampere"),
-        pytest.param(A100, MmaCount(16, 8, 32, 8, True, 128), 4, 0, 1024, id="mma.sync int8 on Ampere"),
-        pytest.param(L40S, MmaCount(16, 8, 32, 8, True, 64), 8, 0, 2048, id="mma.sync fp8 on Ada"),
-    ],
-)
-def test_cycles_of_the_tensor_cores(
-    arch: GpuSpec, mma: MmaCount, num_warps: int, wgmma: float, mma_sync: float
-) -> None:
-    assert tensor_cycles(arch, [mma], num_warps) == pytest.approx((wgmma, mma_sync), rel=1e-12)
 
 
 def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
@@ -106,9 +77,6 @@ def test_a_full_wave_by_hand() -> None:
     assert found.dram_us[0] == pytest.approx(dram_us)
     assert found.l2_us[0] == pytest.approx(l2_us)
     assert found.latency_us[0] == pytest.approx(4 + (sm_us**3 + dram_us**3 + l2_us**3) ** (1 / 3))
-
-
-# loops
 
 
 # coefficients
@@ -146,107 +114,7 @@ def test_gpus_that_triton_s_kernels_here_do_not_know_are_refused() -> None:
 # the estimate of code
 
 
-W4A16 = GemmProblem(1, 512, 4096, 4096, weight_dtype=DType.INT4, group_size=128)
 FP8 = GemmProblem(1, 512, 4096, 4096, input_dtype=DType.FP8, output_dtype=DType.FP16)
-
-
-class Example(NamedTuple):
-    """A config of an example kernel on a GPU."""
-
-    arch: GpuSpec
-    problem: GemmProblem
-    config: TritonConfig
-
-
-DENSE_EXAMPLES = {
-    "256 columns": Example(H200, PROBLEM, TritonConfig(128, 256, 64, 8, 3, 8)),
-    "256 rows": Example(H200, PROBLEM, TritonConfig(256, 64, 64, 8, 3, 8)),
-    "one warpgroup": Example(H200, PROBLEM, TritonConfig(128, 128, 64, 4, 4, 8)),
-    "split K": Example(H200, PROBLEM, TritonConfig(64, 128, 64, 4, 3, 8, 4)),
-    "small": Example(H200, PROBLEM, TritonConfig(64, 32, 128, 4, 5, 8)),
-    "fp8": Example(H200, FP8, TritonConfig(128, 128, 128, 8, 3, 8)),
-    "mma.sync": Example(H200, PROBLEM, TritonConfig(16, 64, 128, 4, 5, 8)),
-    "mma.sync of fp8": Example(H200, FP8, TritonConfig(32, 64, 128, 4, 3, 8)),
-    "mma.sync on Ampere": Example(A100, PROBLEM, TritonConfig(128, 128, 64, 8, 3, 8)),
-    "mma.sync, as many rows as columns": Example(A100, PROBLEM, TritonConfig(128, 64, 64, 8, 3, 8)),
-}
-W4A16_EXAMPLES = {
-    "W4A16, 16 tokens": Example(H200, W4A16, TritonConfig(16, 64, 128, 4, 5, 8)),
-    "W4A16, two blocks of columns": Example(H200, W4A16, TritonConfig(32, 128, 128, 4, 3, 8)),
-    "W4A16, split K": Example(H200, W4A16, TritonConfig(64, 64, 128, 4, 3, 8, 4)),
-    "W4A16, 256 columns": Example(H200, W4A16, TritonConfig(128, 256, 64, 8, 3, 8)),
-    "W4A16, 256 tokens": Example(H200, W4A16, TritonConfig(256, 128, 64, 8, 3, 8)),
-    "W4A16, mma.sync": Example(A100, W4A16, TritonConfig(32, 64, 128, 4, 3, 8)),
-}
-ALL_EXAMPLES = DENSE_EXAMPLES | W4A16_EXAMPLES
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelCode]:
-    """The machine code of all examples."""
-    triton = pytest.importorskip("triton")
-    from gemm_eval.autotune.asm import kernel_code, score_cubins
-    from gemm_eval.autotune.triton import TensorArgument, compile_offline
-    from gemm_eval.device.sass import nvdisasm_version
-
-    try:
-        nvdisasm_version()
-    except GemmEvalError as error:
-        pytest.skip(str(error))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLES)
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        patch.setenv("GEMM_EVAL_CACHE_DIR", "off")
-        kernels = {
-            False: importlib.import_module("triton_gemm").gemm_kernel,
-            True: importlib.import_module("triton_w4a16_gemm").w4a16_kernel,
-        }
-        found = []
-        for arch, problem, config in ALL_EXAMPLES.values():
-            _, M, K, N = problem.sizes
-            dtype = TensorArgument(str(problem.input_dtype.value))
-            values: dict[str, Any] = {
-                "a_ptr": dtype, "c_ptr": TensorArgument("fp16"), "part_ptr": TensorArgument("fp32"),
-                "count_ptr": TensorArgument("i32"), "M": M, "N": N, "K": K, "stride_am": K, "stride_cm": N,
-            }  # fmt: skip
-            if problem.is_weight_quantized:
-                values |= {"w_ptr": TensorArgument("u8"), "scale_ptr": dtype, "stride_wn": K // 2, "GROUP_SIZE": 128}
-            else:
-                values |= {"b_ptr": dtype, "stride_bn": K}
-            blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
-            chosen = triton.Config(
-                blocks | {"GROUP_M": config.group_m, "SPLIT_K": config.split_k},
-                num_warps=config.num_warps, num_stages=config.num_stages,
-            )  # fmt: skip
-            found.append(compile_offline(kernels[problem.is_weight_quantized], chosen, values, arch=arch))
-        cards = score_cubins([one.cubin for one in found])
-    return {
-        name: kernel_code(
-            card, block_m=example.config.block_m, block_n=example.config.block_n, block_k=example.config.block_k,
-            num_warps=one.num_warps, smem_bytes=one.smem_bytes,
-        )
-        for (name, example), one, card in zip(ALL_EXAMPLES.items(), found, cards, strict=True)
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ALL_EXAMPLES)
-def test_the_estimate_is_near_what_the_compiler_makes(compiled: dict[str, KernelCode], name: str) -> None:
-    arch, problem, config = ALL_EXAMPLES[name]
-    real, found = compiled[name], estimate_code(arch, problem, config)
-    steps = real.loop.k / config.block_k
-
-    assert not found.is_compiled
-    assert found.num_warps == real.num_warps
-    assert found.loop.k == config.block_k
-    assert [one._replace(num=0) for one in found.loop.mma] == [one._replace(num=0) for one in real.loop.mma]
-    assert [one.num * steps for one in found.loop.mma] == [one.num for one in real.loop.mma]
-    assert found.smem_bytes == pytest.approx(real.smem_bytes, rel=0.02)
-    assert found.registers == pytest.approx(real.registers, rel=0.25)
-    assert 1 / 1.4 < found.loop.issue * steps / real.loop.issue < 1.4
-    assert found.loop.barrier * steps == real.loop.barrier or arch is A100
-    assert found.loop.spill == real.loop.spill == 0
-    assert found.loop.mma_wait * steps == real.loop.mma_wait or name == "256 columns"  # ptxas serializes that one
-    assert found.loop.shared_wavefronts * steps == pytest.approx(real.loop.shared_wavefronts, rel=0.2)
 
 
 def test_dense_wgmma_reads_no_operands_with_warps() -> None:
@@ -279,23 +147,36 @@ def test_registers_that_are_missing_spill(config: TritonConfig, spill: int) -> N
     assert found.loop.mma_wait == (found.loop.mma[0].num if spill else 0)
 
 
-def test_mma_sync_of_weight_only_kernels_is_counted_as_compiled() -> None:
-    """On Hopper, tiles of 32 columns: every warp unpacks all weights of its rows, and some repeat what others do."""
-    table = measured_root("h200-sxm") / "triton" / "codes.csv"
-    num_checked = 0
-    for key, code in read_codes(table).items():
-        if not key.data_set.startswith("w4a16") or code.loop is None or code.loop.mma[0].m != 16:
-            continue
-        group_size = 64 if key.data_set.endswith("g64") else 128
-        dtype = "bf16" if "bf16" in key.data_set else "fp16"
-        problem = GemmProblem(1, 64, 4096, 4096, dtype, "int4", group_size=group_size)
-        tile = TritonConfig(key.block_m, key.block_n, key.block_k, key.num_warps, key.num_stages)
-        found = estimate_code(H200, problem, tile)
-        assert [(one.n, one.num) for one in found.loop.mma] == [(one.n, one.num) for one in code.loop.mma], key
-        assert 1 / 1.6 < found.loop.issue / code.loop.issue < 1.6, key
-        assert found.loop.shared_wavefronts == pytest.approx(code.loop.shared_wavefronts, rel=0.3), key
-        num_checked += 1
-    assert num_checked > 50
+CODES = read_codes(measured_root("h200-sxm") / "triton" / "codes.csv")
+"""Machine code of the kernels of 792 timings, as Triton and ptxas made it."""
+
+
+@pytest.mark.parametrize("data_set", sorted({key.data_set for key in CODES}))
+def test_the_estimate_is_near_the_code_of_kernels_that_were_timed(data_set: str) -> None:
+    """Tensor work, barriers and shared memory of dense kernels are exact; weight-only kernels have more ways."""
+    is_dense = not data_set.startswith("w4a16")
+    dtype = next(name for name in ("bf16", "fp16", "fp8") if name in data_set)
+    types = {} if is_dense else {"weight_dtype": DType.INT4, "group_size": 64 if data_set.endswith("g64") else 128}
+    problem = GemmProblem(1, 512, 4096, 4096, DType(dtype), **types)
+    ratios, same = [], []
+    for key, code in CODES.items():
+        if key.data_set == data_set and code.loop is not None:
+            tile = TritonConfig(key.block_m, key.block_n, key.block_k, key.num_warps, key.num_stages)
+            found, steps = estimate_code(H200, problem, tile), code.loop.k / key.block_k
+            assert (found.is_compiled, found.num_warps, found.loop.k) == (False, code.num_warps, key.block_k)
+            ratios.append((found.loop.issue * steps / code.loop.issue, found.registers / code.registers))
+            mma = tuple(one._replace(num=one.num * steps) for one in found.loop.mma)
+            counts = [getattr(found.loop, name) * steps for name in ("barrier", "mma_wait", "shared_wavefronts")]
+            real = [code.loop.barrier, code.loop.mma_wait, code.loop.shared_wavefronts]
+            is_like = [one == pytest.approx(other, rel=0.3) for one, other in zip(counts, real, strict=True)]
+            is_small = abs(found.smem_bytes - code.smem_bytes) < 0.02 * code.smem_bytes
+            same.append((mma == code.loop.mma, is_small, *is_like))
+    issue, registers = np.quantile(np.abs(np.log(ratios)), 0.9, axis=0)
+
+    assert len(same) > 80
+    assert issue < math.log(1.25 if is_dense else 1.8)
+    assert registers < math.log(1.5)
+    assert (np.mean(same, axis=0) >= ([1.0, 0.95, 1.0, 0.97, 1.0] if is_dense else [0.9, 0.8, 0.6, 1.0, 0.7])).all()
 
 
 @pytest.mark.parametrize("group", ["f16", "fp8", "f16-int4", "f16-estimated", "fp8-estimated", "f16-int4-estimated"])

@@ -197,16 +197,6 @@ def test_the_gemms_shown_are_of_the_median_draw() -> None:
     assert median.max_rows == result.gemm1.problem.M
 
 
-def test_load_of_the_rank_by_hand() -> None:
-    result = layer(**RAGGED)
-
-    assert (result.rows, result.num_active) == (7, 2)
-    assert result.imbalance == 7 / 6
-    assert result.expert_imbalance == 5 / (7 / 4)
-    mean = layer(**RAGGED, rank="mean")
-    assert (mean.rows, mean.num_active) == (6, 2.5)
-
-
 def test_a_rank_without_a_token_runs_no_gemm(evaluator: GEMMEvaluator) -> None:
     counts = ExpertCounts((4, 4, 0, 0))
     result = layer(evaluator, num_tokens=4, num_experts=4, topk=2, ep=2, distribution=counts, rank=1)
@@ -235,54 +225,9 @@ def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
 # Laws.
 
 
-def test_permuting_the_experts_of_a_rank_changes_nothing(evaluator: GEMMEvaluator) -> None:
-    counts = np.array([0, 3, 1, 1, 5, 2, 4, 0])
-    sizes: dict[str, Any] = {"num_tokens": 8, "num_experts": 8, "topk": 2, "ep": 2, "dtype": "fp16"}
-    rng = np.random.default_rng(0)
-    results = [
-        layer(evaluator, distribution=ExpertCounts(tuple(of.tolist())), **sizes)
-        for of in (counts, counts[::-1], np.concatenate([rng.permutation(counts[:4]), rng.permutation(counts[4:])]))
-    ]
-
-    assert results[0].breakdown == results[1].breakdown == results[2].breakdown
-
-
-def test_the_same_seed_is_the_same_answer_and_another_another() -> None:
-    first, again, other = (layer(GPU, distribution="power_law_1.2", seed=seed, num_tokens=640) for seed in (1, 1, 2))
-
-    assert first == again
-    assert [draw.max_rows for draw in first.draws] != [draw.max_rows for draw in other.draws]
-    assert first.latency_us != other.latency_us
-    assert layer(num_tokens=1 << 34, distribution="power_law_1.2").latency_us > 1e6
-
-
 def test_only_narrow_inputs_are_quantized() -> None:
     for dtype, is_quantized in (("bf16", False), ("w4a16", False), ("fp8", True), ("fp8_block", True)):
         assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
-
-
-def test_experts_without_tokens_are_not_read(evaluator: GEMMEvaluator) -> None:
-    """Half of the experts have no token: DRAM moves about half of the weights."""
-    sizes: dict[str, Any] = {"num_tokens": 8, "hidden": 4096, "inter": 2048, "dtype": "fp16"}
-    own, every = (
-        layer(evaluator, distribution=ExpertCounts(counts), **sizes) for counts in ((4,) * 8 + (0,) * 8, (2,) * 16)
-    )
-
-    assert own.dram_bytes < 0.6 * every.dram_bytes
-    assert own.latency_us < 0.8 * every.latency_us
-
-
-def test_one_busy_expert_does_not_make_all_others_as_busy(evaluator: GEMMEvaluator) -> None:
-    counts = ExpertCounts((4096,) + (64,) * 63 + (0,) * 64)
-    sizes: dict[str, Any] = {"num_tokens": 4096 + 64 * 63, "hidden": 1024, "inter": 512, "num_experts": 128, "topk": 1}
-    own = layer(evaluator, distribution=counts, **sizes)
-
-    assert own.flop == 2 * (4096 + 64 * 63) * 3 * 1024 * 512
-    assert own.gemm1 is not None
-    assert own.gemm1.flop == 2 * (4096 + 64 * 63) * 2 * 1024 * 512
-    assert own.gemm1.utilization_frac <= 1
-    as_batch = evaluator.evaluate(65, 4096, 1024, 1024)
-    assert own.gemm1.latency_us < 0.5 * as_batch.latency_us
 
 
 # Many at once.

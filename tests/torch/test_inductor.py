@@ -22,7 +22,7 @@ from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidOptionError
 from gemm_eval.models.gpu.triton import TritonConfig
-from gemm_eval.torch import PruneReport, prune_inductor
+from gemm_eval.torch import prune_inductor
 from gemm_eval.torch.inductor import missing_interface
 from gemm_eval.torch.inductor_ranking import KernelTraits, rank_times
 from gemm_eval.workload import GemmProblem
@@ -175,25 +175,6 @@ def test_decompose_k_has_no_tiles_and_keeps_inductors_first() -> None:
     assert [one.description for one in after] == [one.description for one in before[:3]]
     (found,) = pruned.gemms[0].templates
     assert (found.ranked_by, found.num_kept) == ("order", 2)
-
-
-def test_fp32_without_tensor_cores_is_ranked_by_a_roofline() -> None:
-    tensors = (rows(512, 4096, FP32), columns(4096, 1024, FP32))
-    with prune_inductor(top_k=3) as pruned:
-        (after,) = lower(torch.mm, *tensors)
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        with prune_inductor(top_k=3) as with_tf32:
-            lower(torch.mm, *tensors)
-    finally:
-        torch.set_float32_matmul_precision(precision)
-
-    assert len(templates(after)) == 3
-    assert pruned.gemms[0].problem.input_dtype == "fp32"
-    assert pruned.gemms[0].templates[0].ranked_by == "roofline"
-    assert with_tf32.gemms[0].problem.input_dtype == "tf32"
-    assert with_tf32.gemms[0].templates[0].ranked_by == "model"
 
 
 def state() -> tuple[Any, ...]:
@@ -374,18 +355,3 @@ def test_bad_options_are_refused(top_k: Any) -> None:
         pass
     with pytest.raises(InvalidOptionError, match="demo-8core"), prune_inductor(arch="demo-8core"):
         pass
-
-
-def test_a_report_says_what_happened() -> None:
-    with ranked(top_k=2) as pruned:
-        lower(torch.mm, *MM)
-        lower(torch.mm, *MM)
-
-    assert isinstance(pruned, PruneReport)
-    lines = str(pruned).splitlines()
-    assert lines[0] == f"h100-sxm: 4 of {pruned.num_before} candidates stay for 2 GEMMs"
-    assert lines[1].startswith("mm G=1 M=512 K=4096 N=6144 bf16 -> bf16: 2 of ")
-    assert lines[1].endswith("candidates stay, besides 1 of libraries")
-    assert ", by model: 2 of " in lines[2]
-    assert lines[3].endswith(" us")
-    assert lines[-1] == "  2 times"

@@ -26,7 +26,7 @@ from gemm_eval.torch import inductor, prune_inductor
 from gemm_eval.torch.inductor import missing_interface
 from gemm_eval.torch.inductor_ranking import KernelTraits, Library, LibraryTime, graph_times_us, has_epilogue
 from gemm_eval.workload import GemmProblem
-from tests.torch.inductor_without_gpu import columns, externs, fake_gpu, lower, lower_mm_of_any_rows, rows, templates
+from tests.torch.inductor_without_gpu import columns, externs, fake_gpu, lower, rows, templates
 
 if missing_interface() is not None:
     pytest.skip(f"this torch has another Inductor: {missing_interface()}", allow_module_level=True)
@@ -176,14 +176,6 @@ def test_kernels_with_tma_stay() -> None:
 
     kept = {"tma" in one.name: one.num_kept for one in pruned.gemms[0].templates}
     assert kept == {False: 0, True: 3}
-
-
-def test_dynamic_rows_are_compared_at_their_hint() -> None:
-    with prune_inductor() as pruned:
-        lower_mm_of_any_rows(257, 2560, 6144)
-        lower_mm_of_any_rows(16, 4096, 6144)
-
-    assert [one.num_kept for one in pruned.gemms] == [0, 3]
 
 
 @pytest.mark.parametrize("is_addmm", [False, True])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from gemm_eval import GemmEvalError, GpuSpec, load_arch
+from gemm_eval import GpuSpec, load_arch
 from gemm_eval.arch import data_root
 from gemm_eval.models.gpu.triton import TritonConfig
-from gemm_eval.torch import prune_inductor
 from gemm_eval.torch.inductor_ranking import KernelTraits, Library, expected_code, graph_times_us, rank_times
 from gemm_eval.workload import GemmProblem
 
@@ -54,19 +51,6 @@ TILES = [TritonConfig(128, 128, 64, 4, 3), TritonConfig(64, 128, 64, 4, 3), Trit
 @pytest.fixture(scope="module")
 def h200() -> GpuSpec:
     return load_arch("h200-sxm", GpuSpec)
-
-
-def test_importing_the_package_imports_no_torch() -> None:
-    code = "import sys, gemm_eval.torch as t; t.prune_inductor; assert dir(t) == sorted(t.__all__)"
-    code += "; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False"]
-
-
-def test_without_torch_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(GemmEvalError, match=r"needs torch: pip install 'gemm_eval\[torch\]'$"), prune_inductor():
-        pass
 
 
 def bf16(M: int, K: int, N: int, G: int = 1) -> GemmProblem:

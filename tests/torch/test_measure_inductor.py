@@ -67,18 +67,6 @@ def test_all_models_in_turns_and_what_must_hold(tmp_path: Path) -> None:
     assert sum(line.startswith("holds: ") for line in said) == 4
 
 
-def test_several_top_k_beside_one_run_of_all_candidates(tmp_path: Path) -> None:
-    bench = FakeBench()
-    measure(bench, tmp_path, models()[:3], [3, 2], 1e9)
-
-    assert [variant for _, variant in bench.compiled] == [None, 3, 2, 3, 2, None, 2, None, 3]
-    three, two = summary(tmp_path).split("\n\n")
-    assert three.startswith("top_k = 3: 12 layers of 3 models")
-    assert "48 candidates instead of 264" in three
-    assert two.startswith("top_k = 2: 12 layers of 3 models")
-    assert "36 candidates instead of 264" in two
-
-
 def test_what_fails_is_said(tmp_path: Path) -> None:
     measure(FakeBench(pruned_s=3.5, error=0.02), tmp_path, models(), [3], 1e9)
 

@@ -137,18 +137,6 @@ def test_the_page_says_what_would_help(prediction: ModulePrediction, tmp_path: A
     assert part[0].latency_us < prediction["layers.0.up"].latency_us
 
 
-def test_eager_kernels_are_more_and_take_longer() -> None:
-    with torch.device("meta"):
-        module = Network().bfloat16()
-    x = torch.empty(8192, 512, dtype=torch.bfloat16)
-    fused, eager = (predict_module(module, x, EVALUATOR, fusion=how) for how in ("inductor", "eager"))
-    assert len(eager.operations) > len(fused.operations)
-    assert eager.latency_us > fused.latency_us
-    assert eager.flop == fused.flop
-    gemms = [sorted(one.latency_us for one in found.operations if one.kind == "gemm") for found in (fused, eager)]
-    assert gemms[0] == gemms[1]
-
-
 def test_modules_of_different_classes_share_no_row() -> None:
     """In a `Sequential` the names of a Linear and a SiLU differ by a number alone."""
     module = nn.Sequential(nn.Linear(256, 512), nn.SiLU(), nn.Linear(512, 256))

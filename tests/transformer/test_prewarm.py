@@ -19,7 +19,6 @@ from gemm_eval.errors import (
     ModelConfigError,
     UnsupportedError,
 )
-from gemm_eval.storage import cache_dir
 from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
 from gemm_eval.workload import GemmProblem
@@ -34,16 +33,7 @@ SMALL = ModelConfig(
 FIELDS = [field.name for field in dataclasses.fields(GEMMResult) if field.compare]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of this test, with the kernels of the usual one: other processes need not compile."""
-    GEMMEvaluator(ARCH, disk_cache=False).evaluate_many([(1, 1, 1, 1)])
-    usual, own = cache_dir(), tmp_path / "cache"
-    own.mkdir()
-    if usual is not None and (usual / "kernels").is_dir():
-        (own / "kernels").symlink_to((usual / "kernels").absolute(), target_is_directory=True)
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(own))
-    return own
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def gemms_of(
