@@ -80,8 +80,8 @@ _LAYER = ["dtype", "model_dim", "inter_dim", "expert", "topk"]
 def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the type and the rows of each table of layers of an MI355X."""
     keys = tuned[["q_dtype_a", "q_dtype_w", "q_type"]].itertuples(index=False, name=None)
-    tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key) for key in keys])
-    tuned = tuned[(tuned["chip"] == "mi355x") & tuned["dtype"].notna()]
+    tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key, "") for key in keys])
+    tuned = tuned[(tuned["chip"] == "mi355x") & (tuned["dtype"] != "")]
     tuned = tuned[tuned.groupby([*_LAYER, "us1", "us2"])["token"].transform("nunique") == 1]
     best = tuned.sort_values("us", kind="stable").drop_duplicates([*_LAYER, "token"])
     for dtype, rows in best.groupby("dtype"):
@@ -113,7 +113,8 @@ def data_sheet_us(dtype: str, frame: pd.DataFrame) -> pd.Series:
     weights = 3 * frame["model_dim"] * frame["inter_dim"]
     active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])
     products_us = 2 * weights * frame["token"] * frame["topk"] / arch.peak_tflop_per_s(types.a.dtype) / 1e6
-    return np.maximum(products_us, active * weights * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3)
+    weights_us = active * weights * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3
+    return products_us.clip(lower=weights_us)
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
