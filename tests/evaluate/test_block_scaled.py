@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, UnsupportedError
+from gemm_eval import GEMMEvaluator, UnsupportedError, transformer_gemms
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.candidates import as_config, stage_bytes
 from gemm_eval.models.gpu.families import TileChoice
+from gemm_eval.transformer import load_model, model_memory
 from gemm_eval.workload import GemmTypes
 from tests.cases import case
 
 BLOCK_SCALED = ("fp8_block", "mxfp8", "mxfp4", "nvfp4")
+WEIGHT_ONLY = ("w4a16_mxfp4", "w4a16_nvfp4", "w4a8_fp8")
 SIZES = (2, 300, 1024, 520)
 
 
@@ -118,3 +120,18 @@ def test_rows_start_on_16_bytes(b200: GEMMEvaluator) -> None:
         with pytest.raises(UnsupportedError, match="pad K or N"):
             b200.evaluate(1, 16, 1024, 511, dtype)
         assert b200.evaluate(1, 16, 1024, 1, dtype).latency_us > 0
+
+
+def test_models_in_these_types() -> None:
+    config = load_model("llama-3-8b")
+    for dtype in (*BLOCK_SCALED, *WEIGHT_ONLY):
+        gemms = transformer_gemms(config, phase="decode", batch_size=4, seq_len=64, dtype=dtype)
+        types = {str(gemm.problem.types.inputs) for gemm in gemms}
+        assert types == {GemmTypes.parse(dtype).inputs, "fp16" if "a16" in dtype else "bf16"}
+    held = {
+        dtype: model_memory(config, batch_size=1, seq_len=64, dtype=dtype).weight_bytes
+        for dtype in ("fp8", "fp4", "fp8_block", "nvfp4")
+    }
+    half = held["fp8"] - held["fp4"]  # of the bytes that are quantized
+    assert held["fp8"] < held["fp8_block"] < held["fp8"] + half // 1000
+    assert held["nvfp4"] == held["fp4"] + half // 8  # a byte for 16 elements of half a byte

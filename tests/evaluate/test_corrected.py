@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError
@@ -106,24 +104,6 @@ def test_tables_have_the_same_answers(evaluator: GEMMEvaluator, correction: bool
         assert table[name].tolist() == [getattr(result, name) for result in results]
     assert set(table["correction"]) == {correction is not False}
     assert ("corrected" in table["source"]) is (correction is not False)
-
-
-def test_a_row_of_a_table_can_ask_for_physics(evaluator: GEMMEvaluator) -> None:
-    frame = pd.DataFrame([SIZES] * 3, columns=list("GMKN")).assign(dtype="bf16", correction=[True, False, None])
-    corrected, physics, default = evaluator.evaluate_many(frame, progress=False)["source"]
-
-    assert (corrected, physics, default) == ("corrected", "calibrated", "corrected")
-    with pytest.raises(InvalidOptionError, match="correction must be True or False"):
-        evaluator.evaluate_many(frame.assign(correction="no"), progress=False)
-
-
-def test_an_evaluator_can_be_of_physics_alone() -> None:
-    physics = GEMMEvaluator("h200-sxm", disk_cache=False, correction=False)
-
-    assert physics.evaluate(*SIZES, "bf16").source == "calibrated"
-    assert physics.evaluate(*SIZES, "bf16", correction=True).source == "corrected"
-    assert "correction=False" in repr(physics)
-    assert pickle.loads(pickle.dumps(physics)).evaluate(*SIZES, "bf16").source == "calibrated"
 
 
 def test_nothing_is_corrected_that_was_not_timed(evaluator: GEMMEvaluator) -> None:

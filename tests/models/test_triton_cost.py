@@ -20,6 +20,7 @@ from gemm_eval.models.gpu.triton import (
     TritonConfig,
     default_triton_coefficients,
     estimate_code,
+    pack_launches,
     triton_calibration_path,
     triton_coefficients,
     triton_costs,
@@ -58,6 +59,11 @@ def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
 # what runs at once
 
 
+@pytest.mark.parametrize("code", [CODE._replace(smem_bytes=232_449), CODE._replace(registers=256)])
+def test_a_kernel_that_no_sm_can_hold_takes_forever(code: KernelCode) -> None:
+    assert list(triton_times_us(H200, PROBLEM, [CONFIG, CONFIG], [code, CODE]) == math.inf) == [True, False]
+
+
 def test_a_full_wave_by_hand() -> None:
     """132 x 2 CTAs of 128x128 fill an H200 once: each term is worked out here."""
     problem = GemmProblem(1, 128 * 12, 4096, 128 * 22)
@@ -77,6 +83,13 @@ def test_a_full_wave_by_hand() -> None:
     assert found.dram_us[0] == pytest.approx(dram_us)
     assert found.l2_us[0] == pytest.approx(l2_us)
     assert found.latency_us[0] == pytest.approx(4 + (sm_us**3 + dram_us**3 + l2_us**3) ** (1 / 3))
+
+
+def test_scales_and_zeros_are_read_with_their_weights() -> None:
+    problem = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4, group_size=128, zero_dtype=DType.INT4)
+    assert pack_launches(H200, problem, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + (16 + 4) / 128) / 8
+    column = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4)
+    assert pack_launches(H200, column, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + 16 / 4096) / 8
 
 
 # coefficients
