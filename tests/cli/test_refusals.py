@@ -28,7 +28,7 @@ OF_MODELS = [  # of `gemms` and of `prewarm`
     (2, "InvalidProblemError", f"{LLAMA} --dtype w5a16", "dtype must be one of"),
     (2, "UsageError", "llama-3-8b", "--arch"),
     (2, "UsageError", "--arch demo-8core", "Missing argument"),
-    (2, "UsageError", f"{LLAMA} --phase train", "--phase"),
+    (2, "UsageError", f"{LLAMA} --phase forward", "--phase"),
     (2, "UsageError", f"{LLAMA} --layers 1", "--layers"),
 ]
 TYPED = [  # as text, and with --json
