@@ -21,6 +21,7 @@ from gemm_eval import (
     moe_layers,
 )
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import parse_scheme
 from gemm_eval.evaluate import ProblemBatch
 from gemm_eval.evaluate.interval import CORRECTION
 from gemm_eval.models.gpu import LayerShape, layer_libraries
@@ -127,6 +128,15 @@ def test_shared_experts_run_with_a_library_of_plain_gemms(library: Any, of_exper
     assert spy.libraries == [*rules_of(of_experts), of_shared, of_shared]
 
 
+@pytest.mark.parametrize("dtype", ["fp8_block", parse_scheme("fp8_block"), GemmTypes.parse("fp8_block")])
+def test_types_are_words_schemes_or_values(dtype: Any) -> None:
+    result = layer(GPU, dtype=dtype)
+
+    assert result.gemm1 is not None
+    assert result.gemm1.problem.types == GemmTypes.parse("fp8_block")
+    assert "fp8" in result.to_dict()["layer"]["dtype"]
+
+
 def test_options_of_gpus_reach_the_gemms() -> None:
     cold, warm = layer(GPU), layer(GPU, l2="warm", clock="sustained", correction=False)
 
@@ -228,6 +238,19 @@ def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
 def test_only_narrow_inputs_are_quantized() -> None:
     for dtype, is_quantized in (("bf16", False), ("w4a16", False), ("fp8", True), ("fp8_block", True)):
         assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
+
+
+def test_one_busy_expert_does_not_make_all_others_as_busy(evaluator: GEMMEvaluator) -> None:
+    counts = ExpertCounts((4096,) + (64,) * 63 + (0,) * 64)
+    sizes: dict[str, Any] = {"num_tokens": 4096 + 64 * 63, "hidden": 1024, "inter": 512, "num_experts": 128, "topk": 1}
+    own = layer(evaluator, distribution=counts, **sizes)
+
+    assert own.flop == 2 * (4096 + 64 * 63) * 3 * 1024 * 512
+    assert own.gemm1 is not None
+    assert own.gemm1.flop == 2 * (4096 + 64 * 63) * 2 * 1024 * 512
+    assert own.gemm1.utilization_frac <= 1
+    as_batch = evaluator.evaluate(65, 4096, 1024, 1024)
+    assert own.gemm1.latency_us < 0.5 * as_batch.latency_us
 
 
 # Many at once.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_eval import ModelConfigError, load_arch
+from gemm_eval import GEMMEvaluator, ModelConfigError, UnsupportedError, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer import (
@@ -329,6 +329,16 @@ def test_presets_have_the_types_that_are_published() -> None:
     blocks = quantized("deepseek-v3", quant_method="fp8", weight_block_size=[128, 128]).quantization
     assert blocks == methods["deepseek-v3"] == methods["kimi-k2"]
     assert 670e9 < model_memory(load_model("deepseek-v3"), **ONE).weight_bytes < 680e9  # as the hub shows
+
+
+@pytest.mark.parametrize("form", ["awq", "gptq", "fp8 in blocks", "float-quantized, dynamic", "nf4"])
+def test_an_h200_runs_them(form: str) -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+    for gemm in transformer_gemms(quantized("llama-3-8b", **FORMATS[form][0]), phase="decode", **ONE):
+        assert evaluator.evaluate_problem(gemm.problem).latency_us > 0
+    nvfp4 = transformer_gemms(quantized("llama-3-8b", **FORMATS["nvfp4"][0]), phase="decode", **ONE)
+    with pytest.raises(UnsupportedError, match="fp4"):
+        evaluator.evaluate_problem(nvfp4[0].problem)
 
 
 def test_formats_that_do_not_go_together() -> None:
