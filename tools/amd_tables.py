@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,7 @@ _LAYER = ["dtype", "model_dim", "inter_dim", "expert", "topk"]
 
 def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the type and the rows of each table of layers of an MI355X."""
-    keys = tuned[["q_dtype_a", "q_dtype_w", "q_type"]].itertuples(index=False, name=None)
+    keys: Any = tuned[["q_dtype_a", "q_dtype_w", "q_type"]].itertuples(index=False, name=None)
     tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key, "") for key in keys])
     tuned = tuned[(tuned["chip"] == "mi355x") & (tuned["dtype"] != "")]
     tuned = tuned[tuned.groupby([*_LAYER, "us1", "us2"])["token"].transform("nunique") == 1]
@@ -107,7 +108,7 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         )  # fmt: skip
 
 
-def data_sheet_us(dtype: str, frame: pd.DataFrame) -> pd.Series:
+def data_sheet_us(dtype: str, frame: pd.DataFrame) -> Any:
     """Return the time of the GEMMs of layers by the data sheet: of products, or of the weights of active experts."""
     arch, types = load_arch("mi355x", GpuSpec), GemmTypes.parse(dtype)
     weights = 3 * frame["model_dim"] * frame["inter_dim"]

@@ -308,7 +308,11 @@ def test_own_library_comes_before_others(root: Path) -> None:
 
 
 def test_committed_files_are_valid_and_of_measured_gpus() -> None:
-    others = ("attention-", "memory-bound", "mixers-")  # files of other kinds, as triton.yaml; tests of their fits read them
+    others = (
+        "attention-",
+        "memory-bound",
+        "mixers-",
+    )  # files of other kinds, as triton.yaml; tests of their fits read them
     paths = sorted((calibration.data_root() / "calibration").glob("*/*-*.yaml"))
     paths = [path for path in paths if not path.name.startswith(others)]
     assert len(paths) > 30

@@ -71,7 +71,7 @@ def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
     # but for layers whose rank has no token: of one or two tokens there may be many
     assert 0.9 * len(timings) < errors.num_rows <= len(timings)
     of_regimes = {interval.regime: interval.num_rows for interval in found.intervals}
-    assert of_regimes.pop("all") == sum(of_regimes.values()) == errors.num_rows
+    assert of_regimes.pop("all") == errors.num_rows >= sum(of_regimes.values())  # regimes of few rows have none
     # a router that chooses groups first costs time in DeepSeek-V3's layers alone: without such rows nothing tells it
     told = set(free_coefficients(FAMILIES[family]))
     untold = {"moe_grouped_router_ns"} | found.shared.keys()

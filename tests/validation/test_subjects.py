@@ -53,7 +53,7 @@ CASES = {
         "no timings of linear or sparse attention by vllm on t4",
     ),
     "moe": Case(
-        experts.exam(), ("a100-sxm-80gb", "b200", "h200-sxm"),
+        experts.exam(), ("a100-sxm-80gb", "b200", "h200-sxm", "mi355x"),
         "topk", "topk, gpu, library, dtype, framework", "",
         None,
     ),

@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from gemm_eval import CollectiveResult, GEMMEvaluator
-from gemm_eval.arch import PCIE_BOXES, GpuSpec, Interconnect
-from gemm_eval.models.gpu.collective import link_rate
+from gemm_eval.arch import PCIE_BOXES, SM_ARCHS, GpuSpec, Interconnect
+from gemm_eval.models.gpu.collective import MODELLED_AS, link_rate
 from gemm_eval.models.gpu.network import PROTOCOLS
 from gemm_eval.workload import COLLECTIVES
 from tools.laws.draws import GPUS
@@ -59,7 +59,7 @@ def _check(rng: random.Random, report: Report) -> None:
     size, ranks = round(2.0 ** rng.uniform(0.0, MAX_LOG2_BYTES)), 2 if what == "send" else rng.randint(2, link.num_gpus)
     options: dict[str, Any] = {
         "dtype": rng.choice(("bf16", "int8")),
-        "library": rng.choice(("nccl", "trtllm")),
+        "library": rng.choice(("nccl", "trtllm") if arch.sm_arch in SM_ARCHS else tuple(MODELLED_AS)),
         "interconnect": rng.choice((None, *PCIE_BOXES)) if link.topology in PCIE_BOXES else None,
     }
 

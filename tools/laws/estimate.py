@@ -76,14 +76,17 @@ class _Case:
         assert isinstance(evaluator.arch, GpuSpec)
         self.types = [dtype for dtype in (DType.BF16, DType.FP16) if dtype in evaluator.arch.tensor_flop_per_cycle]
         narrow = [dtype for dtype in (DType.FP8, DType.INT8) if dtype in evaluator.arch.tensor_flop_per_cycle]
-        chunk = rng.choice((64, 256, 1024))
+        chunk, tensor_parallel = rng.choice((64, 256, 1024)), rng.choice((1, 1, 2, 8))
+        link = evaluator.arch.interconnect
+        is_joined = link is None or link.network is not None
+        most = 8 if is_joined or link is None else link.num_gpus // tensor_parallel
         self.asked: dict[str, Any] = {
             "batch": rng.choice((1, 2, 7, 16, 64, 200)),
             "prompt_len": max(1, chunk * rng.randint(0, 3) + rng.randint(-1, 1)),
             "output_len": rng.choice((1, 64)),
             "chunk_tokens": chunk,
-            "tensor_parallel": rng.choice((1, 1, 2, 8)),
-            "pipeline_parallel": rng.choice((1, 2, 3, 8)),
+            "tensor_parallel": tensor_parallel,
+            "pipeline_parallel": rng.choice([num for num in (1, 2, 3, 8) if num <= most]),
             "dtype": str(rng.choice([*self.types, *narrow])),
             "ignore_memory": True,
         }

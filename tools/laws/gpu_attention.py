@@ -71,7 +71,7 @@ def _rows(
     num_heads, num_kv_heads = heads
     return AttentionRows(
         batch, q_len, kv_len, num_heads, num_kv_heads, *dims, kv_len.copy(), ones, 16.0 * ones, bits,
-        ones * is_latent, 0.0 * ones,
+        ones * is_latent, 0.0 * ones, 0.0 * ones,
     )  # fmt: skip
 
 
