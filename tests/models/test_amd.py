@@ -113,7 +113,7 @@ def test_links_between_any_two_gpus_are_all_used_only_by_all_ranks() -> None:
 
 def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
     result, carried = (moe_layer(gpu, 64, 2048, 768, 16, 2, dtype="fp8_block") for gpu in ("mi355x", "mi300x"))
-    assert (result.library, result.source) == ("aiter-moe", "calibrated")
+    assert (result.library, result.source) == ("aiter-moe", "corrected")
     assert carried.source == "analytic"
     for name, ranks in (("llama-3-8b", 1), ("gpt-oss-20b", 2)):
         estimate = estimate_model(name, "mi300x", batch=4, prompt_len=128, output_len=8, tensor_parallel=ranks)

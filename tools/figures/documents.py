@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "asm-aware": ("examples/benchmark_asm_aware.py", "--show"),
     "modules": ("benchmarks.measure_modules", "--out", "arch/measured/h200-sxm/torch", "--show"),
     "training": ("tools.examine_training",),
+    "served": ("gemm_eval", "validate", "served"),
+    "published": ("gemm_eval", "validate", "training"),
     "rates": ("tools.sweep_rates",),
     "plans": ("tools.plan_losses",),
     "size": ("tools.size", "--install"),

@@ -385,6 +385,29 @@ def training() -> dict[str, float]:
     }  # fmt: skip
 
 
+def served(figure: str, group: str = "all") -> Any:
+    """Errors of TPOT or TTFT of served runs by predictor, of an engine or of all."""
+    (line,) = [line for line in load("served")["lines"] if (line["figure"], line["group"]) == (figure, group)]
+    return line["errors"]
+
+
+def served_row(figure: str, group: str) -> str:
+    """A row of served runs: ideal sum, fitted roofline and model."""
+    errors = served(figure, group)
+    model = errors["gemm_eval"]
+    roofline = percent(errors["fitted roofline"]["mape_frac"]) if "fitted roofline" in errors else "-"
+    cells = f"{figure}, {group}", f"{model['num']:,}", percent(errors["ideal"]["mape_frac"]), roofline
+    rest = (percent(model[f"{name}_frac"], sign=name == "bias") for name in ("median", "p90", "bias"))
+    return _row((*cells, f"**{percent(model['mape_frac'])}**", *rest, f"{model['kendall_tau']:.3f}"))
+
+
+def published() -> dict[str, float]:
+    """Errors of tokens a second of published training runs."""
+    document = load("published")
+    (hours,) = [run for run in document["runs"] if run["name"] == "deepseek-v3-h800"]
+    return {"num": len(document["runs"]), "median": document["median_error_frac"], "hours": hours["error_frac"]}
+
+
 def inductor() -> dict[str, float]:
     """What pruning saves torch.compile, and what it costs."""
     compiled, layers = (pd.read_csv(_TORCH / "inductor" / f"{name}.csv") for name in ("compile", "layers"))
