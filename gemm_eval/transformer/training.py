@@ -28,8 +28,12 @@ from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem
 GROUPS = ("tp", "cp", "ep", "pp")
 """Groups of devices that exchange messages within a microbatch; names of collectives begin with one of these."""
 
-EMBEDDING, HEAD, SEND = "embedding", "head", "send"
-"""Names of the parts outside of layers: `SEND` is the message to the next pipeline stage."""
+EMBEDDING = "embedding"
+"""Name of the part before the layers."""
+HEAD = "head"
+"""Name of the part after the layers: norm, LM head and loss."""
+SEND = "send"
+"""Name of the part that sends to the next pipeline stage."""
 
 _FUSIONS = Fusions(residual_norm=False, quantization=False)
 _FP32_BYTES = 4
