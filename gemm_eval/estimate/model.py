@@ -36,11 +36,6 @@ from gemm_eval.workload import MAX_DIM
 _US_PER_S = 1e6
 
 
-def _scaled(latency_us: float, step: StepEstimate) -> tuple[float, float]:
-    low_us, high_us = step.interval_us
-    return latency_us * low_us / step.latency_us, latency_us * high_us / step.latency_us
-
-
 def _words(interval_us: tuple[float, float]) -> str:
     return " to ".join(map(time_text, interval_us))
 
@@ -105,12 +100,12 @@ class ModelEstimate(Result):
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
         """The interval of the time to first token, as wide in proportion as that of a step of a prompt."""
-        return _scaled(self.ttft_us, self.prefill)
+        return self.prefill.interval_of(self.ttft_us)
 
     @property
     def tpot_interval_us(self) -> tuple[float, float]:
         """The interval of the time per output token, as wide in proportion as that of a decode step."""
-        return _scaled(self.tpot_us, self.decode)
+        return self.decode.interval_of(self.tpot_us)
 
     @property
     def request_us(self) -> float:

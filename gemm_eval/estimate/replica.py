@@ -91,6 +91,11 @@ class StepEstimate:
         host = (self.host_us,) * 3
         return sum_interval([*(cost.total for cost in self.costs), *([host] if self.host_us else [])])
 
+    def interval_of(self, latency_us: float) -> tuple[float, float]:
+        """Return the interval of a time that steps such as this one make up: as wide in proportion as its own."""
+        low_us, high_us = self.interval_us
+        return latency_us * low_us / self.latency_us, latency_us * high_us / self.latency_us
+
     @property
     def us_by_kind(self) -> dict[str, float]:
         """Time of the step by kind of operation, through all stages."""

@@ -88,12 +88,12 @@ class ServingEstimate(Result):
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
         """The 80% interval of the mean TTFT: as wide in proportion as that of a step of a prompt."""
-        return _scaled(self.ttft_us, self.prefill)
+        return self.prefill.interval_of(self.ttft_us)
 
     @property
     def tpot_interval_us(self) -> tuple[float, float]:
         """The 80% interval of TPOT: as wide in proportion as that of a decode step."""
-        return _scaled(self.tpot_us, self.decode)
+        return self.decode.interval_of(self.tpot_us)
 
     @property
     def layout(self) -> str:
@@ -149,11 +149,6 @@ def _layout_of(options: Mapping[str, Any]) -> str:
     tensor, pipeline, expert = (options[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert"))
     layout = Layout(tensor, pipeline, 1, expert, max(1, expert // tensor))
     return str(layout) if layout.num_devices > 1 else "TP1"
-
-
-def _scaled(latency_us: float, step: StepEstimate) -> tuple[float, float]:
-    low_us, high_us = step.interval_us
-    return latency_us * low_us / step.latency_us, latency_us * high_us / step.latency_us
 
 
 class Requests(NamedTuple):
