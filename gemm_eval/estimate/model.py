@@ -29,11 +29,9 @@ from gemm_eval.transformer import (
     load_model,
     num_joined,
 )
-from gemm_eval.units import time_text
+from gemm_eval.units import per_s, time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
-
-_US_PER_S = 1e6
 
 
 def _words(interval_us: tuple[float, float]) -> str:
@@ -49,7 +47,7 @@ class ModelEstimate(Result):
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
         ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
-            stage works on one chunk at a time (`gemm_eval.estimate.model.pipeline_us`).
+            stage works on one chunk at a time (`gemm_eval.estimate.pipeline_us`).
         tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
             step over the tokens that it gives.
         prompt_stage_us: time that each pipeline stage works on one prompt, over all of its chunks.
@@ -115,7 +113,7 @@ class ModelEstimate(Result):
     @property
     def decode_tokens_per_s(self) -> float:
         """Output tokens a second of the replica while it only decodes."""
-        return self.batch * self.num_groups / self.tpot_us * _US_PER_S
+        return per_s(self.batch * self.num_groups, self.tpot_us)
 
     @property
     def decode_tokens_per_s_per_device(self) -> float:
@@ -127,7 +125,7 @@ class ModelEstimate(Result):
         """Output tokens a second of a device in the long run: each sequence's prompt takes its time too."""
         # prompts follow each other without a gap, so that each takes the time of its slowest stage
         cycle_us = self.batch * max(self.prompt_stage_us) + self.output_len * self.tpot_us
-        return self.batch * self.num_groups * self.output_len / cycle_us * _US_PER_S / self.num_devices
+        return per_s(self.batch * self.num_groups * self.output_len, cycle_us) / self.num_devices
 
     @property
     def fits(self) -> bool | None:
@@ -276,7 +274,7 @@ def estimate_model(
     chunk_tokens = replica.chunk_tokens
     sizes = {"batch": batch, "prompt_len": prompt_len, "output_len": output_len, "chunk_tokens": chunk_tokens}
     asked: dict[str, Any] = {name: as_integer(name, value, 1, MAX_DIM) for name, value in sizes.items()}
-    asked["speculative_tokens"] = as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES)
+    asked["speculative_tokens"] = speculative_tokens
     check_flag("ignore_memory", ignore_memory)
     tokens = tokens_per_step(speculative_tokens, acceptance)
     memory = (replica.memory if ignore_memory else replica.check_memory)(batch, prompt_len + output_len)
@@ -304,12 +302,13 @@ def estimate_model(
 def tokens_per_step(speculative_tokens: int, acceptance: float) -> float:
     """Return the expected tokens that a sequence gains in a step: accepted guesses, and one.
 
-    A guess holds with the probability `acceptance`, if those before it do. InvalidOptionError: it is not in 0..1.
+    A guess holds with the probability `acceptance`, if those before it do. InvalidOptionError: one is out of range.
     """
+    guesses = as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES)
     share = plain_number(acceptance)
     if share is None or not 0 <= share <= 1:
         raise InvalidOptionError(f"acceptance must be in 0..1, got {shown(acceptance)}")
-    return sum(share**index for index in range(speculative_tokens + 1))
+    return sum(share**index for index in range(guesses + 1))
 
 
 def estimate_models(

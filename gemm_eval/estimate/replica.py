@@ -24,6 +24,7 @@ from gemm_eval.transformer import (
     check_memory,
     largest_batch,
     load_model,
+    memory_limit,
     model_memory,
     model_on,
     model_operations,
@@ -197,7 +198,7 @@ class Replica:
     @property
     def memory_limit_bytes(self) -> int | None:
         """Bytes that a device may hold; None: the arch does not say its DRAM."""
-        return int(self.arch.dram_bytes * self.memory_frac) if isinstance(self.arch, GpuSpec) else None
+        return memory_limit(self.arch, self.memory_frac)
 
     def memory(self, batch: int, seq_len: int) -> ModelMemory:
         """Return what the device that holds most holds with `batch` sequences of `seq_len` positions a group."""

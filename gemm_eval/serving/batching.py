@@ -16,7 +16,7 @@ _TOLERANCE = 1e-6
 _P99_FRAC = 0.01  # of requests that wait longer than the 99th percentile
 _P99_DEVIATIONS = 2.33  # standard deviations above the mean at the 99th percentile of a normal distribution
 _MAX_BUSY_FRAC = 0.999  # of the prompts that an engine can read: beyond, the queue has no end
-_FULL_MARGIN = 0.05
+_FULL_MARGIN = 0.05  # of the time of a prompt, by which a wait is longer than the queue where requests find no room
 
 
 class Times(NamedTuple):
@@ -85,6 +85,11 @@ class SteadyState(NamedTuple):
     wait_p99_us: float
     requests_per_us: float
     is_full: bool
+
+    @property
+    def step_p99_us(self) -> float:
+        """99th percentile of the time between two tokens: with a chunk where more than 1% of steps have one."""
+        return self.long_step_us if self.prompt_frac > _P99_FRAC else self.step_us
 
 
 class _Mix(NamedTuple):

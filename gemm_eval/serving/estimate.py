@@ -16,12 +16,9 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, Times, steady_state
 from gemm_eval.serving.steps import StepTimes
 from gemm_eval.transformer import Layout, ModelConfig, ModelMemory
-from gemm_eval.units import time_text
+from gemm_eval.units import per_s, time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
-
-_US_PER_S = 1e6
-_MAX_GUESSES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class ServingEstimate(Result):
     @property
     def tokens_per_s_per_user(self) -> float:
         """Tokens a second that one client receives after the first."""
-        return _US_PER_S / self.tpot_us
+        return per_s(1.0, self.tpot_us)
 
     def explain(self) -> str:
         """Return a short text: latencies, throughput, and what limits it."""
@@ -165,7 +162,7 @@ class Requests(NamedTuple):
         """Raise InvalidOptionError for sizes and shares out of their range."""
         as_integer("prompt_len", self.prompt_len, 1, MAX_DIM)
         as_integer("output_len", self.output_len, 2, MAX_DIM)
-        as_integer("speculative_tokens", self.speculative_tokens, 0, _MAX_GUESSES)
+        tokens_per_step(self.speculative_tokens, self.acceptance)
         share = plain_number(self.prefix_hit_frac)
         if share is None or not 0 <= share < 1:
             raise InvalidOptionError(f"prefix_hit_frac must be in 0..1, below 1, got {shown(self.prefix_hit_frac)}")
@@ -275,7 +272,6 @@ def serve(
     devices = num_replicas * replica.num_devices
     if prefill is not None:
         devices += num_prefill_replicas * prefill.replica.num_devices
-    is_long = state.prompt_frac > 0.01
     return ServingEstimate(
         model_name=replica.config.name, arch_name=replica.arch.name, engine=replica.engine.name,
         concurrency=concurrency, prompt_len=requests.prompt_len, output_len=requests.output_len,
@@ -283,8 +279,8 @@ def serve(
         ttft_us=overhead_us + state.wait_us + state.prompt_us,
         ttft_p99_us=overhead_us + state.wait_p99_us + state.prompt_us, ttft_alone_us=alone_us,
         tpot_us=state.step_us / gained, itl_us=state.step_us,
-        itl_p99_us=state.long_step_us if is_long else state.step_us,
-        requests_per_s=state.requests_per_us * num_schedulers * _US_PER_S, mean_seqs=state.num_seqs,
+        itl_p99_us=state.step_p99_us,
+        requests_per_s=per_s(state.requests_per_us * num_schedulers, 1.0), mean_seqs=state.num_seqs,
         max_seqs=max_seqs, prompt_frac=state.prompt_frac, is_full=state.is_full, memory=memory,
         prefill=reader.chunk_step(), decode=times.decode_step(state.num_seqs),
         options=FrozenDict(

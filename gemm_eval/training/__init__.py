@@ -3,10 +3,10 @@
 from gemm_eval.training.estimate import estimate_training, find_training_layouts
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, Optimizer, TrainingMemory
 from gemm_eval.training.result import BREAKDOWN, TrainingEstimate, model_flop
-from gemm_eval.training.schedule import SCHEDULES, StageTimes, num_in_flight, pipeline_us, stage_chunks
+from gemm_eval.training.schedule import SCHEDULES, StageTimes, num_in_flight, schedule_us, stage_chunks
 
 __all__ = [
     "BREAKDOWN", "OPTIMIZERS", "RECOMPUTE", "SCHEDULES", "Optimizer", "StageTimes", "TrainingEstimate",
-    "TrainingMemory", "estimate_training", "find_training_layouts", "model_flop", "num_in_flight", "pipeline_us",
+    "TrainingMemory", "estimate_training", "find_training_layouts", "model_flop", "num_in_flight", "schedule_us",
     "stage_chunks",
 ]  # fmt: skip

@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from gemm_eval.arch import ArchSpec, GpuSpec, load_arch
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.dtypes import parse_dtype, parse_scheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.estimate import evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, TrainingMemory, stage_memory
 from gemm_eval.training.result import BREAKDOWN, TrainingEstimate, layers_flop, model_flop
-from gemm_eval.training.schedule import SCHEDULES, num_in_flight, pipeline_us
+from gemm_eval.training.schedule import SCHEDULES, num_in_flight, schedule_us
 from gemm_eval.training.step import StepPrices, stage_parts, stages_of, update_us
 from gemm_eval.transformer import (
     GROUPS,
@@ -26,6 +27,7 @@ from gemm_eval.transformer import (
     ModelConfig,
     legal_layouts,
     load_model,
+    memory_limit,
     num_joined,
     types_on,
 )
@@ -222,7 +224,9 @@ class _Training:
         self, arch: Any, model: Any, global_batch: int, seq_len: int, dtype: str, optimizer: str,
         overlap: Mapping[str, float] | None, expert_load: Any, memory_frac: float,
     ) -> None:  # fmt: skip
-        evaluator = arch if isinstance(arch, GEMMEvaluator) else _evaluator(arch)
+        evaluator = evaluator_of(arch)
+        if evaluator is not arch and isinstance(evaluator.arch, GpuSpec):
+            evaluator = evaluator.preferring(clock="sustained")  # of minutes of load
         self.arch = evaluator.arch
         self.config = model if isinstance(model, ModelConfig) else load_model(model)
         self.global_batch = as_integer("global_batch", global_batch, 1, MAX_DIM)
@@ -230,13 +234,10 @@ class _Training:
         check_word("optimizer", optimizer, OPTIMIZERS)
         self.optimizer = OPTIMIZERS[optimizer]
         self.overlap = _check_overlap(overlap)
-        frac = plain_number(memory_frac)
-        if frac is None or not 0 < frac <= 1:
-            raise InvalidOptionError(f"memory_frac must be above 0 and at most 1, got {shown(memory_frac)}")
-        self.limit_bytes = int(self.arch.dram_bytes * frac) if isinstance(self.arch, GpuSpec) else None
+        self.limit_bytes = memory_limit(self.arch, memory_frac)
         types = types_on(self.arch, dtype, None, self.config)
         self.options = {
-            "dtype": dtype, "optimizer": optimizer, "expert_load": str(expert_load), "memory_frac": frac,
+            "dtype": dtype, "optimizer": optimizer, "expert_load": str(expert_load), "memory_frac": memory_frac,
             "overlap": None if overlap is None else FrozenDict(self.overlap),
         }  # fmt: skip
         self.elem_bytes = parse_dtype(types["dense_dtype"]).bits // 8
@@ -306,7 +307,7 @@ class _Training:
             prices, layout, plan.micro_batch, plan.schedule, plan.num_chunks, plan.recompute, self.overlap, plan.zero
         ))  # fmt: skip
         times = [stage.times for stage in stages]
-        passes_us = pipeline_us(times, num, plan.schedule, plan.num_chunks)
+        passes_us = schedule_us(times, num, plan.schedule, plan.num_chunks)
         updates = [update_us(prices, stage, layout, self.optimizer, plan.zero) for stage in stages]
         data_us, optimizer_us = max(updates, key=sum)
         slowest = max(stages, key=lambda stage: stage.times.total_us)
@@ -351,9 +352,3 @@ def _check_overlap(overlap: Mapping[str, float] | None) -> dict[str, float]:
             raise InvalidOptionError(f"overlap of {name} must be in 0..1, got {shown(share)}")
         result[name] = number
     return result
-
-
-def _evaluator(arch: Any) -> GEMMEvaluator:
-    """Return an evaluator with the clock of minutes of load, where an arch has one."""
-    spec = load_arch(arch) if isinstance(arch, str | os.PathLike) else arch
-    return GEMMEvaluator(spec, clock="sustained") if isinstance(spec, GpuSpec) else GEMMEvaluator(spec)

@@ -11,10 +11,9 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import TrainingMemory
 from gemm_eval.training.step import KINDS
 from gemm_eval.transformer import GROUPS, GroupedAttention, Layout, ModelConfig, count_parameters
-from gemm_eval.units import FLOP_PER_MAC, time_text
+from gemm_eval.units import FLOP_PER_MAC, per_s, time_text
 from gemm_eval.workload import AttentionProblem
 
-_US_PER_S = 1e6
 _S_PER_DAY = 86_400
 _PASSES = 3  # forward, and two gradients
 
@@ -129,7 +128,7 @@ class TrainingEstimate(Result):
     @property
     def tokens_per_s(self) -> float:
         """Tokens a second of all devices."""
-        return self.global_batch * self.seq_len / self.latency_us * _US_PER_S
+        return per_s(self.global_batch * self.seq_len, self.latency_us)
 
     @property
     def tokens_per_s_per_device(self) -> float:

@@ -44,7 +44,7 @@ def stage_chunks(num_layers: int, num_stages: int, num_chunks: int = 1) -> tuple
     return tuple(tuple(runs[stage::num_stages]) for stage in range(num_stages))
 
 
-def pipeline_us(
+def schedule_us(
     stages: Sequence[StageTimes], num_microbatches: int, schedule: str = "1f1b", num_chunks: int = 1
 ) -> float:
     """Return the time of all microbatches through all stages, in microseconds.

@@ -25,6 +25,7 @@ from gemm_eval.transformer.memory import (
     largest_seq_len,
     memory_document,
     memory_levers,
+    memory_limit,
     model_memory,
     num_joined,
     num_parameters,
@@ -70,7 +71,7 @@ __all__ = [
     "LayerKind", "Layout", "LinearAttention", "MemoryLever", "MemoryWork", "MixerWork", "ModelConfig", "ModelMemory",
     "Moe", "Operation", "ParameterCounts", "PublishedParameters", "Quantization", "QuantizedPart", "TrainingPart",
     "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch", "largest_seq_len", "layer_kinds",
-    "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers", "model_memory", "model_on",
-    "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory", "sends_to_other_node",
+    "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers", "memory_limit", "model_memory",
+    "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory", "sends_to_other_node",
     "stage_config", "stage_layers", "training_parts", "transformer_gemms", "types_on", "with_redundant_experts",
 ]  # fmt: skip

@@ -402,7 +402,7 @@ def check_memory(
         InfeasibleError: it is larger than that share; the error says what would help, with the figure of each.
     """
     memory = model_memory(config, **options)
-    limit = _limit(arch, memory_frac)
+    limit = memory_limit(arch, memory_frac)
     if limit is not None and memory.total_bytes > limit:
         raise InfeasibleError(
             f"{config.name} does not fit into {memory_frac:g} of the DRAM of a device ({arch.name}; memory_frac), with "
@@ -414,7 +414,11 @@ def check_memory(
     return memory
 
 
-def _limit(arch: ArchSpec, memory_frac: float) -> int | None:
+def memory_limit(arch: ArchSpec, memory_frac: float = MEMORY_FRAC) -> int | None:
+    """Return the bytes of DRAM of a device that may be used; None: the arch does not say its DRAM.
+
+    InvalidOptionError: `memory_frac` is not above 0 and at most 1.
+    """
     frac = plain_number(memory_frac)
     if frac is None or not 0 < frac <= 1:
         raise InvalidOptionError(f"memory_frac must be above 0 and at most 1, got {shown(memory_frac)}")
