@@ -8,6 +8,7 @@ import pytest
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import HOST_TIMES, Engine, load_engine
+from gemm_eval.serving import estimate_serving
 from gemm_eval.validation.subjects import served
 from tools.served_tables import tables
 
@@ -103,3 +104,16 @@ def test_the_exam_predicts_by_the_public_call_and_reports_both_figures(monkeypat
     assert len(set(held_out)) > 1
     assert all(step_us > 0.0 for step_us, *_ in held_out)
     assert Path(served.engine_calibration_path()).is_file()
+
+
+def test_the_exam_is_the_call_of_a_user() -> None:
+    predictor = served.Predictor()
+    for engine in ("vllm", "trtllm"):
+        run = next(run for run in served.list_served_runs(["h200-sxm"]) if run.engine == engine)
+        requests = run.requests
+        answer = estimate_serving(
+            run.model, run.gpu, run.concurrency, prompt_len=requests.prompt_len, output_len=requests.output_len,
+            has_fixed_lengths=requests.has_fixed_lengths, engine=engine, num_requests=10 * run.concurrency,
+            **run.layout,
+        )  # fmt: skip
+        assert predictor.serving_us(run, load_engine(engine)) == (answer.tpot_us, answer.ttft_us)
