@@ -77,7 +77,7 @@ def serve(
         complete=opt.complete_schemes, show_default=False
     )] = None,
     kv_dtype: opt.KvDtypeOption = None,
-    memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
+    memory_frac: opt.MemoryFracOption = None,
     page: Annotated[Path | None, opt.option(
         "Also write an HTML page with the plot of the front to this file.", "--page", metavar="FILE"
     )] = None,

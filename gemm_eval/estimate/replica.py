@@ -14,9 +14,9 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.estimate.price import OperationCost, Prices, costs_of
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
+from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
-    MEMORY_FRAC,
     Fusions,
     ModelConfig,
     ModelMemory,
@@ -24,7 +24,6 @@ from gemm_eval.transformer import (
     check_memory,
     largest_batch,
     load_model,
-    memory_limit,
     model_memory,
     model_on,
     model_operations,
@@ -130,6 +129,7 @@ class Replica:
         engine: the engine that runs it; libraries, fusions and `chunk_tokens` that are None are its own.
         config: the model as the arch runs it.
         held: options of `model_memory`, but for batch and positions.
+        memory_limit: the most bytes that a device may hold (`MemoryShare`); None: the arch does not say its DRAM.
         options: what was asked, by name.
         has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first.
     """
@@ -140,7 +140,7 @@ class Replica:
         dense_dtype: str | None = None, expert_dtype: str | None = None, kv_dtype: str | None = None,
         chunk_tokens: int | None = None, expert_load: str | Distribution = "uniform", fusions: Fusions | None = None,
         fused: bool | None = None, attention_library: str | None = None, collective_library: str | None = None,
-        expert_library: str | None = None, interconnect: str | None = None, memory_frac: float = MEMORY_FRAC,
+        expert_library: str | None = None, interconnect: str | None = None, memory_frac: float | None = None,
         engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
         self.engine = engine = load_engine(engine)
@@ -164,8 +164,13 @@ class Replica:
         }  # fmt: skip
         box = _interconnect(self.arch, interconnect)
         self.tensor_parallel, self.pipeline_parallel, self.expert_parallel = degrees.values()
-        self.memory_frac = memory_frac
-        self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
+        self._share = engine.memory_share(memory_frac)
+        self.memory_limit = self._share.limit_on(self.arch)
+        multiples = engine.expert_multiples.get(self.arch.sm_arch, {}) if isinstance(self.arch, GpuSpec) else {}
+        self.held: dict[str, Any] = {
+            **degrees, **types, "chunk_tokens": self.chunk_tokens, "block_size": engine.block_size,
+            "logit_bytes": engine.logit_bytes, "multiples": FrozenDict(multiples),
+        }  # fmt: skip
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
         if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
             self._asked["node_devices"] = self.arch.interconnect.num_gpus
@@ -177,7 +182,7 @@ class Replica:
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
             "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
-            "memory_frac": memory_frac,
+            "memory_frac": self._share.frac,
             "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
 
@@ -195,11 +200,6 @@ class Replica:
         """Devices of the replica."""
         return self.pipeline_parallel * self.tensor_parallel * self.num_groups
 
-    @property
-    def memory_limit_bytes(self) -> int | None:
-        """Bytes that a device may hold; None: the arch does not say its DRAM."""
-        return memory_limit(self.arch, self.memory_frac)
-
     def memory(self, batch: int, seq_len: int) -> ModelMemory:
         """Return what the device that holds most holds with `batch` sequences of `seq_len` positions a group."""
         return model_memory(self.config, batch_size=batch, seq_len=seq_len, **self.held)
@@ -208,17 +208,16 @@ class Replica:
         """Return `memory`; InfeasibleError: it does not fit, with each change that would do."""
         if (batch, seq_len) not in self._fitting:
             held = {**self.held, "batch_size": batch, "seq_len": seq_len}
-            memory = check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+            memory = check_memory(self.config, self.arch, share=self._share, **held)
             self._fitting[batch, seq_len] = memory
         return self._fitting[batch, seq_len]
 
     def largest_batch(self, seq_len: int) -> int | None:
         """Return the most sequences a group that fit, 0: not one; None: the arch does not say its DRAM."""
-        limit_bytes = self.memory_limit_bytes
-        if limit_bytes is None:
+        if self.memory_limit is None:
             return None
         if seq_len not in self._largest:
-            self._largest[seq_len] = largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+            self._largest[seq_len] = largest_batch(self.config, self.memory_limit, seq_len=seq_len, **self.held)
         return self._largest[seq_len]
 
     def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:

@@ -16,6 +16,8 @@ from gemm_eval.transformer.memory import (
     MEMORY_FRAC,
     WHAT_COUNTS,
     MemoryLever,
+    Limit,
+    MemoryShare,
     ModelMemory,
     ParameterCounts,
     WeightPart,
@@ -68,7 +70,7 @@ from gemm_eval.transformer.training import (
 __all__ = [
     "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "RECOMPUTED", "SEND", "WHAT_COUNTS", "Attention",
     "AttentionWork", "Ffn", "Fusions", "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm",
-    "LayerKind", "Layout", "LinearAttention", "MemoryLever", "MemoryWork", "MixerWork", "ModelConfig", "ModelMemory",
+    "LayerKind", "Layout", "LinearAttention", "Limit", "MemoryLever", "MemoryShare", "MemoryWork", "MixerWork", "ModelConfig", "ModelMemory",
     "Moe", "Operation", "ParameterCounts", "PublishedParameters", "Quantization", "QuantizedPart", "TrainingPart",
     "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch", "largest_seq_len", "layer_kinds",
     "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers", "memory_limit", "model_memory",
