@@ -11,7 +11,7 @@ from gemm_eval.cli.output import Column, format_number, format_share, format_ter
 from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
 from gemm_eval.moe import BREAKDOWN, MoeLayerTable
-from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, MemoryShare, say_memory
+from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, MemoryShare, ModelConfig, ModelMemory, say_memory
 from gemm_eval.units import time_text
 
 

@@ -144,7 +144,8 @@ class ModelEstimate(Result):
         if self.memory_limit_bytes is not None:
             held = (
                 f"{self.memory.total_bytes / 1e9:,.1f} of {self.memory_limit_bytes / 1e9:,.0f} GB a device ("
-                f"{self.engine.memory_share(self.options['memory_frac'])}); the largest batch that fits is {self.largest_batch:,}"
+                f"{self.engine.memory_share(self.options['memory_frac'])}); the largest batch that fits is "
+                f"{self.largest_batch:,}"
             )
         box = self.options["interconnect"] if self.num_devices > 1 else None
         joined = "" if box is None else f" ({box})"
@@ -294,8 +295,9 @@ def estimate_model(
         output_len=output_len, num_devices=replica.num_devices, num_groups=replica.num_groups,
         ttft_us=pipeline_us(chunk_us) + host_us, tpot_us=step_us / tokens, tokens_per_step=tokens,
         prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))), prefill=prefill[-1], decode=decode,
-        memory=memory, memory_limit_bytes=None if limit is None else limit(memory), num_joined_devices=num_joined(replica.arch),
-        has_expanded_weights=replica.has_expanded_weights, engine=replica.engine,
+        memory=memory, memory_limit_bytes=None if limit is None else limit(memory),
+        num_joined_devices=num_joined(replica.arch), has_expanded_weights=replica.has_expanded_weights,
+        engine=replica.engine,
         options=FrozenDict(asked | {"acceptance": acceptance} | replica.options), _config=replica.config, _limit=limit,
         _held=FrozenDict(replica.held | {"seq_len": prompt_len + output_len}),
     )  # fmt: skip

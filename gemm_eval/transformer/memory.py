@@ -147,6 +147,7 @@ def _expert_bias_elems(config: ModelConfig, width: int) -> int:
 
 _BITS_PER_BYTE = 8
 _FP32_BYTES = 4
+_NO_MULTIPLES: FrozenDict[str, tuple[int, int]] = FrozenDict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class WeightPart:
 
 def local_weights(
     config: ModelConfig, step: Step, types: WeightTypes, *, has_embedding: bool = True, has_head: bool = True,
-    multiples: Mapping[str, tuple[int, int]] = FrozenDict(),
+    multiples: Mapping[str, tuple[int, int]] = _NO_MULTIPLES,
 ) -> tuple[WeightPart, ...]:  # fmt: skip
     """Return the weights of one device of a tensor-parallel group that has all layers of `config`.
 
@@ -192,7 +193,7 @@ def _kept(name: str, num_elems: int, dtype: DType) -> WeightPart:
 
 
 def _matrices(
-    shapes: Iterable[Shape], types: WeightTypes, multiples: Mapping[str, tuple[int, int]] = FrozenDict()
+    shapes: Iterable[Shape], types: WeightTypes, multiples: Mapping[str, tuple[int, int]] = _NO_MULTIPLES
 ) -> Iterator[WeightPart]:
     for shape in shapes:
         if shape.operand is Operand.ACTIVATION:
@@ -356,7 +357,7 @@ def model_memory(
     pipeline_parallel: int = 1, stage: int | None = None, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
     block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, expert_copies: bool = False,
-    logit_bytes: int = _FP32_BYTES, multiples: Mapping[str, tuple[int, int]] = FrozenDict(),
+    logit_bytes: int = _FP32_BYTES, multiples: Mapping[str, tuple[int, int]] = _NO_MULTIPLES,
 ) -> ModelMemory:  # fmt: skip
     """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions in the cache.
 
@@ -441,6 +442,8 @@ class MemoryShare(NamedTuple):
         return int(self.frac * dram_bytes) - self.reserve_bytes
 
 
+_SHARE = MemoryShare()
+
 Limit = Callable[[ModelMemory], int]
 """The most bytes of weights, activations and cache on a device, by how large weights and activations are."""
 
@@ -456,9 +459,7 @@ class MemoryLever(NamedTuple):
         return f"{self.option} = {self.value} ({self.total_bytes / 1e9:,.1f} GB a device)"
 
 
-def check_memory(
-    config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = MemoryShare(), **options: Any
-) -> ModelMemory:
+def check_memory(config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = _SHARE, **options: Any) -> ModelMemory:
     """Check that a model fits into the DRAM of each device, as far as the size of that is known; return what it takes.
 
     Multi-core chips do not say the size of their DRAM, and are not checked. `options` and other errors are those of
@@ -491,7 +492,7 @@ def memory_limit(arch: ArchSpec, memory_frac: float = MEMORY_FRAC) -> int | None
     return int(arch.dram_bytes * frac) if isinstance(arch, GpuSpec) else None
 
 
-def say_memory(memory: ModelMemory, arch: ArchSpec, share: MemoryShare = MemoryShare()) -> str:
+def say_memory(memory: ModelMemory, arch: ArchSpec, share: MemoryShare = _SHARE) -> str:
     """Return one line: what a model takes of a device, and what it may take."""
     held = (
         f"weights {memory.weight_bytes / 1e9:,.1f} GB, KV cache {memory.kv_cache_bytes / 1e9:,.1f} GB and activations "
@@ -507,7 +508,7 @@ def memory_document(
     config: ModelConfig,
     arch: ArchSpec | None,
     *,
-    share: MemoryShare = MemoryShare(),
+    share: MemoryShare = _SHARE,
     **options: Any,
 ) -> dict[str, Any]:
     """Return a model's memory for `options` of `model_memory` as plain values, for JSON and tables.

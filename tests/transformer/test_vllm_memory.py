@@ -201,7 +201,7 @@ def test_a_window_and_a_state_have_blocks_of_one_pool() -> None:
 def test_what_is_left_for_the_cache(
     name: str, dram_gib: float, frac: float, seqs: int, tokens: int, cache_gib: float, source: str
 ) -> None:
-    """Within 2% of what vLLM may use: gpu_memory_utilization less weights, activations of a profile run, and libraries."""
+    """Within 2% of what vLLM may use: its share less weights, activations of a profile run, and libraries."""
     engine, arch = load_engine("vllm"), load_arch("h100-sxm").model_copy(update={"dram_bytes": int(dram_gib * GIB)})
     row = ROWS[name]
     assert isinstance(row.config, str)

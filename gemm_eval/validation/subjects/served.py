@@ -112,11 +112,14 @@ class ServedRun(NamedTuple):
     def layout(self) -> dict[str, Any]:
         """Degrees and types, as `estimate_serving` takes them.
 
-        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16.
+        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16. In fp8 on
+        four B200 it takes the share of memory and the chunks that the script of the run asks for (dsr1_fp8_b200.sh).
         """
         types: dict[str, Any] = {"dtype": self.dtype}
         if self.model.startswith("deepseek") and self.dtype == "nvfp4":
             types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
+        if (self.engine, self.gpu, self.dtype, self.tp) == ("sglang", "b200", "fp8_block", 4):
+            types |= {"memory_frac": 0.95, "chunk_tokens": 8192}
         return types | {"tensor_parallel": self.tp, "expert_parallel": self.ep, "kv_dtype": self.kv_dtype}
 
 
