@@ -306,7 +306,7 @@ def _row(estimate: ModelEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
     del document["engine"]  # `options` has its name
-    for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells
+    for name in ("prompt_stage_us", "assumptions", "basis"):  # lists, of which a table has no cells
         del document[name]
     steps = {name: document.pop(name) for name in ("prefill", "decode")}
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name")}

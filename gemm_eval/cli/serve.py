@@ -172,7 +172,8 @@ def _row(estimate: ServingEstimate) -> dict[str, Any]:
     from gemm_eval.serving import summary
 
     names = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "dtype", "kv_dtype")
-    return flat(summary(estimate)) | {name: estimate.options[name] for name in names}
+    of_row = {name: value for name, value in summary(estimate).items() if name != "basis"}
+    return flat(of_row) | {name: estimate.options[name] for name in names}
 
 
 def _show_one(model: str, estimate: ServingEstimate) -> None:
@@ -186,6 +187,7 @@ def _show_one(model: str, estimate: ServingEstimate) -> None:
 
 def _show(result: Deployments, commands: tuple[str, ...]) -> None:
     from gemm_eval.cli.output import Column, format_number, make_console, print_table
+    from gemm_eval.estimate import say_basis
     from gemm_eval.units import time_text
 
     console = make_console()
@@ -208,6 +210,8 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         console.print(f"left out: {first.layout}{others} on {first.arch_name}: {reason}", highlight=False)
     if len(result.reasons()) > _MOST_LEFT_OUT:
         console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: --json")
+    best = result.best
+    console.print(f"{best.layout} on {best.arch_name}: {say_basis(best.basis)}", highlight=False)
     _print_commands(commands)
 
 

@@ -37,6 +37,7 @@ from gemm_eval.words import refusal, shown
 
 Text = Annotated[str, Field(max_length=4000)]
 HostTime = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 _IDEAL = "ideal"
 
@@ -86,6 +87,8 @@ class Engine(Frozen):
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
+    tpot_spread: Spread = Field(default=0.0, description="half of the 80% interval of TPOT in log, beside the kernels'")
+    ttft_spread: Spread = Field(default=0.0, description="the same of TTFT")
     sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
     provenance: Table[str, Provenance] = Field(default={}, description="field -> kind and source")
 

@@ -15,7 +15,15 @@ from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate.engine import IDEAL, Engine
-from gemm_eval.estimate.replica import Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
+from gemm_eval.estimate.replica import (
+    Replica,
+    StepEstimate,
+    StepSize,
+    basis_of,
+    evaluator_of,
+    pipeline_us,
+    say_basis,
+)
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
@@ -86,7 +94,7 @@ class ModelEstimate(Result):
     _held: FrozenDict[str, Any] = field(repr=False, compare=False)
     _derived: ClassVar[tuple[str, ...]] = (
         "ttft_interval_us", "tpot_interval_us", "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device",
-        "tokens_per_s_per_device", "fits", "largest_batch",
+        "tokens_per_s_per_device", "fits", "largest_batch", "basis",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -99,12 +107,12 @@ class ModelEstimate(Result):
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
         """The interval of the time to first token, as wide in proportion as that of a step of a prompt."""
-        return self.prefill.interval_of(self.ttft_us)
+        return self.prefill.interval_of(self.ttft_us, self.engine.ttft_spread)
 
     @property
     def tpot_interval_us(self) -> tuple[float, float]:
         """The interval of the time per output token, as wide in proportion as that of a decode step."""
-        return self.decode.interval_of(self.tpot_us)
+        return self.decode.interval_of(self.tpot_us, self.engine.tpot_spread)
 
     @property
     def request_us(self) -> float:
@@ -161,9 +169,15 @@ class ModelEstimate(Result):
             f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
+        lines.append(say_basis(self.basis))
         if self.engine != IDEAL:
             lines.append(self.engine.explain())
         return "\n".join([*lines, *self.assumptions])
+
+    @property
+    def basis(self) -> dict[str, Any]:
+        """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
+        return basis_of(self.engine, self.options, (self.prefill, self.decode))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -192,7 +206,7 @@ class ModelEstimate(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: figures first, steps last."""
         data = Result.to_dict(self) | {"assumptions": list(self.assumptions)}
-        for name in ("memory", "assumptions", "engine", "options", "prefill", "decode"):
+        for name in ("memory", "assumptions", "basis", "engine", "options", "prefill", "decode"):
             data[name] = data.pop(name)
         return data
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -91,10 +92,14 @@ class StepEstimate:
         host = (self.host_us,) * 3
         return sum_interval([*(cost.total for cost in self.costs), *([host] if self.host_us else [])])
 
-    def interval_of(self, latency_us: float) -> tuple[float, float]:
-        """Return the interval of a time that steps such as this one make up: as wide in proportion as its own."""
-        low_us, high_us = self.interval_us
-        return latency_us * low_us / self.latency_us, latency_us * high_us / self.latency_us
+    def interval_of(self, latency_us: float, spread: float = 0.0) -> tuple[float, float]:
+        """Return the interval of a time that steps such as this one make up: as wide in proportion as its own.
+
+        `spread` is how much wider, in log, what no kernel knows makes it by itself: host, schedule and network.
+        """
+        ends = (math.log(end_us / self.latency_us) for end_us in self.interval_us)
+        low, high = (math.copysign(math.hypot(end, spread), sign) for end, sign in zip(ends, (-1.0, 1.0), strict=True))
+        return latency_us * math.exp(low), latency_us * math.exp(high)
 
     @property
     def us_by_kind(self) -> dict[str, float]:
@@ -103,6 +108,15 @@ class StepEstimate:
         for cost in self.costs:
             total[cost.operation.kind] += cost.total_us
         return total
+
+    @property
+    def frac_by_source(self) -> dict[str, float]:
+        """Share of the time of the kernels by what their prices rest on (`Price.source`), most first."""
+        us_by_source: dict[str, float] = {}
+        for cost in self.costs:
+            us_by_source[cost.source] = us_by_source.get(cost.source, 0.0) + cost.total_us
+        all_us, by_time = sum(us_by_source.values()), sorted(us_by_source.items(), key=lambda item: -item[1])
+        return {source: us / all_us for source, us in by_time if us > 0.0}
 
     @property
     def costs(self) -> tuple[OperationCost, ...]:
@@ -118,6 +132,31 @@ class StepEstimate:
         )  # fmt: skip
         stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
         return {name: getattr(self, name) for name in names} | {"stages": stages}
+
+
+def basis_of(engine: Engine, options: Mapping[str, Any], steps: Sequence[StepEstimate]) -> dict[str, Any]:
+    """Return what steps rest on: the engine, libraries by kind of kernel, and shares of their time by source.
+
+    `options` are those of the replica; a library that is None is the default of its kernels.
+    """
+    libraries = {kind: options[f"{kind}_library"] for kind in ("attention", "collective", "expert")}
+    experts = next((cost.how for cost in steps[-1].costs if cost.operation.kind == "moe"), None)
+    own = {"attention": engine.attention_library, "collective": engine.collective_library, "expert": experts or None}
+    return {
+        "engine": str(engine),
+        "libraries": {"gemm": engine.gemm_library} | {kind: name or own[kind] for kind, name in libraries.items()},
+        "sources": {step.phase: step.frac_by_source for step in steps},
+    }  # fmt: skip
+
+
+def say_basis(basis: Mapping[str, Any]) -> str:
+    """Return a sentence on what steps rest on, from `basis_of`."""
+    libraries = ", ".join(f"{kind} {name}" for kind, name in basis["libraries"].items() if name is not None)
+    sources = [
+        f"{phase} {', '.join(f'{source} {frac:.0%}' for source, frac in fracs.items())}"
+        for phase, fracs in basis["sources"].items()
+    ]
+    return f"Kernels: {libraries or 'default libraries'}; time by source: {'; '.join(sources)}."
 
 
 class Replica:

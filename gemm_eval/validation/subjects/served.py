@@ -7,8 +7,11 @@ for the report. The numbers of an engine that predict a run are fitted on other 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +31,7 @@ from gemm_eval.estimate import (
     load_engine,
 )
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.serving import Requests, StepTimes, serve
+from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive
 from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of
@@ -51,6 +54,7 @@ _ROOF = (2000.0, 0.6), (10.0, 0.05), (30_000.0, 2.0)  # start and ends: overhead
 _NUM_REQUESTS = 10  # a client sends so many times its concurrency (num-prompts of InferenceMAX)
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=1e-3, evaluations=100)
 _TTFT_WEIGHT = 0.5  # of a log error of TTFT, beside one of TPOT: queues add noise
+_INSIDE_FRAC = 0.8  # of runs, that an interval holds
 _ROUNDS = 2  # of the fit, each of which takes times as linear in the host times
 _LEAST_FRAC = 0.1  # of a time that is left where the linear form falls below
 
@@ -68,10 +72,17 @@ _ITEMS = (
 )  # fmt: skip
 
 
+_OWN: Mapping[str, Any] = {
+    "version": "", "dtype": None, "kv_dtype": None, "least_len_frac": 1.0, "tp": 1, "ep": 1, "groups": 1,
+    "part": "report", "delays_prompts": False,
+}  # fmt: skip
+
+
 class ServedRun(NamedTuple):
     """A run of a served model: what ran, and mean latencies that clients saw, in microseconds.
 
     Attributes:
+        dtype, kv_dtype: types of weights and cache; None: those of the checkpoint.
         least_len_frac: lengths are drawn from this share of `prompt_len` and `output_len` on; 1: all are equal.
         groups: of data-parallel attention.
         part: ``"fit"`` or ``"report"``.
@@ -82,8 +93,8 @@ class ServedRun(NamedTuple):
     engine: str
     version: str
     model: str
-    dtype: str
-    kv_dtype: str
+    dtype: str | None
+    kv_dtype: str | None
     prompt_len: int
     output_len: int
     least_len_frac: float
@@ -134,9 +145,22 @@ def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
     for gpu in gpus or gpus_with_runs():
         if gpu not in gpus_with_runs():
             raise InvalidOptionError(refusal("gpu", gpu, gpus_with_runs()))
-        table = read_table(measured_root(gpu) / "served" / "runs.csv").fillna({"version": ""})
-        runs += [ServedRun(gpu, *row) for row in table[list(ServedRun._fields[1:])].itertuples(index=False, name=None)]
+        runs += read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)
     return runs
+
+
+def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
+    """Return the runs of a CSV file with the fields of `ServedRun` as columns; `values` are those of all its runs.
+
+    Columns that it lacks, or cells that are empty, have the value of `_OWN`. InvalidOptionError: a column without one
+    is missing.
+    """
+    table = read_table(path).assign(**values)
+    missing = [name for name in ServedRun._fields if name not in table and name not in _OWN]
+    if missing:
+        raise InvalidOptionError(f"{path} has no column {missing[0]}; runs have {', '.join(ServedRun._fields)}")
+    rows = table.reindex(columns=list(ServedRun._fields)).astype(object)
+    return [ServedRun(**_OWN | row[row.notna()].to_dict()) for _, row in rows.iterrows()]
 
 
 class Predictor:
@@ -147,8 +171,8 @@ class Predictor:
         self._replicas: dict[Any, Replica] = {}
         self._times: dict[Any, StepTimes] = {}
 
-    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
-        """Return TPOT and TTFT of a run under an engine."""
+    def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
+        """Return the estimate of a run under an engine."""
         requests = run.requests
         layout = (run.gpu, run.model, engine.name, *run.layout.items())
         if layout not in self._replicas:
@@ -159,8 +183,11 @@ class Predictor:
             self._times[key] = requests.times_on(self._replicas[layout])
         times = self._times[key]
         times.replica.engine = engine
-        num_requests = _NUM_REQUESTS * run.concurrency
-        estimate = serve(times, requests, run.concurrency, num_requests=num_requests)
+        return serve(times, requests, run.concurrency, num_requests=_NUM_REQUESTS * run.concurrency)
+
+    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
+        """Return TPOT and TTFT of a run under an engine."""
+        estimate = self.estimate(run, engine)
         return estimate.tpot_us, estimate.ttft_us
 
     def ideal(self, run: ServedRun) -> ModelEstimate:
@@ -226,6 +253,22 @@ def fit_host_times(
     return fitted
 
 
+def fit_spreads(estimates: Sequence[ServingEstimate], runs: Sequence[ServedRun]) -> dict[str, float]:
+    """Return `tpot_spread` and `ttft_spread` of an engine: with them intervals hold 80% of these runs."""
+
+    def spread(figure: str, shown: Sequence[bool]) -> float:
+        missed = []
+        for estimate, run in itertools.compress(zip(estimates, runs, strict=True), shown):
+            step = estimate.decode if figure == "tpot_us" else estimate.prefill
+            error = math.log(getattr(run, figure) / getattr(estimate, figure))
+            low, high = (math.log(end_us / step.latency_us) for end_us in step.interval_us)
+            missed.append(math.sqrt(max(0.0, error**2 - (high if error > 0.0 else low) ** 2)))
+        return float(np.quantile(missed, _INSIDE_FRAC))
+
+    shown = [not run.delays_prompts for run in runs]
+    return {"tpot_spread": spread("tpot_us", [True] * len(runs)), "ttft_spread": spread("ttft_us", shown)}
+
+
 def _with(engine: Engine, values: Mapping[str, float]) -> Engine:
     return engine.model_copy(update={name: values[name] for name in HOST_TIMES})
 
@@ -245,13 +288,24 @@ def _held_out(_stamp: int) -> Mapping[str, Any]:
     return held_out
 
 
-def score_served(runs: Sequence[ServedRun], fits: Sequence[ServedRun]) -> dict[str, tuple[Mask, dict[str, Floats]]]:
-    """Return measured and predicted latencies of runs by figure: which runs count, and times by who predicts.
+class Figure(NamedTuple):
+    """A figure of runs: which of them count, times by who predicts, and which measured ones the interval holds."""
+
+    shown: Mask
+    predicted_us: dict[str, Floats]
+    is_inside: Mask
+
+
+def score_served(
+    runs: Sequence[ServedRun], fits: Sequence[ServedRun],
+    engine_of: Callable[[ServedRun], Engine] = held_out_engine,
+) -> dict[str, Figure]:  # fmt: skip
+    """Return measured and predicted latencies of runs by figure.
 
     The roofline is fitted on `fits`, of other systems than that of the run.
     """
     predictor = Predictor()
-    served_us = predictor.predict(runs, held_out_engine)
+    estimates = [predictor.estimate(run, engine_of(run)) for run in runs]
     ideals = [predictor.ideal(run) for run in runs]
     every = [*runs, *fits]
     moved_us = np.array([_bytes_us(run, predictor.ideal(run)) for run in every])
@@ -271,11 +325,20 @@ def score_served(runs: Sequence[ServedRun], fits: Sequence[ServedRun]) -> dict[s
         roofline_us[rows] = roof_us(fit_positive(roof_us, others, measured_us, *_ROOF), rows)
     tpot_us = {
         IDEAL_STEP: np.array([ideal.tpot_us for ideal in ideals]), FITTED: roofline_us[: len(runs)],
-        MODEL: served_us[:, 0],
+        MODEL: np.array([estimate.tpot_us for estimate in estimates]),
     }  # fmt: skip
-    ttft_us = {IDEAL_STEP: np.array([ideal.ttft_us for ideal in ideals]), MODEL: served_us[:, 1]}
+    ttft_us = {
+        IDEAL_STEP: np.array([ideal.ttft_us for ideal in ideals]),
+        MODEL: np.array([estimate.ttft_us for estimate in estimates]),
+    }
     shown = ~np.array([run.delays_prompts for run in runs])
-    return {"TPOT": (np.ones(len(runs), bool), tpot_us), "TTFT": (shown, ttft_us)}
+    pairs = list(zip(estimates, runs, strict=True))
+    tpot_inside = [e.tpot_interval_us[0] <= run.tpot_us <= e.tpot_interval_us[1] for e, run in pairs]
+    ttft_inside = [e.ttft_interval_us[0] <= run.ttft_us <= e.ttft_interval_us[1] for e, run in pairs]
+    return {
+        "TPOT": Figure(np.ones(len(runs), bool), tpot_us, np.array(tpot_inside)),
+        "TTFT": Figure(shown, ttft_us, np.array(ttft_inside)),
+    }
 
 
 def _bytes_us(run: ServedRun, ideal: ModelEstimate) -> float:
@@ -297,26 +360,36 @@ def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask
     yield {"group": ALL}, np.ones(len(runs), bool)
 
 
-def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: bool) -> Report:
+def validate(
+    names: Sequence[str] | None, engines: Sequence[str] | None, fits: bool, data: Path | None = None
+) -> Report:
     """Score served runs; parameters are the options of the command."""
     for name in engines or ():
         if name not in list_engines():
             raise InvalidOptionError(refusal("engine", name, list_engines()))
-    every = list_served_runs()
-    asked = [run for run in list_served_runs(names or ()) if not engines or run.engine in engines]
+    every = list_served_runs(names or ()) if data is None else read_served_runs(data)
+    asked = [run for run in every if run.gpu in (names or [run.gpu]) and run.engine in (engines or [run.engine])]
     runs = [run for run in asked if fits or run.part == "report"]
     if not runs:
-        raise InvalidOptionError("no served runs of these engines are committed for these GPUs")
-    scored = score_served(runs, [run for run in every if run.part == "fit"])
+        raise InvalidOptionError("there are no served runs of these engines for these GPUs")
+    scored = score_served(
+        runs, [run for run in list_served_runs() if run.part == "fit"],
+        held_out_engine if data is None else lambda run: load_engine(run.engine),
+    )  # fmt: skip
     lines: dict[str, list[Line]] = {}
-    for figure, (shown, predicted) in scored.items():
+    for figure, of in scored.items():
         measured_us = np.array([run.tpot_us if figure == "TPOT" else run.ttft_us for run in runs])
-        groups = ((labels, mask & shown) for labels, mask in _groups(runs))
-        lines[figure] = list(lines_of({"figure": figure}, measured_us, predicted, groups))
+        groups = [(labels, mask & of.shown) for labels, mask in _groups(runs)]
+        inside = [float(of.is_inside[mask].mean()) for _, mask in groups if mask.any()]
+        of_figure = lines_of({"figure": figure}, measured_us, of.predicted_us, groups)
+        lines[figure] = [
+            line._replace(more={"coverage_frac": frac}) for line, frac in zip(of_figure, inside, strict=True)
+        ]
 
     def document() -> dict[str, Any]:
         return {
-            "num_runs": len(runs), "part": ALL if fits else "report", "aiconfigurator": _AICONFIGURATOR,
+            "num_runs": len(runs), "num_alone": sum(run.concurrency == 1 for run in runs),
+            "part": ALL if fits else "report", "aiconfigurator": _AICONFIGURATOR,
             "lines": [line.to_dict() for of_figure in lines.values() for line in of_figure],
         }  # fmt: skip
 
@@ -324,12 +397,16 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
         yield (
             "held out: host times of engines are fitted on other (model, GPU); half of the configurations of each are "
             "for fits, and these are " + ("all" if fits else "the others")
+            if data is None
+            else f"runs of {data}, by the engines as they come"
         )
         baselines = {IDEAL_STEP: "ideal", FITTED: "roof", MODEL: "MAPE"}
         for figure, of_figure in lines.items():
             shares = {who: word for who, word in baselines.items() if who in of_figure[0].errors}
-            title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs of NVIDIA"
+            title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs" + " of NVIDIA" * (data is None)
             yield lines_table(of_figure, title, {"group": "runs of"}, shares)
+        if not any(run.concurrency == 1 for run in runs):
+            yield "TTFT with 1 in flight, of requests alone: no runs"
         yield "ideal: a prompt alone, and a decode step of all requests; roof: weights and KV bytes, fitted"
         yield _AICONFIGURATOR
 
@@ -346,6 +423,10 @@ def calibrate() -> Iterator[Fitted]:
         of_engine = [run for run in runs if run.engine == name]
         systems = sorted({run.system for run in of_engine})
         fitted = fit_host_times(predictor, load_engine(name), of_engine, systems if len(systems) > 1 else ())
+        estimates = [
+            predictor.estimate(run, _with(load_engine(name), fitted.get(run.system, fitted[""]))) for run in of_engine
+        ]
+        fitted[""] |= fit_spreads(estimates, of_engine)
         for system, values in fitted.items():
             (held_out.setdefault(system, {}) if system else engines)[name] = rounded(values)
     document = provenance(1, "runs", 0) | {
