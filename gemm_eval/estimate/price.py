@@ -243,6 +243,7 @@ class OperationCost(NamedTuple):
     bound: str
     how: str = ""
     source: str = ""
+    plain_names = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "source")
 
     @property
     def total_us(self) -> float:
@@ -267,10 +268,7 @@ class OperationCost(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         of_operation = {name: getattr(self.operation, name) for name in ("name", "kind", "layer_kind", "num_layers")}
-        return of_operation | {
-            name: getattr(self, name)
-            for name in ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "source")
-        }
+        return of_operation | {name: getattr(self, name) for name in self.plain_names}
 
 
 def operation_costs(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_word
@@ -75,6 +75,10 @@ class StepEstimate:
     num_decodes: int = 0
     decode_len: int = 1
     host_us: float = 0.0
+    plain_names: ClassVar = (
+        "phase", "batch", "new_tokens", "seq_len", "latency_us", "interval_us", "host_us", "stage_us", "us_by_kind",
+        "stages",
+    )  # fmt: skip
 
     @property
     def stage_us(self) -> tuple[float, ...]:
@@ -125,13 +129,10 @@ class StepEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        mixed = ("num_decodes", "decode_len") if self.num_decodes else ()
-        names = (
-            "phase", "batch", "new_tokens", "seq_len", *mixed, "latency_us", "interval_us", "host_us", "stage_us",
-            "us_by_kind",
-        )  # fmt: skip
-        stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
-        return {name: getattr(self, name) for name in names} | {"stages": stages}
+        data = {name: getattr(self, name) for name in self.plain_names}
+        if self.num_decodes:
+            data |= {"num_decodes": self.num_decodes, "decode_len": self.decode_len}
+        return data | {"stages": [[cost.to_dict() for cost in stage] for stage in self.stages]}
 
 
 def basis_of(engine: Engine, options: Mapping[str, Any], steps: Sequence[StepEstimate]) -> dict[str, Any]:

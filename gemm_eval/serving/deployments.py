@@ -130,6 +130,19 @@ def summary(estimate: ServingEstimate) -> dict[str, Any]:
     return {name: value for name, value in estimate.to_dict().items() if name not in _FULL_STEPS}
 
 
+def summary_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of `Deployments.to_dict` and its commands, from that of its fields."""
+    estimate = schema["properties"]["front"]["items"]
+    for name in _FULL_STEPS:
+        del estimate["properties"][name]
+        estimate["required"].remove(name)
+    left_out = schema["properties"]["left_out"]["items"]["properties"]
+    left_out["layout"] = {"type": "string"}
+    nearest = {"anyOf": [estimate, {"type": "null"}]}
+    commands = {"type": "array", "items": {"type": "string"}}
+    return schema | {"properties": schema["properties"] | {"nearest": nearest, "commands": commands}}
+
+
 def find_deployments(
     model: ModelConfig | str | os.PathLike[str], archs: Iterable[Any] | ArchSpec | GEMMEvaluator | str,
     num_devices: Iterable[int] | int = (8, 16), *, prompt_len: int = 1024, output_len: int = 1024,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
@@ -332,6 +332,9 @@ class ModelMemory:
     activation_bytes: int
     weights: tuple[WeightPart, ...] = ()
     stage: int = 0
+    plain_names: ClassVar = (
+        "weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type",
+    )  # fmt: skip
 
     @property
     def total_bytes(self) -> int:
@@ -348,8 +351,7 @@ class ModelMemory:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as plain values."""
-        names = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.plain_names}
 
 
 def model_memory(
