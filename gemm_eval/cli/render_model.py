@@ -8,7 +8,7 @@ from typing import Any
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.cli.output import Column, format_number, format_share, format_term, make_console, print_table
-from gemm_eval.estimate import ModelEstimate, StepEstimate, say_basis
+from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
 from gemm_eval.moe import BREAKDOWN, MoeLayerTable
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, MemoryShare, ModelConfig, ModelMemory, say_memory
@@ -186,7 +186,7 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
             for estimate in estimates
         ]
         print_table(rows, num_keys=3)
-        console.print(f"\n{first.arch_name}: {say_basis(first.basis)}", highlight=False)
+        console.print(f"\n{first.arch_name}: {first.basis}", highlight=False)
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()

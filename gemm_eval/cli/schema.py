@@ -14,18 +14,17 @@ def _schemas() -> dict[str, Any]:
     """Return the schema of each command that has one."""
     from gemm_eval.estimate import ModelEstimate
     from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult, answer_schema
-    from gemm_eval.serving import Deployments, ServingEstimate, summary_schema
+    from gemm_eval.serving import Deployments, ServingEstimate
     from gemm_eval.training import TrainingEstimate
 
     answers = {
         "attention": AttentionResult, "collective": CollectiveResult, "model": ModelEstimate, "train": TrainingEstimate,
     }  # fmt: skip
-    schemas = {name: answer_schema(kind) for name, kind in answers.items()}
-    schemas = {name: {"anyOf": [one, {"type": "array", "items": one}]} for name, one in schemas.items()}
+    schemas = {name: answer_schema(kind | tuple[kind, ...]) for name, kind in answers.items()}  # type: ignore[valid-type]
     misfit = {"type": "object", "required": ["problem", "arch_name", "error"]}
     results = {"type": "array", "items": {"anyOf": [answer_schema(GEMMResult), misfit]}}
     schemas["evaluate"] = {"type": "object", "properties": {"results": results}, "required": ["results"]}
-    schemas["serve"] = {"anyOf": [answer_schema(ServingEstimate), summary_schema(answer_schema(Deployments))]}
+    schemas["serve"] = answer_schema(ServingEstimate | Deployments)
     return schemas
 
 

@@ -187,7 +187,6 @@ def _show_one(model: str, estimate: ServingEstimate) -> None:
 
 def _show(result: Deployments, commands: tuple[str, ...]) -> None:
     from gemm_eval.cli.output import Column, format_number, make_console, print_table
-    from gemm_eval.estimate import say_basis
     from gemm_eval.units import time_text
 
     console = make_console()
@@ -211,7 +210,7 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
     if len(result.reasons()) > _MOST_LEFT_OUT:
         console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: --json")
     best = result.best
-    console.print(f"{best.layout} on {best.arch_name}: {say_basis(best.basis)}", highlight=False)
+    console.print(f"{best.layout} on {best.arch_name}: {best.basis}", highlight=False)
     _print_commands(commands)
 
 

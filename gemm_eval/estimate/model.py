@@ -15,15 +15,7 @@ from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate.engine import IDEAL, Engine
-from gemm_eval.estimate.replica import (
-    Replica,
-    StepEstimate,
-    StepSize,
-    basis_of,
-    evaluator_of,
-    pipeline_us,
-    say_basis,
-)
+from gemm_eval.estimate.replica import Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
@@ -169,15 +161,15 @@ class ModelEstimate(Result):
             f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
-        lines.append(say_basis(self.basis))
+        lines.append(str(self.basis))
         if self.engine != IDEAL:
             lines.append(self.engine.explain())
         return "\n".join([*lines, *self.assumptions])
 
     @property
-    def basis(self) -> dict[str, Any]:
+    def basis(self) -> Basis:
         """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
-        return basis_of(self.engine, self.options, (self.prefill, self.decode))
+        return Basis.of(self.engine, self.options, self.prefill, self.decode)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -226,7 +226,7 @@ def price_of(result: GEMMResult) -> Price:
     return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
 
 
-_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail")
+_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "source")
 
 
 class OperationCost(NamedTuple):
@@ -243,7 +243,6 @@ class OperationCost(NamedTuple):
     bound: str
     how: str = ""
     source: str = ""
-    plain_names = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "source")
 
     @property
     def total_us(self) -> float:
@@ -268,7 +267,7 @@ class OperationCost(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         of_operation = {name: getattr(self.operation, name) for name in ("name", "kind", "layer_kind", "num_layers")}
-        return of_operation | {name: getattr(self, name) for name in self.plain_names}
+        return of_operation | {name: getattr(self, name) for name in _COLUMNS}
 
 
 def operation_costs(

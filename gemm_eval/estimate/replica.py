@@ -135,29 +135,33 @@ class StepEstimate:
         return data | {"stages": [[cost.to_dict() for cost in stage] for stage in self.stages]}
 
 
-def basis_of(engine: Engine, options: Mapping[str, Any], steps: Sequence[StepEstimate]) -> dict[str, Any]:
-    """Return what steps rest on: the engine, libraries by kind of kernel, and shares of their time by source.
+class Basis(NamedTuple):
+    """What an answer rests on: the engine, libraries by kind of kernel, and shares of the time of steps by source.
 
-    `options` are those of the replica; a library that is None is the default of its kernels.
+    A library that is None is the default of its kernels; sources are those of `Price`.
     """
-    libraries = {kind: options[f"{kind}_library"] for kind in ("attention", "collective", "expert")}
-    experts = next((cost.how for cost in steps[-1].costs if cost.operation.kind == "moe"), None)
-    own = {"attention": engine.attention_library, "collective": engine.collective_library, "expert": experts or None}
-    return {
-        "engine": str(engine),
-        "libraries": {"gemm": engine.gemm_library} | {kind: name or own[kind] for kind, name in libraries.items()},
-        "sources": {step.phase: step.frac_by_source for step in steps},
-    }  # fmt: skip
 
+    engine: str
+    libraries: dict[str, str | None]
+    sources: dict[str, dict[str, float]]
 
-def say_basis(basis: Mapping[str, Any]) -> str:
-    """Return a sentence on what steps rest on, from `basis_of`."""
-    libraries = ", ".join(f"{kind} {name}" for kind, name in basis["libraries"].items() if name is not None)
-    sources = [
-        f"{phase} {', '.join(f'{source} {frac:.0%}' for source, frac in fracs.items())}"
-        for phase, fracs in basis["sources"].items()
-    ]
-    return f"Kernels: {libraries or 'default libraries'}; time by source: {'; '.join(sources)}."
+    @classmethod
+    def of(cls, engine: Engine, options: Mapping[str, Any], *steps: StepEstimate) -> Basis:
+        """Return the basis of steps of a replica with these options."""
+        experts = next((cost.how for cost in steps[-1].costs if cost.operation.kind == "moe"), None)
+        libraries = {
+            "gemm": engine.gemm_library, "attention": options["attention_library"] or engine.attention_library,
+            "collective": options["collective_library"] or engine.collective_library, "expert": experts or None,
+        }  # fmt: skip
+        return cls(str(engine), libraries, {step.phase: step.frac_by_source for step in steps})
+
+    def __str__(self) -> str:
+        libraries = ", ".join(f"{kind} {name}" for kind, name in self.libraries.items() if name is not None)
+        sources = [
+            f"{phase} {', '.join(f'{source} {frac:.0%}' for source, frac in fracs.items())}"
+            for phase, fracs in self.sources.items()
+        ]
+        return f"Kernels: {libraries or 'default libraries'}; time by source: {'; '.join(sources)}."
 
 
 class Replica:

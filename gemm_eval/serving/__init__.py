@@ -2,7 +2,7 @@
 
 from gemm_eval.serving.batching import Load, SteadyState, Times, steady_state
 from gemm_eval.serving.commands import checkpoint_of, engine_commands
-from gemm_eval.serving.deployments import Deployments, LeftOut, find_deployments, summary, summary_schema
+from gemm_eval.serving.deployments import Deployments, LeftOut, find_deployments, summary
 from gemm_eval.serving.estimate import Requests, ServingEstimate, estimate_serving, serve
 from gemm_eval.serving.predictor import StepPredictor
 from gemm_eval.serving.steps import StepTimes
@@ -10,5 +10,5 @@ from gemm_eval.serving.steps import StepTimes
 __all__ = [
     "Deployments", "LeftOut", "Load", "Requests", "ServingEstimate", "SteadyState", "StepPredictor", "StepTimes",
     "Times", "checkpoint_of", "engine_commands", "estimate_serving", "find_deployments", "serve", "steady_state",
-    "summary", "summary_schema",
+    "summary",
 ]  # fmt: skip

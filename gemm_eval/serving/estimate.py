@@ -10,16 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.estimate import (
-    Engine,
-    Replica,
-    StepEstimate,
-    basis_of,
-    default_engine,
-    evaluator_of,
-    say_basis,
-    tokens_per_step,
-)
+from gemm_eval.estimate import Basis, Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, Times, steady_state
@@ -80,6 +71,7 @@ class ServingEstimate(Result):
     decode: StepEstimate
     options: FrozenDict[str, Any]
     _engine: Engine = field(repr=False, compare=False)
+    optional_names: ClassVar = ("prefill", "decode")  # of JSON: a list of many does without
     _derived: ClassVar[tuple[str, ...]] = (
         "layout", "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s",
         "tokens_per_s_per_device", "tokens_per_s_per_user", "basis",
@@ -103,9 +95,9 @@ class ServingEstimate(Result):
         return self.decode.interval_of(self.tpot_us, self._engine.tpot_spread)
 
     @property
-    def basis(self) -> dict[str, Any]:
+    def basis(self) -> Basis:
         """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
-        return basis_of(self._engine, self.options, (self.prefill, self.decode))
+        return Basis.of(self._engine, self.options, self.prefill, self.decode)
 
     @property
     def layout(self) -> str:
@@ -151,7 +143,7 @@ class ServingEstimate(Result):
             f"{self.tokens_per_s_per_user:,.0f} tok/s/user;",
             f"{self.mean_seqs:,.1f} sequences in decode in the mean of at most {self.max_seqs:,}; "
             f"{self.prompt_frac:.0%} of decode steps are longer by a chunk of a prompt.",
-            say_basis(self.basis), self._engine.explain(),
+            str(self.basis), self._engine.explain(),
         ]  # fmt: skip
         if self.is_full:
             lines.append("Requests queue: memory or steps are full. More replicas, or fewer requests in flight, help.")

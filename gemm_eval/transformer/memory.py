@@ -431,8 +431,8 @@ class MemoryShare(NamedTuple):
 
     def limit_on(self, arch: ArchSpec) -> Limit | None:
         """Return the limit on a device; None: the arch does not say its DRAM. InvalidOptionError: a bad share."""
-        known = memory_limit(arch, self.frac) is not None and isinstance(arch, GpuSpec)
-        return partial(self._limit_bytes, arch.dram_bytes) if known else None
+        memory_limit(arch, self.frac)
+        return partial(self._limit_bytes, arch.dram_bytes) if isinstance(arch, GpuSpec) else None
 
     def _limit_bytes(self, dram_bytes: int, memory: ModelMemory) -> int:
         usable = dram_bytes - self.reserve_bytes
@@ -506,12 +506,7 @@ def say_memory(memory: ModelMemory, arch: ArchSpec, share: MemoryShare = _SHARE)
 
 
 def memory_document(
-    memory: ModelMemory,
-    config: ModelConfig,
-    arch: ArchSpec | None,
-    *,
-    share: MemoryShare = _SHARE,
-    **options: Any,
+    memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, share: MemoryShare = _SHARE, **options: Any
 ) -> dict[str, Any]:
     """Return a model's memory for `options` of `model_memory` as plain values, for JSON and tables.
 

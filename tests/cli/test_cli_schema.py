@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tests.cli.commands import Ran
@@ -12,7 +12,7 @@ _SERVE = ("serve", "llama-3-8b", "--arch", "h200-sxm", "--isl", "256", "--osl", 
 
 
 def _schema(command: str) -> dict[str, Any]:
-    schema = Ran("schema", command).json()
+    schema: dict[str, Any] = Ran("schema", command).json()
     jsonschema.Draft202012Validator.check_schema(schema)
     return schema
 

@@ -70,7 +70,7 @@ def test_limits_are_kept_and_cost_throughput(dense: Deployments, evaluator: GEMM
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_do(evaluator: GEMMEvaluator) -> None:
     result = find_deployments("llama-3-70b", evaluator, 2, tensor=[1], disaggregated=False, engines="vllm", **REQUESTS)
-    (left,) = [item for item in result.left_out if item.layout.num_devices == 1]
+    (left,) = [item for item in result.left_out if item.layout == "one device"]
     assert "needs 14" in left.reason
     assert "tensor_parallel = 2" in left.reason
     assert "dtype = fp8" in left.reason
@@ -114,11 +114,11 @@ def test_refused(evaluator: GEMMEvaluator, options: dict[str, Any], text: str) -
     ("engine", "words"),
     [
         ("vllm", "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 1 --data-parallel-size 4 "
-         "--enable-expert-parallel --max-num-seqs 4 --max-model-len 2304 --kv-cache-dtype fp8"),
+         "--enable-expert-parallel --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-model-len 2304 --kv-cache-dtype fp8"),
         ("sglang", "python -m sglang.launch_server --tp-size 4 --dp-size 4 --ep-size 4 --enable-dp-attention "
-         "--max-running-requests 16 --kv-cache-dtype fp8_e4m3 --speculative-num-draft-tokens 3"),
+         "--max-running-requests 16 --mem-fraction-static 0.82 --kv-cache-dtype fp8_e4m3 --speculative-num-draft-tokens 3"),
         ("trtllm", "trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 4 --ep_size 4 --max_batch_size 4 enable_attention_dp: "
-         "true num_nextn_predict_layers: 2"),
+         "true free_gpu_memory_fraction: 0.9 num_nextn_predict_layers: 2"),
     ],
 )  # fmt: skip
 def test_commands(evaluator: GEMMEvaluator, engine: str, words: str) -> None:

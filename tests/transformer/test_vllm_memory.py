@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gemm_eval.arch import load_arch
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.estimate import Replica, load_engine
 from gemm_eval.transformer import ModelConfig, ModelMemory, WeightFormat, load_model, model_memory
 
@@ -220,7 +220,7 @@ def test_each_engine_fills_its_own_share(engine: str) -> None:
     replica = Replica("llama-3-8b", "h100-sxm", engine=engine, memory_frac=0.8)
     num = replica.largest_batch(4096)
     assert num is not None
-    dram, memory = load_arch("h100-sxm").dram_bytes, replica.memory(num, 4096)  # type: ignore[attr-defined]
+    dram, memory = load_arch("h100-sxm", GpuSpec).dram_bytes, replica.memory(num, 4096)
     usable = dram - load_engine(engine).reserve_bytes
     cache = {
         "vllm": 0.8 * dram - load_engine(engine).reserve_bytes - memory.weight_bytes - memory.activation_bytes,

@@ -72,12 +72,6 @@ _ITEMS = (
 )  # fmt: skip
 
 
-_OWN: Mapping[str, Any] = {
-    "version": "", "dtype": None, "kv_dtype": None, "least_len_frac": 1.0, "tp": 1, "ep": 1, "groups": 1,
-    "part": "report", "delays_prompts": False,
-}  # fmt: skip
-
-
 class ServedRun(NamedTuple):
     """A run of a served model: what ran, and mean latencies that clients saw, in microseconds.
 
@@ -91,21 +85,21 @@ class ServedRun(NamedTuple):
 
     gpu: str
     engine: str
-    version: str
     model: str
-    dtype: str | None
-    kv_dtype: str | None
     prompt_len: int
     output_len: int
-    least_len_frac: float
-    tp: int
-    ep: int
-    groups: int
     concurrency: int
     ttft_us: float
     tpot_us: float
-    part: str
-    delays_prompts: bool
+    version: str = ""
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    least_len_frac: float = 1.0
+    tp: int = 1
+    ep: int = 1
+    groups: int = 1
+    part: str = "report"
+    delays_prompts: bool = False
 
     @property
     def system(self) -> str:
@@ -152,15 +146,14 @@ def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
 def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
     """Return the runs of a CSV file with the fields of `ServedRun` as columns; `values` are those of all its runs.
 
-    Columns that it lacks, or cells that are empty, have the value of `_OWN`. InvalidOptionError: a column without one
-    is missing.
+    Columns that it lacks, and empty cells, have the default of the field. InvalidOptionError: it has none.
     """
     table = read_table(path).assign(**values)
-    missing = [name for name in ServedRun._fields if name not in table and name not in _OWN]
+    missing = [name for name in ServedRun._fields if name not in table and name not in ServedRun._field_defaults]
     if missing:
         raise InvalidOptionError(f"{path} has no column {missing[0]}; runs have {', '.join(ServedRun._fields)}")
     rows = table.reindex(columns=list(ServedRun._fields)).astype(object)
-    return [ServedRun(**_OWN | row[row.notna()].to_dict()) for _, row in rows.iterrows()]
+    return [ServedRun(**{str(name): value for name, value in row.dropna().items()}) for _, row in rows.iterrows()]
 
 
 class Predictor:
@@ -198,36 +191,28 @@ class Predictor:
             output_len=output_len, ignore_memory=True, **run.layout,
         )  # fmt: skip
 
-    def predict(self, runs: Sequence[ServedRun], engine_of: Callable[[ServedRun], Engine]) -> Floats:
+    def predict(self, runs: Sequence[ServedRun], engine: Engine) -> Floats:
         """Return TPOT and TTFT of runs, [runs, 2]."""
-        return np.array([self.serving_us(run, engine_of(run)) for run in runs])
+        return np.array([self.serving_us(run, engine) for run in runs])
 
 
-class _LinearTimes(NamedTuple):
-    """TPOT and TTFT of runs, [runs, 2], and their slopes by host time, around host times `start`."""
+def _linear_times(
+    predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], start: Mapping[str, float]
+) -> Callable[[Mask, Mapping[str, float]], Floats]:
+    """Return TPOT and TTFT of some runs, one after the other, by host times: as linear around `start`."""
+    base_us = predictor.predict(runs, _with(engine, start))
+    slopes = {}
+    for item in _ITEMS:
+        step = max(0.1 * start[item.name], 0.01 * item.default)
+        moved = _with(engine, {**start, item.name: start[item.name] + step})
+        slopes[item.name] = (predictor.predict(runs, moved) - base_us) / step
 
-    start: Mapping[str, float]
-    base_us: Floats
-    slopes: Mapping[str, Floats]
-
-    @classmethod
-    def around(
-        cls, predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], start: Mapping[str, float]
-    ) -> _LinearTimes:
-        """Return the times by the model, and slopes by differences."""
-        base_us = predictor.predict(runs, lambda _: _with(engine, start))
-        slopes = {}
-        for item in _ITEMS:
-            step = max(0.1 * start[item.name], 0.01 * item.default)
-            moved = _with(engine, {**start, item.name: start[item.name] + step})
-            slopes[item.name] = (predictor.predict(runs, lambda _, moved=moved: moved) - base_us) / step  # type: ignore[misc]
-        return cls(start, base_us, slopes)
-
-    def times_us(self, values: Mapping[str, float], rows: Mask) -> Floats:
-        """Return times of some rows, one after the other, with other host times."""
-        more_us = sum(self.slopes[name][rows] * (value - self.start[name]) for name, value in values.items())
-        result: Floats = np.maximum(self.base_us[rows] + more_us, _LEAST_FRAC * self.base_us[rows]).ravel()
+    def times_us(rows: Mask, values: Mapping[str, float]) -> Floats:
+        more_us = sum(slopes[name][rows] * (value - start[name]) for name, value in values.items())
+        result: Floats = np.maximum(base_us[rows] + more_us, _LEAST_FRAC * base_us[rows]).ravel()
         return result
+
+    return times_us
 
 
 def fit_host_times(
@@ -243,11 +228,11 @@ def fit_host_times(
     start = {item.name: item.default for item in _ITEMS}
     fitted: dict[str, dict[str, float]] = {}
     for _ in range(_ROUNDS):
-        linear = _LinearTimes.around(predictor, engine, runs, start)
+        times_us = _linear_times(predictor, engine, runs, start)
         for system in ("", *left_out):
             kept = systems != system
             fitted[system] = Ranges(_ITEMS).fit(
-                partial(linear.times_us, rows=kept), measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
+                partial(times_us, kept), measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
             )
         start = fitted[""]
     return fitted
@@ -288,30 +273,24 @@ def _held_out(_stamp: int) -> Mapping[str, Any]:
     return held_out
 
 
-class Figure(NamedTuple):
-    """A figure of runs: which of them count, times by who predicts, and which measured ones the interval holds."""
-
-    shown: Mask
-    predicted_us: dict[str, Floats]
-    is_inside: Mask
-
-
 def score_served(
-    runs: Sequence[ServedRun], fits: Sequence[ServedRun],
-    engine_of: Callable[[ServedRun], Engine] = held_out_engine,
-) -> dict[str, Figure]:  # fmt: skip
-    """Return measured and predicted latencies of runs by figure.
+    runs: Sequence[ServedRun], fits: Sequence[ServedRun], engine_of: Callable[[ServedRun], Engine] = held_out_engine
+) -> dict[str, list[Line]]:
+    """Return the errors of TPOT and TTFT of runs by figure, and the share of runs that intervals hold.
 
     The roofline is fitted on `fits`, of other systems than that of the run.
     """
     predictor = Predictor()
     estimates = [predictor.estimate(run, engine_of(run)) for run in runs]
-    ideals = [predictor.ideal(run) for run in runs]
     every = [*runs, *fits]
-    moved_us = np.array([_bytes_us(run, predictor.ideal(run)) for run in every])
+    ideals = [predictor.ideal(run) for run in every]
+    moved_us = np.array([
+        (ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes)
+        / bytes_per_us(load_arch(ideal.arch_name, GpuSpec).dram_gb_per_s)
+        for ideal in ideals
+    ])  # fmt: skip
     systems = np.array([run.system for run in every])
     is_fit = np.arange(len(every)) >= len(runs)
-    measured_us = np.array([run.tpot_us for run in every])
 
     def roof_us(constants: Floats, rows: Mask) -> Floats:
         overhead_us, frac = constants
@@ -320,30 +299,30 @@ def score_served(
 
     roofline_us = np.empty(len(every))
     for system in dict.fromkeys(run.system for run in runs):
-        others = is_fit & (systems != system)
-        rows = systems == system
-        roofline_us[rows] = roof_us(fit_positive(roof_us, others, measured_us, *_ROOF), rows)
-    tpot_us = {
-        IDEAL_STEP: np.array([ideal.tpot_us for ideal in ideals]), FITTED: roofline_us[: len(runs)],
-        MODEL: np.array([estimate.tpot_us for estimate in estimates]),
-    }  # fmt: skip
-    ttft_us = {
-        IDEAL_STEP: np.array([ideal.ttft_us for ideal in ideals]),
-        MODEL: np.array([estimate.ttft_us for estimate in estimates]),
-    }
-    shown = ~np.array([run.delays_prompts for run in runs])
-    pairs = list(zip(estimates, runs, strict=True))
-    tpot_inside = [e.tpot_interval_us[0] <= run.tpot_us <= e.tpot_interval_us[1] for e, run in pairs]
-    ttft_inside = [e.ttft_interval_us[0] <= run.ttft_us <= e.ttft_interval_us[1] for e, run in pairs]
-    return {
-        "TPOT": Figure(np.ones(len(runs), bool), tpot_us, np.array(tpot_inside)),
-        "TTFT": Figure(shown, ttft_us, np.array(ttft_inside)),
-    }
-
-
-def _bytes_us(run: ServedRun, ideal: ModelEstimate) -> float:
-    num_bytes = ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes
-    return num_bytes / bytes_per_us(load_arch(run.gpu, GpuSpec).dram_gb_per_s)
+        others, rows = is_fit & (systems != system), systems == system
+        fitted = fit_positive(roof_us, others, np.array([run.tpot_us for run in every]), *_ROOF)
+        roofline_us[rows] = roof_us(fitted, rows)
+    lines: dict[str, list[Line]] = {}
+    for figure in ("TPOT", "TTFT"):
+        name = f"{figure.lower()}_us"
+        measured_us, ideal_us, model_us = (
+            np.array([getattr(item, name) for item in items]) for items in (runs, ideals[: len(runs)], estimates)
+        )
+        ends = [getattr(estimate, f"{figure.lower()}_interval_us") for estimate in estimates]
+        inside = np.array([low <= us <= high for (low, high), us in zip(ends, measured_us, strict=True)])
+        shown = np.array([figure == "TPOT" or not run.delays_prompts for run in runs])
+        roof = {FITTED: roofline_us[: len(runs)]} if figure == "TPOT" else {}
+        lines[figure] = [
+            line._replace(more={"coverage_frac": float(inside[mask & shown].mean())})
+            for labels, mask in _groups(runs)
+            for line in lines_of(
+                {"figure": figure},
+                measured_us,
+                {IDEAL_STEP: ideal_us, **roof, MODEL: model_us},
+                [(labels, mask & shown)],
+            )
+        ]
+    return lines
 
 
 def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask]]:
@@ -372,19 +351,10 @@ def validate(
     runs = [run for run in asked if fits or run.part == "report"]
     if not runs:
         raise InvalidOptionError("there are no served runs of these engines for these GPUs")
-    scored = score_served(
+    lines = score_served(
         runs, [run for run in list_served_runs() if run.part == "fit"],
         held_out_engine if data is None else lambda run: load_engine(run.engine),
     )  # fmt: skip
-    lines: dict[str, list[Line]] = {}
-    for figure, of in scored.items():
-        measured_us = np.array([run.tpot_us if figure == "TPOT" else run.ttft_us for run in runs])
-        groups = [(labels, mask & of.shown) for labels, mask in _groups(runs)]
-        inside = [float(of.is_inside[mask].mean()) for _, mask in groups if mask.any()]
-        of_figure = lines_of({"figure": figure}, measured_us, of.predicted_us, groups)
-        lines[figure] = [
-            line._replace(more={"coverage_frac": frac}) for line, frac in zip(of_figure, inside, strict=True)
-        ]
 
     def document() -> dict[str, Any]:
         return {
