@@ -114,9 +114,11 @@ def test_refused(evaluator: GEMMEvaluator, options: dict[str, Any], text: str) -
     ("engine", "words"),
     [
         ("vllm", "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 1 --data-parallel-size 4 "
-         "--enable-expert-parallel --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-model-len 2304 --kv-cache-dtype fp8"),
+         "--enable-expert-parallel --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-model-len 2304 "
+         "--kv-cache-dtype fp8"),
         ("sglang", "python -m sglang.launch_server --tp-size 4 --dp-size 4 --ep-size 4 --enable-dp-attention "
-         "--max-running-requests 16 --mem-fraction-static 0.82 --kv-cache-dtype fp8_e4m3 --speculative-num-draft-tokens 3"),
+         "--max-running-requests 16 --mem-fraction-static 0.82 --kv-cache-dtype fp8_e4m3 "
+         "--speculative-num-draft-tokens 3"),
         ("trtllm", "trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 4 --ep_size 4 --max_batch_size 4 enable_attention_dp: "
          "true free_gpu_memory_fraction: 0.9 num_nextn_predict_layers: 2"),
     ],
