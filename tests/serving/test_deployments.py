@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, UnsupportedError, load_model
-from gemm_eval.estimate import Replica, StepSize
+from gemm_eval.estimate import Replica, StepSize, load_engine
 from gemm_eval.serving import (
     Deployments,
     StepPredictor,
@@ -154,3 +154,35 @@ def test_a_predictor_prices_steps_of_any_mix(evaluator: GEMMEvaluator) -> None:
     for lens in wrong:
         with pytest.raises(InvalidOptionError):
             predictor.predict(*lens)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_command_holds_the_sequences_of_its_estimate(evaluator: GEMMEvaluator, engine: str) -> None:
+    """By hand: Llama-3-8B in bf16 (config.json), 8,192 tokens a step, and what each engine's flag is a share of."""
+    estimate = estimate_serving("llama-3-8b", evaluator, 4096, engine=engine, chunk_tokens=8192, **REQUESTS)
+    (text,) = engine_commands(estimate, "llama")
+    words = shlex.split(text.replace("\\\n", " "))
+    flags = {
+        "vllm": "--gpu-memory-utilization",
+        "sglang": "--mem-fraction-static",
+        "trtllm": "free_gpu_memory_fraction:",
+    }
+    num_flags = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
+    frac, num = float(words[words.index(flags[engine]) + 1]), int(words[words.index(num_flags[engine]) + 1])
+    assert num == estimate.max_seqs
+    dram, weights = 143_771 * 2**20, 2 * 8_030_261_248
+    # vLLM and SGLang hold sequences at half of their output; TensorRT-LLM reserves it
+    positions, block = (2048 + 256, 32) if engine == "trtllm" else (2048 + 128, {"vllm": 16, "sglang": 1}[engine])
+    sequence = -(-positions // block) * block * 32 * 2 * 8 * 128 * 2
+
+    def cache(seqs: int) -> float:
+        sampling = seqs * 128256 * (2 + (41 if engine == "vllm" else 4))
+        alive = 2 * 8192 * 4096 * 2 + max(8192 * (3 * 14336 + 4096) * 2, sampling)
+        usable = dram - load_engine(engine).reserve_bytes
+        return {
+            "vllm": frac * dram - (dram - usable) - weights - alive, "sglang": frac * usable - weights,
+            "trtllm": frac * (usable - weights - alive),
+        }[engine]  # fmt: skip
+
+    assert num * sequence <= cache(num)
+    assert (num + 1) * sequence > cache(num + 1)
