@@ -33,7 +33,7 @@ def schema(
 ) -> None:
     """Print the JSON schema of what a command writes with --json.
 
-    Example:
+    Examples:
 
     gemm-eval schema serve
     """
