@@ -415,8 +415,7 @@ KvDtypeOption = Annotated[str | None, option(
     complete=complete_types
 )]  # fmt: skip
 MemoryFracOption = Annotated[float | None, option(
-    "Share of the DRAM of a GPU that a model may use; with an engine in its words: vLLM's gpu_memory_utilization, "
-    "SGLang's mem_fraction_static, TensorRT-LLM's free_gpu_memory_fraction. Default: that of the engine; 0.9.",
+    "Share of the DRAM of a GPU that a model may use, as the flag of its engine means it. Default: the engine's; 0.9.",
     show_default=False
 )]  # fmt: skip
 IgnoreMemoryOption = Annotated[
