@@ -24,7 +24,7 @@ from gemm_eval.cli import (
     validate,
 )
 from gemm_eval.cli.options import EXIT_CODES, command, option
-from gemm_eval.cli.words import Group, usage_message
+from gemm_eval.cli.words import Group, usage_message, with_flags
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
 from gemm_eval.words import visible
 
@@ -59,7 +59,7 @@ class _Application(Group):
 
 
 def _print_error(kind: str, message: str, *, is_json: bool) -> None:
-    line = " ".join(message.split())
+    line = with_flags(" ".join(message.split()))
     document = json.dumps({"error": {"type": kind, "message": line}})
     sys.stderr.write((document if is_json else f"error: {visible(line)}") + "\n")
 

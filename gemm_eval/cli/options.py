@@ -22,6 +22,8 @@ import typer
 
 from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, Sizes, names_of_sizes
 from gemm_eval.cli.words import Command, Group
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
@@ -69,8 +71,15 @@ def spread(function: CommandFunction) -> CommandFunction:
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
+            if hint in (ArchOption, ArchesOption):
+                params.append(_param(_SET, SetOption))
 
     def run(**given: Any) -> None:
+        if changes := given.pop(_SET, None):
+            archs = given["arch"]
+            given["arch"] = (
+                _changed(archs, changes) if isinstance(archs, str) else [_changed(a, changes) for a in archs]
+            )
         for name, (make, members) in groups.items():
             given[name] = make(**{member.name: given.pop(member.name) for member in members})
         function(**given)
@@ -79,6 +88,17 @@ def spread(function: CommandFunction) -> CommandFunction:
     run.__annotations__ = {param.name: param.annotation for param in params}
     run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
     return run
+
+
+def _changed(arch: str, changes: Sequence[str]) -> ArchSpec:
+    """Return an arch with fields changed, each as ``name=value``."""
+    from gemm_eval.arch import load_arch
+    from gemm_eval.arch.yaml import read_value
+
+    pairs = {name: value for name, _, value in (text.partition("=") for text in changes)}
+    if wrong := [name for name, value in pairs.items() if not (name and value)]:
+        raise InvalidOptionError(f"--set takes FIELD=VALUE, such as num_sms=160, got {shown(wrong[0])}")
+    return load_arch(arch).with_(**{name.strip(): read_value(value) for name, value in pairs.items()})
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
@@ -152,6 +172,12 @@ GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar=
 InterconnectOption = Annotated[str | None, option(
     "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
     "Default: as the arch says.", metavar="NAME"
+)]  # fmt: skip
+
+_SET = "changes"
+SetOption = Annotated[list[str] | None, option(
+    "What if: change a field of every --arch, such as num_sms=160, dram_gb_per_s='6 TB/s' or "
+    "interconnect.gb_per_s=900. Repeatable.", "--set", metavar="FIELD=VALUE"
 )]  # fmt: skip
 
 # Types, libraries and states that several commands take.

@@ -130,7 +130,9 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
         if num < asked:
             console.print(f"unfinished: {num:,} of {asked:,} points are done")
         for row in reasons.itertuples(index=False):
-            console.print(f"excluded: {row.num_points:,} points, {row.reason} (point {row.first_point}: {row.example})")
+            console.print(
+                f"{row.num_points:,} points excluded as {row.reason}; first: point {row.first_point}, {row.example}"
+            )
 
     output.give(rows, document, show)
 

@@ -30,7 +30,7 @@ from gemm_eval.transformer import (
     num_joined,
 )
 from gemm_eval.units import per_s, time_text
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import MAX_DIM
 
 
@@ -90,8 +90,8 @@ class ModelEstimate(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<ModelEstimate {self.model_name} on {self.num_devices} x {self.arch_name}: first token "
-            f"{time_text(self.ttft_us)}, then {time_text(self.tpot_us)} each, "
+            f"<ModelEstimate {self.model_name} on {self.num_devices} x {self.arch_name}: TTFT "
+            f"{time_text(self.ttft_us)}, TPOT {time_text(self.tpot_us)}, "
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device>"
         )
 
@@ -152,12 +152,12 @@ class ModelEstimate(Result):
         lines = [
             f"{self.model_name} on {self.num_devices} x {self.arch_name}{joined}, {self.batch:,} sequences of "
             f"{self.prompt_len:,} + {self.output_len:,} tokens:",
-            f"first token {time_text(self.ttft_us)} (a prompt alone), then {time_text(self.tpot_us)} a token, a "
-            f"request {time_text(self.request_us)};",
-            f"80% of measured times are expected within {_words(self.ttft_interval_us)} to the first token, "
-            f"{_words(self.tpot_interval_us)} a token;",
-            f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
-            f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
+            f"TTFT {time_text(self.ttft_us)} (one prompt, no queueing), TPOT {time_text(self.tpot_us)}, one request "
+            f"{time_text(self.request_us)};",
+            f"80% of measured times are expected within {_words(self.ttft_interval_us)} (TTFT) and "
+            f"{_words(self.tpot_interval_us)} (TPOT);",
+            f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s/device in decode, "
+            f"{self.tokens_per_s_per_device:,.0f} with the time of prompts;",
             f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
@@ -184,8 +184,8 @@ class ModelEstimate(Result):
             )
         if self.num_devices > self.num_joined_devices:
             sentences.append(
-                f"{self.num_devices} devices lie in nodes of {self.num_joined_devices}: messages between nodes take "
-                "the network of the arch, over which nothing was timed."
+                f"{self.num_devices} devices lie in nodes of {self.num_joined_devices}: collectives between nodes "
+                "use the network of the arch, which no timing covers."
             )
         return tuple(sentences)
 
@@ -209,6 +209,7 @@ _MAX_WORKERS = 256
 _CHUNK_POINTS = 250  # that a worker is handed at once
 
 
+@suggests_names
 def estimate_model(
     model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
     batch: int = 1, *, prompt_len: int = 1024, output_len: int = 256, tensor_parallel: int = 1,

@@ -118,7 +118,8 @@ class ResultOrigin:
 
 _MIN_GAIN_FRAC = 0.005
 _NUM_LEVERS_SHOWN = 3
-_WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a": "A", "b": "B", "c": "C"}
+_WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a": "A", "b": "B", "c": "C",
+          "hidden": "hidden by overlap"}  # fmt: skip
 
 
 class Lever(NamedTuple):
@@ -176,7 +177,7 @@ def _say_share(result: GEMMResult) -> str:
     share = result.dram_bytes / result.problem.compulsory_bytes
     if share < 1.0:
         return f"{share:.1%} of A, B and C: L2 has the rest"
-    return f"{share:.2f}x what must move at least once"
+    return f"{share:.2f}x the compulsory traffic"
 
 
 def say_groups(problem: GemmProblem) -> list[str]:

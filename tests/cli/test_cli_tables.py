@@ -188,14 +188,14 @@ def test_a_shape_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     assert fits["latency_us"] > 0
     assert misfit["problem"] == {"G": 1, "M": 1, "K": 64, "N": 64}
     assert misfit["error"]["type"] == "InfeasibleError"
-    assert "levers: sram_bytes >=" in misfit["error"]["message"]
+    assert "would fit with: sram_bytes >=" in misfit["error"]["message"]
     ran = Ran(*words, "1", "--out", tmp_path / "out.csv")
     assert ran.code == 0
     assert ran.err.startswith(said)
     assert [bool(row["latency_us"]) for row in table(tmp_path / "out.csv")] == [True, False]
     ran = Ran(*words[:3], "-k", "64", "-n", "64", "-m", "16,32")
     assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-    assert "levers: sram_bytes >=" in ran.err
+    assert "would fit with: sram_bytes >=" in ran.err
 
 
 def test_cells_keep_what_they_are(tmp_path: Path) -> None:

@@ -542,7 +542,7 @@ def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str,
             found = CollectiveCalibration.load(path)
             return found.complete(), _origin(found, other, link, is_own=is_own)
     defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
-    return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
+    return defaults, Origin(False, None, "defaults, not fitted on this kind of link")
 
 
 def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Interconnect, *, is_own: bool) -> Origin:
@@ -550,12 +550,10 @@ def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Inte
     if is_own and other == link.model_copy(update={"network": None}):
         return origin_of(found.gpu, found.date, library, is_own=True)
     if is_own or other is None:
-        text = f"those of {found.gpu}, whose link was changed: fitted on nothing of this one"
+        text = f"those of {found.gpu}, whose link was changed: not fitted on it"
         return Origin(False, found.gpu, text, library)
     how = "of the same link" if other.link == link.link else f"of another link ({other.link}, this is {link.link})"
-    text = (
-        f"carried over from {found.gpu}, {how}, rates scaled to {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
-    )
+    text = f"carried over from {found.gpu}, {how}, rates scaled to {link.gb_per_s:g} GB/s: not fitted on this GPU"
     return Origin(False, found.gpu, text, library)
 
 
