@@ -116,7 +116,8 @@ print(GEMMEvaluator(chip).evaluate(1, 2048, 4096, 4096).latency_us)
 
 `kind` is spec, derived, measured, fitted or assumed. A number has the unit at the end of its field's name, or is given
 with another one: `1.5 MiB`, `2 TB/s`, `1800 MHz`, `400 Gb/s`. Of `interconnect` a file with a `base` may give some
-entries alone. Unknown fields and units, and numbers out of range, are errors that name the file and the field: `gemm-eval arch check FILE`. Presets: `gemm-eval arch list`, `arch show NAME`.
+entries alone. Unknown fields and units, and numbers out of range, are errors that name the file and the field:
+`gemm-eval arch check FILE`. Presets: `gemm-eval arch list`, `arch show NAME`.
 """
 _COEFFICIENT_INTRO = """\
 # Coefficients of the GPU model

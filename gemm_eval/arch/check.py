@@ -1,4 +1,4 @@
-"""Comparing a spec with what its maker publishes, and finding numbers that nobody vouches for."""
+"""Comparison of a spec with what its maker publishes; numbers without a source."""
 
 from __future__ import annotations
 

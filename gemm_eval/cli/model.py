@@ -275,9 +275,9 @@ def model(
     memory: opt.MemoryOptions,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
+    """Predict TTFT, TPOT, tokens a second and memory of a model on an arch.
 
-    A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by
+    A step is the sum of its operations: GEMMs, fused attention, experts, collectives, and what is bound by
     memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU
     waits for the engine's host is in it. The network to clients is not. A model that does not fit is refused, with what
     would help; several batches or prompts show which do.

@@ -185,8 +185,8 @@ SetOption = Annotated[list[str] | None, option(
 _TYPES, _GPU, _SIZES = "Data types", "GPUs only", "Sizes by name"
 _LIBRARY_HELP = (
     "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
-    "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (weight-only kernels that "
-    "nobody has written), vllm or sglang (the kernels that these call, by the nearest ones that were timed). Default "
+    "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (good weight-only kernels, "
+    "which no library has), vllm or sglang (the kernels that these call, by the nearest ones that were timed). Default "
     "(auto): cublas for dense types, trtllm for block-scaled ones and where it runs fp8; 4-bit weights: gemm-eval on "
     "Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output names it. cublas/13.1: a version, "
     "where timings tell versions apart."

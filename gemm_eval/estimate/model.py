@@ -1,4 +1,4 @@
-"""`estimate_model`: time to first token, time per output token, tokens a second and memory of a model on an arch."""
+"""`estimate_model`: TTFT, TPOT, tokens a second and memory of a model on an arch."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _words(interval_us: tuple[float, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelEstimate(Result):
-    """A model on an arch: how long until the first token, how long for each after it, how many a second, does it fit.
+    """TTFT, TPOT, throughput and memory of a model on an arch.
 
     Attributes:
         batch: sequences that are decoded together on a replica: a group of `num_devices` devices.
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
-        ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
+        ttft_us: TTFT of one prompt without queueing: its chunks follow each other through the stages, and each
             stage works on one chunk at a time (`gemm_eval.estimate.pipeline_us`).
         tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
             step over the tokens that it gives.
@@ -97,7 +97,7 @@ class ModelEstimate(Result):
 
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
-        """The interval of the time to first token, as wide in proportion as that of a step of a prompt."""
+        """The interval of TTFT, as wide in proportion as that of a step of a prompt."""
         return self.prefill.interval_of(self.ttft_us)
 
     @property
@@ -107,7 +107,7 @@ class ModelEstimate(Result):
 
     @property
     def request_us(self) -> float:
-        """Time of a request: its first token, and all others."""
+        """Time of a request: TTFT, and TPOT for each further token."""
         return self.ttft_us + (self.output_len - 1) * self.tpot_us
 
     @property
@@ -225,7 +225,7 @@ def estimate_model(
     >>> estimate_model("llama-3-8b", "h200-sxm", 32, prompt_len=2048)     # doctest: +SKIP
 
     A step is the sum of its operations, one after the other in a CUDA graph, as engines run them: GEMMs, attention,
-    experts, messages between devices, and what is bound by memory; GEMMs and attention with what they take more between
+    experts, collectives, and what is bound by memory; GEMMs and attention with what they take more between
     others than alone (`GEMMEvaluator.switch_us`). The time that the GPU waits for the host is the engine's, none of the
     ideal engine; sampling parameters and the network to clients are not in it.
 

@@ -310,7 +310,7 @@ _NOT_OF_GEMMS = _WORDS | {"interconnect"}
 
 
 def cached_by_arch(find: F) -> F:
-    """Cache what a function returns for a spec, which is known again by being the same object, and words."""
+    """Cache what a function returns for a spec, which is recognized as the same object, and words."""
     results: dict[Any, tuple[Any, Any]] = {}
 
     @wraps(find)

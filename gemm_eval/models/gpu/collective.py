@@ -275,7 +275,7 @@ def ring(
     """Return the terms of a ring in NCCL's protocols LL, LL128 and Simple.
 
     Shares go round `passes` times: once to gather or to reduce and scatter, twice to reduce to all. A hop of each pass
-    waits for the one before. LL and LL128 carry flags among the data, so that nobody waits for a fence; Simple moves
+    waits for the one before. LL and LL128 carry flags among the data, so that no rank waits for a fence; Simple moves
     what is left of the link, and also copies a rank's own share at a part of the cost of sending it.
     """
     share = size / ranks
@@ -442,7 +442,7 @@ def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: C
 
     Trees have steps. A message takes no less time than a smaller one, and more ranks save no more than by the terms
     alone: so it is at four sizes an octave, and latencies in between are interpolated. Over another link than that of
-    the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in
+    the timings, and for a send, which has no timings, nothing is corrected, and intervals are twice as wide in
     logarithms; those of another maker's GPUs are wide already (`OTHER_MAKER`).
     """
     curves = _curves(data_root(), chip_of(arch), link, library, problem.what, problem.dtype)
