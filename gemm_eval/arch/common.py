@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.html import html_table
 from gemm_eval.words import one_line
 
 
@@ -148,6 +149,14 @@ class BaseSpec(Frozen):
             yield key, value if isinstance(value, bool | int | float) else one_line(str(value), _MAX_CHANGE_CHARS)
         if len(changed) > _MAX_CHANGES_SHOWN:
             yield "num_more_changes", len(changed) - _MAX_CHANGES_SHOWN
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, one_line(str(value), 120), str(self.provenance[name].kind) if name in self.provenance else "")
+            for name, value in self
+            if name not in ("sources", "provenance", "published") and value not in (None, "", {})
+        )
+        return html_table(f"{self.name}: {self.title}", rows, ("field", "value", "kind"))
 
     def _check_types(self, rates: str, *tables: str) -> None:
         """Check the types that the matrix unit multiplies, and that tables by type have no others.

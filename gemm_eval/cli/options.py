@@ -92,8 +92,7 @@ def spread(function: CommandFunction) -> CommandFunction:
 
 def _changed(arch: str, changes: Sequence[str]) -> ArchSpec:
     """Return an arch with fields changed, each as ``name=value``."""
-    from gemm_eval.arch import load_arch
-    from gemm_eval.arch.yaml import read_value
+    from gemm_eval.arch import load_arch, read_value
 
     pairs = {name: value for name, _, value in (text.partition("=") for text in changes)}
     if wrong := [name for name, value in pairs.items() if not (name and value)]:
@@ -176,8 +175,8 @@ InterconnectOption = Annotated[str | None, option(
 
 _SET = "changes"
 SetOption = Annotated[list[str] | None, option(
-    "What if: change a field of every --arch, such as num_sms=160, dram_gb_per_s='6 TB/s' or "
-    "interconnect.gb_per_s=900. Repeatable.", "--set", metavar="FIELD=VALUE"
+    "What if: change a field of every --arch, such as num_sms=160 or dram_gb_per_s='6 TB/s'; of a part: "
+    "interconnect.num_gpus=16. Repeatable.", "--set", metavar="FIELD=VALUE"
 )]  # fmt: skip
 
 # Types, libraries and states that several commands take.

@@ -42,9 +42,10 @@ def integer(text: str) -> int:
         return text  # type: ignore[return-value]
 
 
-def _int(text: str) -> int:
+def _int(text: str | int) -> int:
     """Return the integer that `text` spells; k is 1,024 of them, as in the names of context lengths."""
-    return int(text[:-1]) << 10 if text[-1:] in ("k", "K") else int(text)
+    digits = text.lower().removesuffix("k") if isinstance(text, str) else text
+    return int(digits) << 10 if digits != text else int(text)
 
 
 # Several whole numbers in one word: a list, a range that doubles, a range in steps.

@@ -193,7 +193,7 @@ def test_stages_beyond_a_node_send_over_the_network() -> None:
     inside, beyond = estimate(pipeline_parallel=8), estimate(pipeline_parallel=16)
     assert inside.assumptions == ()
     (sentence,) = beyond.assumptions
-    assert sentence.startswith("16 devices lie in nodes of 8: messages between nodes take the network")
+    assert sentence.startswith("16 devices lie in nodes of 8: collectives between nodes use the network")
     assert sentence in beyond.explain()
     assert beyond.to_dict()["assumptions"] == [sentence]
     sends = [cost for cost in beyond.decode.costs if cost.operation.name == "stage_send"]
