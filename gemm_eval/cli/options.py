@@ -175,8 +175,8 @@ InterconnectOption = Annotated[str | None, option(
 
 _SET = "changes"
 SetOption = Annotated[list[str] | None, option(
-    "What if: change a field of every --arch, such as num_sms=160 or dram_gb_per_s='6 TB/s'; of a part: "
-    "interconnect.num_gpus=16. Repeatable.", "--set", metavar="FIELD=VALUE"
+    "What if: change a field of every --arch, such as num_sms=160 or l2_bytes=64MiB. Repeatable.", "--set",
+    metavar="NAME=X"
 )]  # fmt: skip
 
 # Types, libraries and states that several commands take.

@@ -142,10 +142,7 @@ def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
     assert (text.code, text.out, code.code) == (3, "", 3)
     assert "llama-3-70b does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac), with" in text.err
     assert "limit 135,679,338,086 bytes, gap" in text.err
-    assert (
-        "would fit with: --tp 2 (70.6 GB a device); --pp 2 (70.6 GB a device); --dtype fp8 ("
-        in text.err
-    )
+    assert "would fit with: --tp 2 (70.6 GB a device); --pp 2 (70.6 GB a device); --dtype fp8 (" in text.err
     assert json.loads(code.err)["error"]["type"] == "InfeasibleError"
     for more in (("--ignore-memory",), ("--memory-frac", "1"), ("--tp", "2"), ("--dtype", "w4a16")):
         assert Ran(*words, *more).code == 0, more
