@@ -14,7 +14,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate.backend import Backend, make_backend
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.html import MAX_ROWS, html_table, value_rows
-from gemm_eval.units import tflop_per_s, time_text
+from gemm_eval.units import FLOP_PER_MAC, pj_per_us, tflop_per_s, time_text
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
         "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in _shown(result)),
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {_say_share(result)}, "
         f"at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
+        *_say_energy(result, arch),
     ]
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
     if levers:
@@ -180,6 +181,20 @@ def _say_share(result: GEMMResult) -> str:
     if share < 1.0:
         return f"{share:.1%} of A, B and C: L2 has the rest"
     return f"{share:.2f}x the compulsory traffic"
+
+
+def _say_energy(result: GEMMResult, arch: ArchSpec) -> list[str]:
+    """Say the energy of a GEMM and what it goes to; no line where the spec gives no energies."""
+    if result.energy_pj is None or not isinstance(arch, MulticoreSpec):
+        return []
+    parts = {
+        "MACs": result.problem.flop / FLOP_PER_MAC * arch.mac_pj.get(result.problem.types.a.dtype, 0.0),
+        "DRAM": result.dram_bytes * (arch.dram_pj_per_byte or 0.0),
+        "static": result.physics_us * pj_per_us(arch.static_w),
+    }
+    parts["SRAM and NoC"] = result.energy_pj - sum(parts.values())
+    shares = ", ".join(f"{name} {pj / result.energy_pj:.0%}" for name, pj in parts.items() if pj > 0)
+    return [f"Energy: {result.energy_pj / 1e6:,.1f} uJ: {shares}."]
 
 
 def say_groups(problem: GemmProblem) -> list[str]:
