@@ -24,7 +24,7 @@ MEAN_WORDS = 25
 
 _FENCED = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>]+>")
-_NOT_PROSE = re.compile(r"^\s*(\||#|!\[|\{%)")
+_NOT_PROSE = re.compile(r"^\s*(\||#|!\[|\{%|[\w.\[\]]+ +=)|^ {4,}")  # tables, headings, formulas, code
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*\[(0-9])|\n\s*\n|\n\s*(?=[-*] |\d+\. )")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -15,7 +16,7 @@ from gemm_eval.arch.gpu import ALIASES, GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.multicore_calibration import with_calibration
 from gemm_eval.arch.paths import data_root, preset_files
-from gemm_eval.arch.units import UnitError, in_unit_of, unit_of
+from gemm_eval.arch.units import UnitError, implausible_numbers, in_unit_of, unit_of
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
@@ -58,6 +59,9 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
         ArchNotFoundError: no such preset or file.
         ArchValidationError: malformed, unsafe or inconsistent content, or not the kind that `expect` says; the message
             names file and field.
+
+    Warns:
+        UserWarning: a number of a file of your own is one that no chip is likely to have, such as a clock of 1,200 GHz.
     """
     path = _resolve(name_or_path)
     data = _read_with_bases(path, (), calibrated)
@@ -69,7 +73,11 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
     if expect is not None and model is not expect:
         wanted = next((name for name, known in _KINDS.items() if known is expect), shown(expect))
         raise ArchValidationError(f"type must be {wanted} here, got {kind} ({path}: type)")
-    return build_spec(model, data, origin=str(path))
+    spec = build_spec(model, data, origin=str(path))
+    if data_root() not in path.parents:
+        for sentence in implausible_numbers(spec):
+            warnings.warn(f"{path}: {sentence}", stacklevel=2)
+    return spec
 
 
 _TEXTS = {"sources", "provenance"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pydantic import BaseModel
 
 _BYTES = {"B": 1.0} | {
     f"{prefix}{unit}": float(base) ** power
@@ -37,7 +40,7 @@ class UnitError(ValueError):
 
 
 _QUANTITY = re.compile(r"([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?)\s*([A-Za-z%][A-Za-z0-9/]{0,7})")
-_PLAUSIBLE = {"ghz": (0.01, 20.0), "gb_per_s": (0.1, 1e6), "w": (0.1, 1e5), "us": (0.0, 1e5)}
+_PLAUSIBLE = {"ghz": (0.01, 20.0), "gb_per_s": (0.1, 1e6), "w": (1e-3, 1e5), "us": (1e-4, 1e5), "ns": (0.1, 1e5)}
 
 
 def unit_of(field: str) -> str | None:
@@ -65,9 +68,10 @@ def in_unit_of(field: str, value: Any) -> Any:
     return int(value) if unit == "bytes" and isinstance(value, float) and value.is_integer() else value
 
 
-def implausible(field: str, value: float) -> str | None:
-    """Return a sentence on a number that no chip is likely to have, which a wrong unit may be the cause of, or None."""
-    low, high = _PLAUSIBLE.get(unit_of(field) or "", (value, value))
-    if low <= value <= high:
-        return None
-    return f"{field} is {value:,g}, and {low:g} to {high:,g} was expected: check its unit"
+def implausible_numbers(spec: BaseModel) -> Iterator[str]:
+    """Yield a sentence on each number that no chip is likely to have, which a wrong unit may be the cause of."""
+    for field, value in spec:
+        low, high = _PLAUSIBLE.get(unit_of(field) or "", (0.0, math.inf))
+        for number in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(number, int | float) and number and not low <= number <= high:
+                yield f"{field} is {number:,g}, and {low:g} to {high:,g} was expected: check its unit"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemm_eval import ArchValidationError, load_arch
-from gemm_eval.arch.units import UNITS, in_unit_of, unit_of
+from gemm_eval.arch import check_arch, list_archs
+from gemm_eval.arch.units import UNITS, implausible_numbers, in_unit_of, unit_of
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,16 @@ def test_a_spec_is_a_table_in_a_notebook() -> None:
     page = load_arch("demo-8core")._repr_html_()
     assert "<caption" in page
     assert ">num_cores<" in page
+
+
+def test_a_number_in_a_wrong_unit_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "fast.yaml"
+    path.write_text("base: demo-8core\nname: fast\nfrequency_ghz: 1200\n")
+    with pytest.warns(UserWarning, match=r"frequency_ghz is 1,200, and 0.01 to 20 was expected: check its unit"):
+        arch = load_arch(path)
+    assert any("frequency_ghz is 1,200" in finding.message for finding in check_arch(arch))
+
+
+@pytest.mark.parametrize("name", list_archs())
+def test_numbers_of_presets_are_plausible(name: str) -> None:
+    assert list(implausible_numbers(load_arch(name))) == []
