@@ -184,7 +184,7 @@ def report(
     run: opt.ModelRun,
     idle_cores: opt.IdleCoresOption = True,
 ) -> None:  # fmt: skip
-    """Write one HTML page that needs nothing else: what is best and why, plots, tables that sort and filter.
+    """Write a self-contained HTML page: the best choice and why, plots, tables that sort and filter.
 
     Of a sweep (FOLDER), of a transformer on an arch (--model llama-3-70b --arch h200-sxm: the estimate of `gemm-eval
     model`), or, with several --arch, of who is fastest at the GEMMs of a model or at others, and why.
