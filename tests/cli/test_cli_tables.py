@@ -127,7 +127,7 @@ def test_groups_of_rows(tmp_path: Path) -> None:
 
 OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
 BAD = [
-    ("M,K,N\n1,2,3\n1,4k,3\n", "shapes.csv, line 3, column K: K must be an integer >= 1, got '4k'"),
+    ("M,K,N\n1,2,3\n1,4q,3\n", "shapes.csv, line 3, column K: K must be an integer >= 1, got '4q'"),
     ("M,K,N\n\n1,2,0\n", "shapes.csv, line 3, column N: N must be in 1..2**40, got 0"),
     ("M,K,N\n1,2\n", "shapes.csv, line 2, column N: N must be an integer >= 1, got None"),
     ("M,K,N\n1,2,3,4\n", "shapes.csv, line 2: 4 cells under 3 columns"),
