@@ -2,8 +2,8 @@
 
 compute-sanitizer --tool racecheck python -m tools.racecheck_control         all threads signal that a stage is read
 compute-sanitizer --tool racecheck python -m tools.racecheck_control lane    one lane for its warp, after __syncwarp
-compute-sanitizer --tool racecheck python -m tools.racecheck_control team    teams of two warps, each with a barrier
-compute-sanitizer --tool racecheck python -m tools.racecheck_control number  the same, its number in a register
+compute-sanitizer --tool racecheck python -m tools.racecheck_control even    teams of two warps, each with a barrier
+compute-sanitizer --tool racecheck python -m tools.racecheck_control odd     the same; all but one take a step less
 
 The first two have a ring of bulk copies between full and empty mbarriers. On an H200 (compute-sanitizer of CUDA 13.0)
 the first is clean and the second is reported, though both are right: what racecheck says of kernels that signal by one
@@ -65,18 +65,12 @@ extern "C" __global__ void ring(const uint4* in, uint4* out, int steps) {  // 12
 _TEAMS_SOURCE = r"""
 typedef unsigned u32;
 
-__device__ void sync_team(int team) {
-#if IN_REGISTER
-  asm volatile("bar.sync %0, 64;" ::"r"(team + 1) : "memory");
-#else
-  if (team == 0) asm volatile("bar.sync 1, 64;" ::: "memory");
-  else asm volatile("bar.sync 2, 64;" ::: "memory");
-#endif
-}
+__device__ void sync_team(int team) { asm volatile("bar.sync %0, 64;" ::"r"(team + 1) : "memory"); }
 
 extern "C" __global__ void ring(const uint4* in, uint4* out, int steps) {  // each thread reads what its partner copied
-  __shared__ __align__(128) uint4 stages[2][128];
+  __shared__ __align__(128) uint4 stages[2][256];
   const int team = threadIdx.x / 64, partner = threadIdx.x ^ 32;
+  if (IS_ODD && team > 0) steps--;
   u32 to = (u32)__cvta_generic_to_shared(&stages[0][threadIdx.x]);
   uint4 sum = {0, 0, 0, 0};
   for (int k = 0; k <= steps; k++) {
@@ -85,7 +79,7 @@ extern "C" __global__ void ring(const uint4* in, uint4* out, int steps) {  // ea
       sync_team(team);
     }
     if (k < steps) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\ncp.async.commit_group;"
-                                ::"r"(to + 2048 * (k % 2)), "l"(in + k * 128 + threadIdx.x) : "memory");
+                                ::"r"(to + 4096 * (k % 2)), "l"(in + k * 256 + threadIdx.x) : "memory");
     if (k > 0) {
       uint4 v = stages[(k - 1) % 2][partner];
       sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
@@ -102,12 +96,14 @@ extern "C" __global__ void ring(const uint4* in, uint4* out, int steps) {  // ea
 def main(which: str) -> None:
     """Run a ring once, and check its sums."""
     cupy = import_cupy()
-    is_teams, is_odd = which in ("team", "number"), which in ("lane", "number")
-    macro = f"-DIN_REGISTER={int(is_odd)}" if is_teams else f"-DSIGNALS={4 if is_odd else 128}"
+    is_teams, is_odd = which in ("even", "odd"), which in ("lane", "odd")
+    macro = f"-DIS_ODD={int(is_odd)}" if is_teams else f"-DSIGNALS={4 if is_odd else 128}"
     module = cupy.RawModule(code=_TEAMS_SOURCE if is_teams else _SOURCE, options=("-std=c++17", "-arch=sm_90a", macro))
-    data = np.random.default_rng(0).integers(0, 1 << 20, (_STEPS, 128, 4), dtype=np.uint32)
-    out = cupy.zeros((128, 4), cupy.uint32)
-    num_threads = 128 if is_teams else 160
+    num_readers, num_threads = (256, 256) if is_teams else (128, 160)
+    data = np.random.default_rng(0).integers(0, 1 << 20, (_STEPS, num_readers, 4), dtype=np.uint32)
+    if which == "odd":
+        data[-1, 64:] = 0  # which nobody reads
+    out = cupy.zeros((num_readers, 4), cupy.uint32)
     module.get_function("ring")((1,), (num_threads,), (cupy.asarray(data), out, np.int32(_STEPS)))
     assert np.array_equal(cupy.asnumpy(out), data.sum(0, dtype=np.uint32))
 

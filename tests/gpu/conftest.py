@@ -10,7 +10,7 @@ import pytest
 
 from gemm_eval.device import runtime
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels.registry import why_not
+from gemm_eval.kernels.registry import compile_for, why_not
 from gemm_eval.measure.w4a16 import build_all
 
 
@@ -18,7 +18,8 @@ from gemm_eval.measure.w4a16 import build_all
 def compiled_ahead(request: pytest.FixtureRequest) -> None:
     """Compile what the chosen tests run, on all cores at once: one after another it takes longer than the tests.
 
-    The model's kernels come first. Those for the GPU are what `variants_ahead` of a test's module names.
+    The model's kernels come first. Those for the GPU are what `variants_ahead` of a test's module names; processes of
+    pytest-xdist share them.
     """
     try:
         runtime.import_cupy()
@@ -32,7 +33,13 @@ def compiled_ahead(request: pytest.FixtureRequest) -> None:
         if list_variants is not None and hasattr(item, "callspec"):
             named = list_variants(item.originalname, limits, item.callspec.params)
             variants |= dict.fromkeys(one for one in named if why_not(one, None, limits) is None)
-    build_all(list(variants), limits)
+    worker = getattr(request.config, "workerinput", None)
+    if worker is None:
+        build_all(list(variants), limits)
+        return
+    share = list(variants)[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
+    for variant in share:
+        compile_for(variant, limits)
 
 
 @pytest.fixture(scope="module")
