@@ -4,8 +4,8 @@ compute-sanitizer --tool memcheck python -m tools.sanitize
 compute-sanitizer --tool racecheck python -m tools.sanitize
 compute-sanitizer --tool racecheck python -m tools.sanitize followed
 
-The last compiles the kernels with RACECHECK (common.cuh): the same but for two ways to wait that racecheck does not
-follow. What it reports without and not with it, it reports of the order that it does not see.
+The last compiles the kernels with RACECHECK (common.cuh): the same, but that all lanes of a warp signal where one does.
+What racecheck reports without and not with it, it reports as it does not follow that one lane.
 """
 
 from __future__ import annotations

@@ -22,8 +22,6 @@
 DEVICE void sync_team(int team) {
   if (WARPS_N == 1)
     __syncwarp();
-  else if (RACECHECK)
-    __syncthreads();
   else
     named_barrier(team + 1, 32 * WARPS_N);
 }
@@ -292,10 +290,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
       slot = slot == (STAGES - 1) * SLOT_BYTES ? 0u : slot + SLOT_BYTES;
     }
 
-#if RACECHECK
-    const int most = split_blocks + (unit.split < longer_splits);
-    for (int step = steps; WARPS_N > 1 && step < (most + TEAMS - 1) / TEAMS; step++) __syncthreads();
-#endif
     wait_copies<0>();
     __syncthreads();  // the rings are free
     float* sums = (float*)smem;
