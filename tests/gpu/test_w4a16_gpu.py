@@ -229,13 +229,24 @@ def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -
         mode = WeightMode[types[1].upper()]
         config = choose(Sizes(params["M"], 1536, 1000), DType(types[0]), mode, types[2], spec_of_device(0), limits)
         yield make_variant(FAMILIES[config.family].compiled(config), *types)
+    elif test == "test_the_whole_span_of_scales":
+        for config in configs_of_span(limits, params["activation"], params["family"]):
+            yield make_variant(FAMILIES[config.family].compiled(config), params["activation"], "mxfp4", 32)
+
+
+SPAN_SIZES = Sizes(8, 256, 128)
+
+
+def configs_of_span(limits: DeviceLimits, activation: str, family: str) -> list[KernelConfig]:
+    configs = [c for c in legal_configs(SPAN_SIZES, limits, activation, "mxfp4", 32) if c.family == family]
+    return configs[:: max(1, len(configs) // 4)]
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
 def test_the_whole_span_of_scales(cupy: Any, limits: DeviceLimits, activation: str, family: str) -> None:
     """Weights that are subnormal numbers in registers, beside the largest: a token that has only one k sees them."""
-    K, N, span = 256, 128, 24 if activation == "fp16" else 100
+    (_, K, N), span = SPAN_SIZES, 24 if activation == "fp16" else 100
     random = np.random.default_rng(span)
     codes = random.integers(0, 16, (K, N), dtype=np.uint8)
     scales = np.tile((140 - np.linspace(0, span, N).astype(int)).astype(np.uint8), (K // 32, 1))
@@ -244,8 +255,7 @@ def test_the_whole_span_of_scales(cupy: Any, limits: DeviceLimits, activation: s
     A[np.arange(8), random.permutation(K)[:8]] = 1
     expected = cupy.asarray(A) @ dequantize(packed)
     case = Case(cupy.asarray(to_bits(A, DType(activation))), packed, None, 2.0**-12, expected * 2.0**-12)
-    configs = [c for c in legal_configs(Sizes(8, K, N), limits, activation, "mxfp4", 32) if c.family == family]
-    for config in configs[:: max(1, len(configs) // 4)]:
+    for config in configs_of_span(limits, activation, family):
         found = to_float(cupy, run(cupy, case, config), DType(activation))
         bits = to_bits(cupy.asnumpy(case.expected), DType(activation))
         assert bool((found == to_float(cupy, cupy.asarray(bits), DType(activation))).all()), config
