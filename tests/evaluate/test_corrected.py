@@ -90,7 +90,8 @@ def test_of_our_kernels_the_correction_chooses_among_near_configs(evaluator: GEM
                 evaluator.evaluate_problem(result.problem, **state, correction=flag) for flag in (True, False)
             )
             assert other.latency_us / terms.latency_us == pytest.approx(factor, rel=1e-9)
-    assert min(own) < 0.99 < 1.01 < max(own)
+    assert min(own) < 0.99
+    assert max(own) > 1.01
     h100 = GEMMEvaluator("h100-sxm", disk_cache=False).evaluate(*gemms[0], "w4a16")
     assert h100.source == "analytic"
     assert "h200-sxm, its sibling," in h100.explain()
