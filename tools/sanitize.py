@@ -36,7 +36,7 @@ from gemm_eval.mapping import Decomposition
 def main(*, is_followed: bool) -> None:
     """Run them, and say how far each is from float64."""
     if is_followed:
-        registry.compile_text = partial(_compile_followed, registry.compile_text)  # type: ignore[assignment]
+        registry.compile_text = partial(_compile_followed, registry.compile_text)  # type: ignore[attr-defined]
     sizes = Sizes(5, 2056, 328)  # nothing is a multiple of a tile, and K is cut where tiles are few
     random = np.random.default_rng(0)
     weights = random.standard_normal((sizes.K, sizes.N)).astype(np.float32)
