@@ -61,7 +61,7 @@ def train(
     )] = "bf16",
     optimizer: Annotated[str, opt.option("adamw, adamw-bf16 (moments in bf16) or sgd.", panel=_STEP)] = "adamw",
     top: Annotated[int, opt.option("Layouts to show.", "--top", min=1)] = 10,
-    memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
+    memory_frac: opt.MemoryFracOption = None,
     ignore_memory: opt.IgnoreMemoryOption = False,
     output: opt.Output,
 ) -> None:  # fmt: skip
@@ -77,6 +77,7 @@ def train(
     gemm-eval train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --tp 4 --pp 8 --micro-batch 1 --recompute none
     """
     from gemm_eval.training import find_training_layouts
+    from gemm_eval.transformer import MEMORY_FRAC
 
     if output.out is not None:
         refuse(ctx, "--out", set())
@@ -92,7 +93,7 @@ def train(
         max_context=max(degrees["context"] or [1]), micro_batches=parse_values("--micro-batch", micro_batch),
         zeros=[int(word) if word.strip().isdigit() else word for word in zero.split(",")],  # type: ignore[misc]
         recomputes=_split(recompute), schedules=_split(schedule), dtype=dtype, optimizer=optimizer,
-        memory_frac=memory_frac, ignore_memory=ignore_memory, **degrees,
+        memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac, ignore_memory=ignore_memory, **degrees,
     )[:top]  # fmt: skip
     output.give(
         lambda: map(_row, estimates),

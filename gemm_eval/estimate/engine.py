@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,11 +32,12 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedE
 from gemm_eval.models.gpu import ENGINES, LIBRARIES
 from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES
 from gemm_eval.models.gpu.collective import COLLECTIVE_LIBRARIES
-from gemm_eval.transformer import CHUNK_TOKENS, Fusions
+from gemm_eval.transformer import CHUNK_TOKENS, MEMORY_FRAC, Fusions, MemoryShare
 from gemm_eval.words import refusal, shown
 
 Text = Annotated[str, Field(max_length=4000)]
 HostTime = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 _IDEAL = "ideal"
 
@@ -73,9 +74,21 @@ class Engine(Frozen):
     reserves_output: bool = Field(
         default=False, description="a request is admitted only with room for its whole output"
     )
+    memory_frac: float = Field(default=MEMORY_FRAC, gt=0, le=1, description="share of a device's memory, by default")
+    memory_of: Literal["device", "static", "free"] = Field(default="device", description="see `MemoryShare.of`")
+    reserve_bytes: int = Field(default=0, ge=0, le=1 << 40, description="see `MemoryShare.reserve_bytes`")
+    block_size: int = Field(default=1, ge=1, le=1 << 24, description="positions of a block of the cache")
+    logit_bytes: int = Field(
+        default=4, ge=1, le=1 << 10, description="of a logit while tokens are sampled, at the peak"
+    )
+    expert_multiples: Table[str, Table[str, Annotated[tuple[int, int], Field(strict=False)]]] = Field(
+        default={}, description="generation of SMs, `WeightPart.types` -> multiples that experts are padded to"
+    )
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
+    tpot_spread: Spread = Field(default=0.0, description="half of the 80% interval of TPOT in log, beside the kernels'")
+    ttft_spread: Spread = Field(default=0.0, description="the same of TTFT")
     sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
     provenance: Table[str, Provenance] = Field(default={}, description="field -> kind and source")
 
@@ -105,6 +118,10 @@ class Engine(Frozen):
     def host_us(self, num_seqs: int) -> float:
         """Return the host time of a step of so many sequences that the GPU waits for, in microseconds."""
         return self.step_us + self.seq_us * num_seqs
+
+    def memory_share(self, frac: float | None = None) -> MemoryShare:
+        """Return the share of a device's memory that the engine fills; `frac` None: its own."""
+        return MemoryShare(self.memory_frac if frac is None else frac, self.memory_of, self.reserve_bytes)
 
     def check(self, arch: ArchSpec) -> None:
         """Raise `UnsupportedError` where an engine is asked for on an arch whose kernels it is not known by."""

@@ -26,7 +26,6 @@ from gemm_eval.workload import MAX_DIM
 _MAX_DEVICES = 1 << 10
 _DIGITS = 6  # after the point, of rates that count as different
 _LEAST_GAIN = 1.01  # in tok/s/user, of a deployment on the front over one with more tok/s/GPU
-_FULL_STEPS = ("prefill", "decode")  # of an estimate, which a list of many does without
 
 
 class LeftOut(NamedTuple):
@@ -34,14 +33,14 @@ class LeftOut(NamedTuple):
 
     Attributes:
         arch_name, engine, dtype: of the replica; None: the types of the checkpoint.
-        layout: degrees of parallelism of a replica.
+        layout: degrees of parallelism of a replica, in words.
         reason: what is missing and by how much, and which options would do.
     """
 
     arch_name: str
     engine: str
     dtype: str | None
-    layout: Layout
+    layout: str
     reason: str
 
 
@@ -103,7 +102,7 @@ class Deployments(Result):
         return Result.to_dict(self) | {
             "front": [summary(estimate) for estimate in self.front],
             "nearest": None if self.nearest is None else summary(self.nearest),
-            "left_out": [item._asdict() | {"layout": str(item.layout)} for item in self.left_out],
+            "left_out": [item._asdict() for item in self.left_out],
         }
 
     def explain(self) -> str:
@@ -127,7 +126,7 @@ class Deployments(Result):
 
 def summary(estimate: ServingEstimate) -> dict[str, Any]:
     """Return an estimate as plain values without the operations of its steps."""
-    return {name: value for name, value in estimate.to_dict().items() if name not in _FULL_STEPS}
+    return {name: value for name, value in estimate.to_dict().items() if name not in estimate.optional_names}
 
 
 def find_deployments(
@@ -272,7 +271,7 @@ class _Workers:
                     self._by_size[size].append(self._worker(layout, replica))
                 except (InfeasibleError, UnsupportedError) as error:
                     names = evaluator.arch.name, replica.engine.name, held["dtype"]
-                    left_out.append(LeftOut(*names, layout, _reason(error)))
+                    left_out.append(LeftOut(*names, str(layout), _reason(error)))
         self._readers = {size: _unbeaten(workers, self._reading) for size, workers in self._by_size.items()}
         self._decoders = {size: _unbeaten(workers, self._decoding) for size, workers in self._by_size.items()}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.estimate import Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
+from gemm_eval.estimate import Basis, Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, Times, steady_state
@@ -70,9 +70,11 @@ class ServingEstimate(Result):
     prefill: StepEstimate
     decode: StepEstimate
     options: FrozenDict[str, Any]
+    _engine: Engine = field(repr=False, compare=False)
+    optional_names: ClassVar = ("prefill", "decode")  # of JSON: a list of many does without
     _derived: ClassVar[tuple[str, ...]] = (
         "layout", "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s",
-        "tokens_per_s_per_device", "tokens_per_s_per_user",
+        "tokens_per_s_per_device", "tokens_per_s_per_user", "basis",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -84,13 +86,18 @@ class ServingEstimate(Result):
 
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
-        """The 80% interval of the mean TTFT: as wide in proportion as that of a step of a prompt."""
-        return self.prefill.interval_of(self.ttft_us)
+        """The 80% interval of the mean TTFT: that of a step of a prompt, and of queues and host of the engine."""
+        return self.prefill.interval_of(self.ttft_us, self._engine.ttft_spread)
 
     @property
     def tpot_interval_us(self) -> tuple[float, float]:
-        """The 80% interval of TPOT: as wide in proportion as that of a decode step."""
-        return self.decode.interval_of(self.tpot_us)
+        """The 80% interval of TPOT: that of a decode step, and of schedule and host of the engine."""
+        return self.decode.interval_of(self.tpot_us, self._engine.tpot_spread)
+
+    @property
+    def basis(self) -> Basis:
+        """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
+        return Basis.of(self._engine, self.options, self.prefill, self.decode)
 
     @property
     def layout(self) -> str:
@@ -136,7 +143,8 @@ class ServingEstimate(Result):
             f"{self.tokens_per_s_per_user:,.0f} tok/s/user;",
             f"{self.mean_seqs:,.1f} sequences in decode in the mean of at most {self.max_seqs:,}; "
             f"{self.prompt_frac:.0%} of decode steps are longer by a chunk of a prompt.",
-        ]
+            str(self.basis), self._engine.explain(),
+        ]  # fmt: skip
         if self.is_full:
             lines.append("Requests queue: memory or steps are full. More replicas, or fewer requests in flight, help.")
         return "\n".join(lines)
@@ -287,4 +295,5 @@ def serve(
             replica.options | requests._asdict()
             | {"prefill": None if prefill is None else FrozenDict(prefill.replica.options)}
         ),
+        _engine=replica.engine,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from gemm_eval.arch import load_arch
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer import (
     GroupedAttention,
+    MemoryShare,
     check_memory,
     count_parameters,
     largest_batch,
@@ -209,9 +210,9 @@ def test_the_largest_batch() -> None:
         memory = model_memory(config, batch_size=num, seq_len=4096, kv_dtype="fp8")
         assert (memory.total_bytes <= 72 * 10**9) is fits
     with pytest.raises(InvalidOptionError, match="memory_frac must be above 0"):
-        check_memory(config, load_arch("h200-sxm"), **ONE, memory_frac=1.5)
+        check_memory(config, load_arch("h200-sxm"), **ONE, share=MemoryShare(1.5))
     with pytest.raises(InfeasibleError, match=r"limit 15,075,482,009 bytes"):
-        check_memory(config, load_arch("h200-sxm"), **ONE, memory_frac=0.1)
+        check_memory(config, load_arch("h200-sxm"), **ONE, share=MemoryShare(0.1))
 
 
 def test_caches_in_blocks_and_types_of_their_own() -> None:
@@ -250,4 +251,4 @@ def test_a_chip_that_does_not_say_its_dram_is_not_checked() -> None:
 
     assert memory.weight_bytes > 800e9
     assert "not known" in say_memory(memory, chip)
-    assert "of 0.9 x 150.8 GB that may be used" in say_memory(memory, load_arch("h200-sxm"))
+    assert "within 0.9 of the DRAM of 150.8 GB" in say_memory(memory, load_arch("h200-sxm"))

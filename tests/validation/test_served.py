@@ -51,7 +51,9 @@ def test_every_system_has_configurations_for_fits_and_others_for_the_report() ->
     series = {}
     for run in runs:
         assert run.tp * run.ep * run.groups in {1, 2, 4, 8, 16, 64}
-        series.setdefault((*run[:8], *run[9:12]), set()).add(run.part)
+        series.setdefault(run._replace(concurrency=0, ttft_us=0, tpot_us=0, part="", delays_prompts=False), set()).add(
+            run.part
+        )
     assert all(len(parts) == 1 for parts in series.values())
     for system in {run.system for run in runs}:
         assert {run.part for run in runs if run.system == system} == {"fit", "report"}
@@ -97,6 +99,9 @@ def test_the_exam_predicts_by_the_public_call_and_reports_both_figures(monkeypat
     assert tpot["gemm_eval"]["num"] == document["num_runs"] >= ttft["gemm_eval"]["num"] > 0
     assert tpot["gemm_eval"]["median_frac"] < min(tpot["ideal"]["median_frac"], tpot["fitted roofline"]["median_frac"])
     assert tpot["gemm_eval"]["median_frac"] < 0.12
+    shares = [line["coverage_frac"] for line in document["lines"] if line["group"] == "all"]
+    assert all(0.4 < share <= 1.0 for share in shares)
+    assert "TTFT with 1 in flight, of requests alone: no runs" in list(report.parts())
     assert all(part is not None for part in report.parts())
     with pytest.raises(InvalidOptionError, match="engine must be one of"):
         served.validate(None, ["tgi"], fits=False)
@@ -104,6 +109,38 @@ def test_the_exam_predicts_by_the_public_call_and_reports_both_figures(monkeypat
     assert len(set(held_out)) > 1
     assert all(step_us > 0.0 for step_us, *_ in held_out)
     assert Path(served.engine_calibration_path()).is_file()
+
+
+def test_intervals_hold_four_of_five_runs_of_a_fit() -> None:
+    every = [run for run in served.list_served_runs() if run.part == "fit" and run.engine == "sglang"]
+    runs, predictor = every[::4], served.Predictor()
+    engine = load_engine("sglang").model_copy(update={"tpot_spread": 0.0, "ttft_spread": 0.0})
+    spreads = served.fit_spreads([predictor.estimate(run, engine) for run in runs], runs)
+    wider = [predictor.estimate(run, engine.model_copy(update=spreads)) for run in runs]
+    inside = [e.tpot_interval_us[0] <= run.tpot_us <= e.tpot_interval_us[1] for e, run in zip(wider, runs, strict=True)]
+    assert sum(inside) / len(runs) == pytest.approx(0.8, abs=1.5 / len(runs))
+    assert min(spreads.values()) > 0.0
+
+
+def test_runs_of_a_user_are_scored_with_a_row_for_requests_alone(tmp_path, monkeypatch) -> None:
+    few = [run for run in served.list_served_runs() if run.model.startswith("qwen")][::20]
+    monkeypatch.setattr(served, "list_served_runs", lambda: few)
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "gpu,engine,model,prompt_len,output_len,tp,dtype,concurrency,ttft_us,tpot_us\n"
+        "h200-sxm,vllm,llama-3-8b,1024,128,1,,1,60000,8000\n"
+        "h200-sxm,vllm,llama-3-8b,1024,128,2,fp8,8,70000,7000\n"
+    )
+    first, second = served.read_served_runs(path)
+    assert (first.dtype, first.ep, second.dtype, second.tp) == (None, 1, "fp8", 2)
+    report = served.validate(None, None, fits=False, data=path)
+    document = report.document()
+    assert (document["num_runs"], document["num_alone"]) == (2, 1)
+    assert {"1 in flight", "8 in flight"} < {line["group"] for line in document["lines"]}
+    assert not any("no runs" in part for part in report.parts() if isinstance(part, str))
+    path.write_text("gpu,engine,model\nh200-sxm,vllm,llama-3-8b\n")
+    with pytest.raises(InvalidOptionError, match="has no column prompt_len; runs have gpu, engine, "):
+        served.read_served_runs(path)
 
 
 def test_the_exam_is_the_call_of_a_user() -> None:

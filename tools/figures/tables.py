@@ -385,10 +385,10 @@ def training() -> dict[str, float]:
     }  # fmt: skip
 
 
-def served(figure: str, group: str = "all") -> Any:
-    """Errors of TPOT or TTFT of served runs by predictor, of an engine or of all."""
+def served(figure: str, group: str = "all", part: str = "errors") -> Any:
+    """Errors of TPOT or TTFT of served runs by predictor, of an engine or of all; or another part of the line."""
     (line,) = [line for line in load("served")["lines"] if (line["figure"], line["group"]) == (figure, group)]
-    return line["errors"]
+    return line[part]
 
 
 def served_row(figure: str, group: str) -> str:
@@ -398,7 +398,8 @@ def served_row(figure: str, group: str) -> str:
     roofline = percent(errors["fitted roofline"]["mape_frac"]) if "fitted roofline" in errors else "-"
     cells = f"{figure}, {group}", f"{model['num']:,}", percent(errors["ideal"]["mape_frac"]), roofline
     rest = (percent(model[f"{name}_frac"], sign=name == "bias") for name in ("median", "p90", "bias"))
-    return _row((*cells, f"**{percent(model['mape_frac'])}**", *rest, f"{model['kendall_tau']:.3f}"))
+    inside = f"{served(figure, group, 'coverage_frac'):.0%}"
+    return _row((*cells, f"**{percent(model['mape_frac'])}**", *rest, f"{model['kendall_tau']:.3f}", inside))
 
 
 def published() -> dict[str, float]:
