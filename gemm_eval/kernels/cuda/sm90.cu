@@ -18,6 +18,11 @@
 #ifndef GROUPED
 #define GROUPED 0
 #endif
+#if GROUPED
+#define WGMMA(n) wgmma<n>
+#else
+#define WGMMA(n) wgmma
+#endif
 
 struct alignas(64) TensorMap { u64 v[16]; };
 
@@ -223,13 +228,13 @@ struct Scheduler {
 
 // A CTA's tile; may lie outside the problem.
 struct Place {
-  u32 tile_m, tile_n;
 #if GROUPED
-  u32 tokens_before, end_token, group;
+  u32 first, tile_n, end_token, group, tokens;  // `tokens` that wgmma takes, of WGMMA_TOKENS
   float group_factor;
   DEVICE u32 group_index() const { return group; }
-  DEVICE u32 first_token() const { return tokens_before + tile_m * CTA_M; }
+  DEVICE u32 first_token() const { return first; }
 #else
+  u32 tile_m, tile_n;
   DEVICE u32 group_index() const { return 0; }
   DEVICE u32 first_token() const { return tile_m * CTA_M; }
 #endif
@@ -240,7 +245,7 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
   Place at;
 #if GROUPED
   const TokenGroup of_tile = find_group(p.token_groups, tile / p.tiles_n, p.M);
-  at.tokens_before = of_tile.first_token, at.end_token = of_tile.end_token, at.group = of_tile.index;
+  at.group = of_tile.index;
   at.group_factor = __ldg(p.token_groups.factors + of_tile.index);
   tile -= of_tile.first_tile_m * p.tiles_n;
   const u32 tiles_m = of_tile.tiles_m;
@@ -250,8 +255,16 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
   const u32 per_group = p.swizzle * p.tiles_n;
   const u32 group = tile / per_group, first = group * p.swizzle, rest = tile - group * per_group;
   const u32 height = min(tiles_m - first, p.swizzle);
+#if GROUPED
+  // Tiles of a group have even shares of its tokens.
+  const u32 share = (of_tile.end_token - of_tile.first_token + tiles_m - 1) / tiles_m, tokens = (share + 7) / 8 * 8;
+  at.first = of_tile.first_token + (first + rest % height) * tokens;
+  at.end_token = min(of_tile.end_token, at.first + tokens), at.tokens = tokens;
+  at.tile_n = rest / height;
+#else
   at.tile_m = (first + rest % height) * CLUSTER_M + rank % CLUSTER_M;
   at.tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
+#endif
   return at;
 }
 
@@ -261,15 +274,16 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
 #define PLACE_SLOTS 16
 static_assert(STAGES + 2 < PLACE_SLOTS, "places of items");
 
+DEVICE u32 place_slot(u32 smem, u32 item) { return smem + PLACE_OFFSET + item % PLACE_SLOTS * 32; }
+
 DEVICE void leave_place(u32 smem, u32 item, const Place& at) {
-  const u32 slot = smem + PLACE_OFFSET + item % PLACE_SLOTS * 32;
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\nst.shared.v2.u32 [%0 + 16], {%5, %6};"
-               ::"r"(slot), "r"(at.tile_m), "r"(at.tile_n), "r"(at.tokens_before), "r"(at.end_token), "r"(at.group),
+               ::"r"(place_slot(smem, item)), "r"(at.first), "r"(at.tile_n), "r"(at.end_token), "r"(at.group), "r"(at.tokens),
                  "f"(at.group_factor) : "memory");
 }
 
 DEVICE Place take_place(u32 smem, u32 item) {
-  const u32 slot = smem + PLACE_OFFSET + item % PLACE_SLOTS * 32;
+  const u32 slot = place_slot(smem, item);
   const uint4 low = load_shared_16(slot);
   const uint2 high = load_shared_8(slot + 16);
   return {low.x, low.y, low.z, low.w, high.x, __uint_as_float(high.y)};
@@ -588,6 +602,53 @@ DEVICE void write_share(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 f
 }
 #endif
 
+// The main loop of an item, from the first stage on, which is there.
+template <u32 TOKENS>
+DEVICE void multiply(const Work& w, const u32& smem, const u32& weights, const u32& scales, const u32& rank,
+                     const u32& consumer, const u32& lane, u32& stage, u32& phase, u32& previous, u32& released,
+                     float (&acc)[MB][NUM_ACC], u32 (&a)[2][4][4]) {
+  Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
+  for (u32 unit = w.begin; unit < w.end; unit++) {
+#pragma unroll
+    for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
+      const u32 in_stage = k % STEP_BLOCKS;
+      if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
+        barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane == 0);
+      const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
+#pragma unroll
+      for (u32 b = 0; b < MB; b++) {
+        // The next block is read before this one is dequantized; after the last, this one's place once more.
+        const bool is_last_of_stage = b == MB - 1 && in_stage == STEP_BLOCKS - 1;
+        u32 next_b = b + 1, next_in_stage = in_stage;
+        if (b == MB - 1) next_b = 0, next_in_stage = (in_stage + 1) % STEP_BLOCKS;
+        if (is_last_of_stage) {
+          previous = stage;
+          if (k == 0 || unit + 1 < w.end) {
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+          }
+          barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+        }
+        const u32 group = MODE == 0 ? 0 : next_in_stage * 64 / GROUP;
+        const Block next = load_block(
+            weights + stage * WEIGHT_STAGE_BYTES + (next_b * STEP_BLOCKS + next_in_stage) * 2048,
+            scales + stage * SCALE_STAGE_BYTES + (next_b * STEP_GROUPS + group) * GROUP_BYTES);
+        u32(&operand)[4][4] = a[(k * MB + b) % 2];
+        dequantize_block(block, operand);
+        wgmma_fence();
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) WGMMA(TOKENS)(acc[b], operand[j], tokens + 2 * j);
+        wgmma_commit();
+        wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
+        if (b == 0 && in_stage == 0) release_if(smem, released, rank, k > 0 || unit > w.begin);
+        if (is_last_of_stage) released = previous;
+        block = next;
+      }
+    }
+  }
+  wgmma_wait<0>();
+  release_if(smem, released, rank, true);
+}
+
 DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
                     const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
                     float alpha) {
@@ -619,46 +680,14 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
       for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
 
     barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
-    Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
-    for (u32 unit = w.begin; unit < w.end; unit++) {
-#pragma unroll
-      for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
-        const u32 in_stage = k % STEP_BLOCKS;
-        if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
-          barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane == 0);
-        const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
-#pragma unroll
-        for (u32 b = 0; b < MB; b++) {
-          // The next block is read before this one is dequantized; after the last, this one's place once more.
-          const bool is_last_of_stage = b == MB - 1 && in_stage == STEP_BLOCKS - 1;
-          u32 next_b = b + 1, next_in_stage = in_stage;
-          if (b == MB - 1) next_b = 0, next_in_stage = (in_stage + 1) % STEP_BLOCKS;
-          if (is_last_of_stage) {
-            previous = stage;
-            if (k == 0 || unit + 1 < w.end) {
-              if (++stage == STAGES) stage = 0, phase ^= 1;
-            }
-            barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
-          }
-          const u32 group = MODE == 0 ? 0 : next_in_stage * 64 / GROUP;
-          const Block next = load_block(
-              weights + stage * WEIGHT_STAGE_BYTES + (next_b * STEP_BLOCKS + next_in_stage) * 2048,
-              scales + stage * SCALE_STAGE_BYTES + (next_b * STEP_GROUPS + group) * GROUP_BYTES);
-          u32(&operand)[4][4] = a[(k * MB + b) % 2];
-          dequantize_block(block, operand);
-          wgmma_fence();
-#pragma unroll
-          for (u32 j = 0; j < 4; j++) wgmma(acc[b], operand[j], tokens + 2 * j);
-          wgmma_commit();
-          wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
-          if (b == 0 && in_stage == 0) release_if(smem, released, rank, k > 0 || unit > w.begin);
-          if (is_last_of_stage) released = previous;
-          block = next;
-        }
-      }
-    }
-    wgmma_wait<0>();
-    release_if(smem, released, rank, true);
+#if GROUPED
+    // Tokens that the shares of a group's tiles leave out cost no time of the tensor core.
+    const u32 tokens = load_shared_4(place_slot(smem, item) + 16);
+#define MULTIPLY(n) if (tokens <= n) multiply<n>(w, smem, weights, scales, rank, consumer, lane, stage, phase, previous, released, acc, a); else
+    EACH_WGMMA_TOKENS(MULTIPLY) multiply<CTA_M>(w, smem, weights, scales, rank, consumer, lane, stage, phase, previous, released, acc, a);
+#else
+    multiply<CTA_M>(w, smem, weights, scales, rank, consumer, lane, stage, phase, previous, released, acc, a);
+#endif
 
 #if CLUSTER_K > 1
     const u32 share = cluster_rank();

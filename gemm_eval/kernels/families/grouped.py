@@ -16,7 +16,7 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
 from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
-from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
+from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups, wgmma_text
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
 MAX_GROUPS = 1024
@@ -28,6 +28,8 @@ MAX_CUT_WAVES = 2
 _TABLE_BYTES = ceil_div((MAX_GROUPS + 1) * 4, 16) * 16
 _PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that compute
 _SUM_BYTES = 4
+_LEAST_SHARE, _SHARE_STEP = 48, 16
+"""Tokens of a tile that wgmma is compiled for besides all: fewer take as long, as weights are dequantized."""
 
 
 class GroupedSizes(NamedTuple):
@@ -121,6 +123,16 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.cluster_n == 1)
+
+    def prelude(self, variant: Variant) -> str:
+        """Return the instruction for each number of tokens that a tile may have."""
+        most = variant.config.cta_m
+        signature = f"wgmma(float (&d)[{most // 2}], const u32 (&a)[4], u64 b)"
+        fewer = [*range(_LEAST_SHARE, most, _SHARE_STEP * (1 + (most > 160)))]
+        head = "template <u32 TOKENS> DEVICE void " + signature + ";\n"
+        texts = [wgmma_text(n, f"wgmma<{n}>" + signature.removeprefix("wgmma")) for n in (*fewer, most)]
+        each = "#define EACH_WGMMA_TOKENS(f) " + " ".join(f"f({n})" for n in fewer) + "\n"
+        return head + "".join("template <> " + text for text in texts) + each
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         return self._resident_clusters(variant, num_sms)
