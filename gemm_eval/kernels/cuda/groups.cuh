@@ -58,6 +58,22 @@ DEVICE TokenGroup find_group(const TokenGroups& groups, u32 tile_m, u32 num_toke
           token_offset(groups, low + 1, num_tokens)};
 }
 
+// The same, by a warp that is here as one: two looks at the table instead of ten.
+DEVICE TokenGroup find_group_by_warp(const TokenGroups& groups, u32 tile_m, u32 num_tokens) {
+  const u32 lane = threadIdx.x % 32;
+  u32 low = 0;
+#pragma unroll
+  for (u32 step = 32; step > 0; step /= 32) {
+    const u32 group = low + lane * step;
+    if (step > 1 && groups.count <= 32) continue;
+    const bool is_before = group < groups.count && load_shared_4(groups.tile_starts + 4 * group) <= tile_m;
+    low += (__popc(__ballot_sync(0xffffffffu, is_before)) - 1) * step;
+  }
+  const u32 start = load_shared_4(groups.tile_starts + 4 * low);
+  return {low, start, load_shared_4(groups.tile_starts + 4 * low + 4) - start, token_offset(groups, low, num_tokens),
+          token_offset(groups, low + 1, num_tokens)};
+}
+
 // How CTAs share the tiles of all groups.
 #define MOST_PARTS 8  // of a tile: their sums are added one after the other
 #define MAX_CUT_WAVES 2  // of tiles, or of parts of them: more are even enough whole

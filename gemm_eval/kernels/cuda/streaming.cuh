@@ -74,8 +74,9 @@ DEVICE Units count_units(const TokenGroups& groups, int M, int N, int K, u32 mos
 
 // Tiles of tokens of one group that read the same weights follow each other, then columns, then parts of K.
 DEVICE Unit unit_at(const Units& units, u32 index, const TokenGroup& group) {
-  const u32 in_group = index - group.first_tile_m * units.tiles_n * units.splits, rest = in_group / group.tiles_m;
-  const u32 token_tile = in_group % group.tiles_m, column_tile = rest % units.tiles_n, split = rest / units.tiles_n;
+  const u32 in_group = index - group.first_tile_m * units.tiles_n * units.splits;
+  const u32 rest = group.tiles_m == 1 ? in_group : in_group / group.tiles_m, token_tile = in_group - rest * group.tiles_m;
+  const u32 split = units.splits == 1 ? 0 : rest / units.tiles_n, column_tile = rest - split * units.tiles_n;
   return {(int)column_tile, (int)(group.first_token + token_tile * CTA_M), (int)group.end_token, (int)split,
           (int)units.splits, (group.first_tile_m + token_tile) * units.tiles_n + column_tile};
 }
@@ -207,11 +208,11 @@ DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float 
   return f;
 }
 
-// Adds the sums of all teams ([TEAMS][CTA_M][SUM_STRIDE] in shared memory), then those of all splits in their order:
+// Adds the sums of all teams ([CTA_M][SUM_STRIDE] each, `team_floats` apart in shared memory), then those of all splits in their order:
 // the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
 // change.
-DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32* counters, int rows, int N,
-                   const Unit& unit) {
+DEVICE void finish(float* sums, u32 team_floats, const Finish& f, act_t* c, float* workspace, u32* counters, int rows,
+                   int N, const Unit& unit) {
   const int pair = (int)threadIdx.x % (CTA_N / 2), first_row = (int)threadIdx.x / (CTA_N / 2);
   const int split = unit.split, splits = unit.splits;
 #if GROUPED
@@ -232,7 +233,7 @@ DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32
     float2 sum = {0.0f, 0.0f};
 #pragma unroll
     for (int w = 0; w < TEAMS; w++) {
-      const float2 v = *(const float2*)(sums + (w * CTA_M + row) * SUM_STRIDE + 2 * pair);
+      const float2 v = *(const float2*)(sums + w * team_floats + row * SUM_STRIDE + 2 * pair);
       sum.x += v.x;
       sum.y += v.y;
     }
