@@ -338,7 +338,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
           mine[(8 * t + r % 2) * SUM_STRIDE + 16 * i + r / 2 * 8] =
               (acc[i][t][r] + constant[t][r]) * (r < 2 ? PER_UNIT0 : PER_UNIT1);
     __syncthreads();
-    finish(sums, TEAM_FLOATS, how_done, c, workspace, counters, rows, N, done);
+    const bool is_stored = finish(sums, TEAM_FLOATS, how_done, c, workspace, counters, rows, N, done);
+#if SUMMED
+    if (is_stored) {
+      __threadfence();
+      __syncthreads();
+      const Choices choices = CHOICES(units.tiles_n);
+      add_choices(choices, c, done.first_token, done.first_token + rows, done.column_tile * CTA_N, CTA_N,
+                  N, done.column_tile, warp, WARPS);
+    }
+#endif
 #if GROUPED
     if (!has_next) break;
     __syncthreads();  // the sums are read

@@ -22,6 +22,8 @@
 #define WGMMA(n) wgmma<n>
 #else
 #define WGMMA(n) wgmma
+#define GATED 0
+#define SUMMED 0
 #endif
 
 struct alignas(64) TensorMap { u64 v[16]; };
@@ -445,16 +447,23 @@ DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 
 #pragma unroll
   for (u32 i = 0; i < NUM_ACC; i++) {
     const u32 token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, h = i % 4 / 2, n = column + 8 * h;
+#if GATED
+    const float gate = acc[i] * scale[0] + shift[0];
+    if (h == 0 && token < end_token && n < p.N)
+      c[(u64)token * (p.N / 2) + n / 16 * 8 + n % 8] = to_act(gated(gate, acc[(i + 2) % NUM_ACC] * scale[1] + shift[1]));
+#else
     if (token < end_token && n < p.N) c[(u64)token * p.N + n] = to_act(acc[i] * scale[h] + shift[h]);
+#endif
   }
 }
 
 // Tokens that end before the box does: those below are of another tile or group, which a copy of it would overwrite.
 DEVICE void store_rows(const Problem& p, act_t* c, u32 buffer, u32 first_token, u32 end_token, u32 first_column) {
-  const u32 chunk = threadIdx.x % 8, n = first_column + chunk * 8;
+  constexpr u32 chunks = GATED ? 4 : 8;  // 16 bytes each
+  const u32 row_elems = GATED ? p.N / 2 : p.N, chunk = threadIdx.x % chunks, n = first_column + chunk * 8;
   const u32 rows = min(end_token - first_token, (u32)EPILOGUE_TOKENS);
-  for (u32 row = threadIdx.x % 128 / 8; row < rows && n < p.N; row += 16)
-    *(uint4*)(c + (u64)(first_token + row) * p.N + n) = load_shared_16(buffer + row * 128 + (chunk ^ row % 8) * 16);
+  for (u32 row = threadIdx.x % 128 / chunks; row < rows && n < row_elems; row += 128 / chunks)
+    *(uint4*)(c + (u64)(first_token + row) * row_elems + n) = load_shared_16(buffer + row * 128 + (chunk ^ row % 8) * 16);
 }
 
 DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c, const TensorMap* map_c, u32 buffer,
@@ -462,7 +471,11 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
                                const float (&shift)[2]) {
   const u32 thread = threadIdx.x % 128, lane = threadIdx.x % 32, warp = thread / 32, id = threadIdx.x / 128;
   // lanes 8 i .. 8 i + 7 give the rows of matrix i: tokens of j (i < 2) or j + 1, columns 8 (i % 2) of the warp's 16
+#if GATED  // 8 columns of a warp, matrix i has tokens of j + i
+  const u32 row = lane / 8 % 2 * 8 + lane % 8, chunk = warp ^ lane % 8;
+#else
   const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ (lane % 8);
+#endif
   const u32 address = buffer + row * 128 + chunk * 16;
 #pragma unroll
   for (u32 t = 0; t < CTA_M; t += EPILOGUE_TOKENS) {
@@ -474,6 +487,20 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
     for (u32 j = t / 8; j < end / 8; j += 2) {
       const bool is_pair = j + 1 < end / 8;
       u32 r[4];
+#if GATED
+#pragma unroll
+      for (u32 i = 0; i < (is_pair ? 2 : 1); i++) {
+        const float* g = acc + 4 * (j + i);
+        r[i] = pack2(gated(g[0] * scale[0] + shift[0], g[2] * scale[1] + shift[1]),
+                     gated(g[1] * scale[0] + shift[0], g[3] * scale[1] + shift[1]));
+      }
+      const u32 to = address + (j - t / 8) * 1024;
+      if (is_pair)
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                     ::"r"(to), "r"(r[0]), "r"(r[1]) : "memory");
+      else
+        asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(r[0]) : "memory");
+#else
 #pragma unroll
       for (u32 i = 0; i < (is_pair ? 4 : 2); i++) {
         const u32 at = 4 * (j + i / 2) + 2 * (i % 2), h = i % 2;
@@ -486,11 +513,12 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
       else
         asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
                      ::"r"(to), "r"(r[0]), "r"(r[1]) : "memory");
+#endif
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
     const u32 last = is_even ? end_token : min(end_token, first_token + CTA_M);
-    if (end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
+    if (GATED || SUMMED || end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
       if (first_token + t < last) store_rows(p, c, buffer, first_token + t, last, first_column);
     } else {
       if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);
@@ -649,9 +677,15 @@ DEVICE void multiply(const Work& w, const u32& smem, const u32& weights, const u
   release_if(smem, released, rank, true);
 }
 
+#if SUMMED
+#define CHOICES_PARAMETER , const Choices& choices
+#else
+#define CHOICES_PARAMETER
+#endif
+
 DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
                     const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
-                    float alpha) {
+                    float alpha CHOICES_PARAMETER) {
   const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
   const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const u32 half = COOPERATIVE ? consumer : 0;  // which blocks of the tile
@@ -724,11 +758,17 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
 #else
       if (USES_TMA_STORE)
         write_through_smem(p, acc[b], c, map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128,
-                           at.first_token(), end_token, block * 64, scale, shift);
+                           at.first_token(), end_token, block * (GATED ? 32 : 64), scale, shift);
       else
         write_direct(p, acc[b], c, at.first_token(), end_token, column, scale, shift);
 #endif
     }
+#if SUMMED
+    __threadfence();
+    named_barrier(threadIdx.x / 128, 128);
+    add_choices(choices, c, at.first_token(), end_token, (at.tile_n * ROW_BLOCKS + half * MB) * 64, MB * 64, p.N,
+                at.tile_n * ROW_BLOCKS / MB + half, warp, 4);
+#endif
   }
   if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -747,7 +787,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
            u32 share, u32 remainder, u32 swizzle, u32 box_rows
 #if GROUPED
            , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
-           u32 most_cut
+           u32 most_cut SUMMED_PARAMETERS
 #endif
 ) {
   extern __shared__ unsigned char raw[];
@@ -806,7 +846,12 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 #endif
+#if SUMMED
+    const Choices choices = CHOICES(tiles_n * ROW_BLOCKS / MB);
+    consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha, choices);
+#else
     consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha);
+#endif
   }
   __syncwarp();
   if (CLUSTER > 1) cluster_sync();  // no CTA leaves while others copy into it or signal to it

@@ -14,6 +14,11 @@
 #define GROUPED 0
 #endif
 
+#ifndef FUSION
+#define GATED 0
+#define SUMMED 0
+#endif
+
 #define THREADS (32 * WARPS)
 #define TEAMS (WARPS / WARPS_N)
 #define COLUMNS (CTA_N / WARPS_N)  // of a warp
@@ -42,7 +47,8 @@ struct Unit {
 
 #if GROUPED
 #define UNIT_PARAMETERS \
-  , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors, u32 most_cut
+  , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors, \
+      u32 most_cut SUMMED_PARAMETERS
 
 // Of all groups.
 struct Units {
@@ -208,10 +214,21 @@ DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float 
   return f;
 }
 
+// Stores two columns of a row; of gate and up, which a thread and the fourth after it have, one pair for both.
+DEVICE void store_pair(act_t* c, u32 pair, float2 v) {
+#if GATED
+  const u32 lanes = 0xffu << (threadIdx.x & 24);
+  const float up0 = __shfl_down_sync(lanes, v.x, 4), up1 = __shfl_down_sync(lanes, v.y, 4);
+  if (pair % 8 < 4) *(u32*)c = pack2(gated(v.x, up0), gated(v.y, up1));
+#else
+  *(u32*)c = pack2(v.x, v.y);
+#endif
+}
+
 // Adds the sums of all teams ([CTA_M][SUM_STRIDE] each, `team_floats` apart in shared memory), then those of all splits in their order:
 // the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
-// change.
-DEVICE void finish(float* sums, u32 team_floats, const Finish& f, act_t* c, float* workspace, u32* counters, int rows,
+// change. Returns whether this CTA has stored C.
+DEVICE bool finish(float* sums, u32 team_floats, const Finish& f, act_t* c, float* workspace, u32* counters, int rows,
                    int N, const Unit& unit) {
   const int pair = (int)threadIdx.x % (CTA_N / 2), first_row = (int)threadIdx.x / (CTA_N / 2);
   const int split = unit.split, splits = unit.splits;
@@ -224,8 +241,10 @@ DEVICE void finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
 #endif
   float* partial = workspace + (u64)tile * splits * (CTA_M * CTA_N) + 2 * pair;
 #if GROUPED
-  c += (u64)unit.first_token * N + column;
+  const int row_elems = GATED ? N / 2 : N;
+  c += (u64)unit.first_token * row_elems + (GATED ? unit.column_tile * (CTA_N / 2) + pair / 8 * 8 + pair % 8 * 2 : column);
 #else
+  const int row_elems = N;
   c += (u64)blockIdx.z * CTA_M * N + column;
 #endif
 #pragma unroll 1
@@ -240,9 +259,9 @@ DEVICE void finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
     if (splits > 1)
       *(float2*)(partial + (split * CTA_M + row) * CTA_N) = sum;
     else if (column < N)
-      *(u32*)(c + (u64)row * N) = pack2(fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
+      store_pair(c + (u64)row * row_elems, pair, {fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1)});
   }
-  if (splits == 1) return;
+  if (splits == 1) return true;
   __syncthreads();
   if (threadIdx.x == 0) {  // the barrier orders the CTA's stores before this, and this before its loads
     u32 before;
@@ -251,7 +270,8 @@ DEVICE void finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
     if (before == (u32)splits - 1) counters[tile] = 0;
   }
   __syncthreads();
-  if (!*(volatile u32*)sums || column >= N) return;
+  if (!*(volatile u32*)sums || (!SUMMED && column >= N)) return false;
+  if (column >= N) return true;
 #pragma unroll 1
   for (int row = first_row; row < rows; row += THREADS / (CTA_N / 2)) {
     float2 sum = {0.0f, 0.0f};
@@ -270,6 +290,7 @@ DEVICE void finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
       const float2 v = load_l2(p + s * (CTA_M * CTA_N));
       sum.x += v.x, sum.y += v.y;
     }
-    *(u32*)(c + (u64)row * N) = pack2(fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
+    store_pair(c + (u64)row * row_elems, pair, {fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1)});
   }
+  return true;
 }

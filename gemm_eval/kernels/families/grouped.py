@@ -30,6 +30,8 @@ _PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that c
 _SUM_BYTES = 4
 _LEAST_SHARE, _SHARE_STEP = 48, 16
 """Tokens of a tile that wgmma is compiled for besides all: fewer take as long, as weights are dequantized."""
+_MOST_OF_SHARES = {64: 128, 128: 128, 192: 80, 256: 96}
+"""Tokens of the tiles that have such shares, by columns: of larger ones the compiler would let wgmma wait for registers."""
 
 
 class GroupedSizes(NamedTuple):
@@ -128,7 +130,8 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
         """Return the instruction for each number of tokens that a tile may have."""
         most = variant.config.cta_m
         signature = f"wgmma(float (&d)[{most // 2}], const u32 (&a)[4], u64 b)"
-        fewer = [*range(_LEAST_SHARE, most, _SHARE_STEP * (1 + (most > 160)))]
+        is_short = most <= _MOST_OF_SHARES[variant.config.cta_n]
+        fewer = [*range(_LEAST_SHARE, most, _SHARE_STEP)] if is_short else []
         head = "template <u32 TOKENS> DEVICE void " + signature + ";\n"
         texts = [wgmma_text(n, f"wgmma<{n}>" + signature.removeprefix("wgmma")) for n in (*fewer, most)]
         each = "#define EACH_WGMMA_TOKENS(f) " + " ".join(f"f({n})" for n in fewer) + "\n"
