@@ -31,7 +31,7 @@ _SUM_BYTES = 4
 _LEAST_SHARE, _SHARE_STEP = 48, 16
 """Tokens of a tile that wgmma is compiled for besides all: fewer take as long, as weights are dequantized."""
 _MOST_OF_SHARES = {64: 128, 128: 128, 192: 80, 256: 96}
-"""Tokens of the tiles that have such shares, by columns: of larger ones the compiler would let wgmma wait for registers."""
+"""Tokens of the tiles that have such shares, by columns: for larger ones registers run out, and wgmma would wait."""
 
 
 class GroupedSizes(NamedTuple):
@@ -48,15 +48,28 @@ class GroupedSizes(NamedTuple):
         return Sizes(self.M, self.K, self.N)
 
 
+class Choices(NamedTuple):
+    """Addresses of what `Fusion.SUMMED` adds up by (groups.cuh), and how many experts a token goes to."""
+
+    row_tokens: int
+    choice_rows: int
+    weights: int
+    out: int
+    counters: int
+    num_choices: int
+
+
 class GroupedOperands(NamedTuple):
     """Operands of one GEMM (weights, scales and bias of all groups follow each other), and two more addresses.
 
-    `offsets` are int32 [num_groups + 1], first tokens and the end of the last; `factors` float32 [num_groups].
+    `offsets` are int32 [num_groups + 1], first tokens and the end of the last; `factors` float32 [num_groups];
+    `choices` are of `Fusion.SUMMED`.
     """
 
     dense: Operands
     offsets: int
     factors: int
+    choices: Choices | None = None
 
 
 class GroupedFamily(Family):
@@ -105,7 +118,12 @@ class GroupedFamily(Family):
             *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map), np.uint64(operands.offsets),
             np.uint32(sizes.num_groups), np.uint64(operands.factors),
             np.uint32(_most_cut(variant.config, sizes, launch.grid[0])),
+            *((*map(np.uint64, operands.choices[:-1]), np.uint32(operands.choices[-1])) if operands.choices else ()),
         )  # fmt: skip
+
+    def parts_of_sums(self, config: KernelConfig, N: int) -> int:
+        """Return the parts of a row of C that `Fusion.SUMMED` counts, each with a counter for each token."""
+        return ceil_div(N, config.cta_n) * self.counters_of_tile(config)
 
 
 def _most_cut(config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
@@ -161,6 +179,10 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
 
     name = "w4a16_sm80_grouped"
     slots_of_cta = 2
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        result = super().refusal(variant, sizes, limits)
+        return result or ("it fuses nothing into its GEMM" if variant.fusion else None)
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)
