@@ -39,6 +39,7 @@ MAX_CHOICES = 32
 MAX_TOKENS = (1 << 24) - 1
 """Tokens of a layer at most: the bits above have the number of their rows."""
 
+_ROUTE, _COUNT = "gemm_eval_route", "gemm_eval_count_choices"
 _THREADS = 256
 _INTERLEAVED = 8  # columns of gate, then as many of up
 _CTAS_PER_SM = 2
@@ -167,9 +168,9 @@ def route_launch(num_tokens: int, num_choices: int, num_sms: int) -> tuple[int, 
 
 @cache
 def compile_route(entry: str, target: str) -> CompiledKernel:
-    """Compile a kernel of route.cu, "gemm_eval_route" or "gemm_eval_count_choices". Needs no GPU."""
+    """Compile a kernel of route.cu, which has two entries. Needs no GPU."""
     text = Path(__file__).with_name("route.cu").read_text("utf-8")
-    return compile_text(text, entry, target, {"THREADS": _THREADS})
+    return compile_text(text, entry, target, {"THREADS": _THREADS, "COUNTS": int(entry == _COUNT)})
 
 
 def _route(
@@ -184,11 +185,9 @@ def _route(
     vectors = tokens.num_columns // _VECTOR_ELEMS
     of_ids = numpy.uint64(ids.address), numpy.uint64(counts if is_counted else 0)
     of_tokens = numpy.uint64(tokens.address), numpy.int64(tokens.stride // _VECTOR_ELEMS)
-    calls = [
-        ("gemm_eval_route", (shares, parts, 1), (*of_tokens, *of_ids, *map(numpy.uint64, written)), (vectors, vectors))
-    ]
+    calls = [(_ROUTE, (shares, parts, 1), (*of_tokens, *of_ids, *map(numpy.uint64, written)), (vectors, vectors))]
     if is_counted:
-        calls.insert(0, ("gemm_eval_count_choices", (shares, 1, 1), of_ids, ()))
+        calls.insert(0, (_COUNT, (shares, 1, 1), of_ids, ()))
     for entry, grid, pointers, more in calls:
         function = runtime.load_function(compile_route(entry, f"sm_{major}{minor}"), device, smem_bytes, stream)
         arguments = (*pointers, *map(numpy.int32, (*sizes, *more)))

@@ -11,6 +11,7 @@ __device__ inline void count_choices(const int* ids, int begin, int end, int num
   }
 }
 
+#if COUNTS
 // Of many tokens: counts [shares, experts], so that not every CTA counts all.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_eval_count_choices(const int* __restrict__ ids, int* __restrict__ counts, int num_tokens, int num_choices,
@@ -24,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   __syncthreads();
   for (int e = threadIdx.x; e < num_experts; e += THREADS) counts[blockIdx.x * num_experts + e] = of_share[e];
 }
-
+#else
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_eval_route(const uint4* __restrict__ x, long long stride, const int* __restrict__ ids,
                     const int* __restrict__ counts, uint4* __restrict__ rows, int* __restrict__ offsets,
@@ -93,3 +94,4 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();
   }
 }
+#endif
