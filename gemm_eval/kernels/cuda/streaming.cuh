@@ -215,19 +215,22 @@ DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float 
 }
 
 // Stores two columns of a row; of gate and up, which a thread and the fourth after it have, one pair for both.
-DEVICE void store_pair(act_t* c, u32 pair, float2 v) {
 #if GATED
+DEVICE void store_gated(act_t* c, int pair, float x, float y) {
   const u32 lanes = 0xffu << (threadIdx.x & 24);
-  const float up0 = __shfl_down_sync(lanes, v.x, 4), up1 = __shfl_down_sync(lanes, v.y, 4);
-  if (pair % 8 < 4) *(u32*)c = pack2(gated(v.x, up0), gated(v.y, up1));
-#else
-  *(u32*)c = pack2(v.x, v.y);
-#endif
+  const float up0 = __shfl_down_sync(lanes, x, 4), up1 = __shfl_down_sync(lanes, y, 4);
+  if (pair % 8 < 4) *(u32*)c = pack2(gated(x, up0), gated(y, up1));
 }
+#define C_COLUMNS(N) (N / 2)
+#define STORE_PAIR(c, pair, x, y) store_gated(c, pair, x, y)
+#else
+#define C_COLUMNS(N) N
+#define STORE_PAIR(c, pair, x, y) *(u32*)(c) = pack2(x, y)
+#endif
 
-// Adds the sums of all teams ([CTA_M][SUM_STRIDE] each, `team_floats` apart in shared memory), then those of all splits in their order:
-// the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
-// change. Returns whether this CTA has stored C.
+// Adds the sums of all teams ([CTA_M][SUM_STRIDE] each, `team_floats` apart in shared memory), then those of all splits in
+// their order: the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's
+// columns never change. Returns whether this CTA has stored C.
 DEVICE bool finish(float* sums, u32 team_floats, const Finish& f, act_t* c, float* workspace, u32* counters, int rows,
                    int N, const Unit& unit) {
   const int pair = (int)threadIdx.x % (CTA_N / 2), first_row = (int)threadIdx.x / (CTA_N / 2);
@@ -241,10 +244,9 @@ DEVICE bool finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
 #endif
   float* partial = workspace + (u64)tile * splits * (CTA_M * CTA_N) + 2 * pair;
 #if GROUPED
-  const int row_elems = GATED ? N / 2 : N;
-  c += (u64)unit.first_token * row_elems + (GATED ? unit.column_tile * (CTA_N / 2) + pair / 8 * 8 + pair % 8 * 2 : column);
+  c += (u64)unit.first_token * C_COLUMNS(N);
+  c += GATED ? unit.column_tile * (CTA_N / 2) + pair / 8 * 8 + pair % 8 * 2 : column;
 #else
-  const int row_elems = N;
   c += (u64)blockIdx.z * CTA_M * N + column;
 #endif
 #pragma unroll 1
@@ -259,7 +261,7 @@ DEVICE bool finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
     if (splits > 1)
       *(float2*)(partial + (split * CTA_M + row) * CTA_N) = sum;
     else if (column < N)
-      store_pair(c + (u64)row * row_elems, pair, {fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1)});
+      STORE_PAIR(c + (u64)row * C_COLUMNS(N), pair, fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
   }
   if (splits == 1) return true;
   __syncthreads();
@@ -290,7 +292,7 @@ DEVICE bool finish(float* sums, u32 team_floats, const Finish& f, act_t* c, floa
       const float2 v = load_l2(p + s * (CTA_M * CTA_N));
       sum.x += v.x, sum.y += v.y;
     }
-    store_pair(c + (u64)row * row_elems, pair, {fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1)});
+    STORE_PAIR(c + (u64)row * C_COLUMNS(N), pair, fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
   }
   return true;
 }

@@ -29,18 +29,20 @@ from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.libraries import OURS, library_of
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, NO_QUANTIZATION, Padding, Quantization, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
 from gemm_eval.models.gpu.w4a16.cost_kernels import BATCH_BYTES, TWO_WARPGROUPS, W4A16BoundColumns, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV_MMA_FAMILIES,
     GROUPED_FAMILIES,
     MULTISTAGE_FAMILIES,
     SM90_CLUSTER,
+    SM90_GROUPED,
     STREAMING_FAMILIES,
     WGMMA_FAMILIES,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     BLOCK,
+    LEAST_SHARE,
     MAX_STREAMING_TOKENS,
     PAIRS_OF_WARP,
     SCHEDULERS,
@@ -98,6 +100,8 @@ def pack_w4a16_bound_columns(
     is_gemv_mma = np.isin(family, GEMV_MMA_FAMILIES)
     is_streaming = np.isin(family, STREAMING_FAMILIES)
     matrix: Any = candidates["matrix_cycles"]
+    # a tile of a group may have few of its tokens
+    matrix = np.where(family == SM90_GROUPED, matrix * np.minimum(1.0, LEAST_SHARE / candidates["cta_m"]), matrix)
     slots = candidates["instructions"] / SCHEDULERS
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
@@ -458,7 +462,7 @@ def _pack_chip(
 
 def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.void]:
     """Return coefficients by family as [families] of `COEFFICIENTS_DTYPE`; our kernels read no rates."""
-    return np.array([_values(coefficients[family]) for family in W4A16_FAMILIES], COEFFICIENTS_DTYPE)
+    return np.array([_values(coefficients[family]) for family in W4A16_SETS], COEFFICIENTS_DTYPE)
 
 
 def _values(coefficients: Mapping[str, float]) -> tuple[float, ...]:
