@@ -42,7 +42,6 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     BLOCK,
-    LEAST_SHARE,
     MAX_STREAMING_TOKENS,
     PAIRS_OF_WARP,
     SCHEDULERS,
@@ -100,14 +99,14 @@ def pack_w4a16_bound_columns(
     is_gemv_mma = np.isin(family, GEMV_MMA_FAMILIES)
     is_streaming = np.isin(family, STREAMING_FAMILIES)
     matrix: Any = candidates["matrix_cycles"]
-    # a tile of a group may have few of its tokens
-    matrix = np.where(family == SM90_GROUPED, matrix * np.minimum(1.0, LEAST_SHARE / candidates["cta_m"]), matrix)
     slots = candidates["instructions"] / SCHEDULERS
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
         work = _overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
     lone = norm8(work, candidates["producer"] * c["producer_cycles"])
+    # a tile of a group may have few of its tokens, and then waits for instructions alone
+    block = np.where(family == SM90_GROUPED, np.minimum(alone, lone), lone)
     sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = np.where(is_streaming, candidates["cta_k"] // BLOCK, 1)
@@ -127,7 +126,7 @@ def pack_w4a16_bound_columns(
     values = W4A16BoundColumns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
-        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, sharing, lone), others),
+        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, np.minimum(sharing, block), block), others),
         lone_cycles=np.where(is_sm90, lone, 0.0),
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / p["cycles_per_us"],
         fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),

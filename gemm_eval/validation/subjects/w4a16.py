@@ -380,7 +380,7 @@ def calibrate_w4a16(
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
     tables = {
-        f"{path.parent.name}/{path.stem}": (sha256_of(path), (rows.frame["table"] == path.stem).to_numpy(bool)) for path in paths
+        f"{'w4a16' if family in W4A16_FAMILIES else GROUPED_FOLDER}/{path.stem}": (sha256_of(path), (rows.frame["table"] == path.stem).to_numpy(bool)) for path in paths
     }
     values, errors, predicted_us = W4A16Model(arch, families=(family,)).calibrated(rows, num_folds, seed, tables)
     # of the configs that are chosen, not of those that lose by far

@@ -263,10 +263,10 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
     dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
-    outside_rows = 0  # TMA fills them in each CTA of a multicast; between groups lie rows of the next
+    outside_us = 0.0  # TMA fills rows in each CTA of a multicast; between groups lie rows of the next
     if t.G == 1:
         outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n
-    outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
+        outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
     share = rounds * clusters / items
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
     store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
@@ -286,10 +286,16 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
 
 
 @kernel
+def _lone_cycles(row: Any, c: Any, work: float) -> float:
+    """Cycles of 64 k of a CTA alone on its SM that waits for no data."""
+    return norm8(work, row["producer"] * c["producer_cycles"])
+
+
+@kernel
 def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
     work = _sm90_work(row, c, row["matrix_cycles"] * t.share_frac)
-    s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]), work)
+    s = sm90_loop(p, row, c, t, split, _lone_cycles(row, c, work), work)
     if t.G > 1:
         return common.finish(p, row, s, _of_groups_us(p, row, c, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows))
     cycles_per_us = p["cycles_per_us"]
@@ -439,7 +445,10 @@ def is_beaten(
     left. So nearly all that are slower are known in a third of the time of a cost.
     """
     launch = common.launch_of(row, t)
-    loop = _least_of(p, row, c, launch, split, columns[_AT.lone_cycles, index])
+    lone = columns[_AT.lone_cycles, index]
+    if launch.share_frac < 1.0:
+        lone = _lone_cycles(row, c, _sm90_work(row, c, row["matrix_cycles"] * launch.share_frac))
+    loop = _least_of(p, row, c, launch, split, lone)
     left_us = best_us / (launch.num * kernels.BOUND_SLACK) - loop.before_us
     room_us = left_us - loop.added_us
     cubes = loop.chip_us * loop.chip_us * loop.chip_us + loop.dram_us * loop.dram_us * loop.dram_us
