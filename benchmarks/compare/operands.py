@@ -171,6 +171,7 @@ class Grid:
         rows: values of M, or tokens of all GPUs.
         group_size: weights along K that share a scale: 32, 64 or 128.
         dtype: "fp16" or "bf16", of A, C and the scales.
+        routing: of `ROUTINGS`: how tokens go to experts.
 
     Raises:
         InvalidOptionError: a value out of its range.
@@ -180,6 +181,7 @@ class Grid:
     rows: Sequence[int] = DEFAULT_ROWS
     group_size: int = 128
     dtype: str = "fp16"
+    routing: str = "uniform"
 
     @classmethod
     def dense(cls, pairs: Sequence[tuple[int, int]] = DEFAULT_PAIRS, **options: Any) -> Grid:
@@ -197,6 +199,8 @@ class Grid:
     def __post_init__(self) -> None:
         if self.dtype not in MAX_ERRORS:
             raise InvalidOptionError(f"--activation must be one of {', '.join(MAX_ERRORS)}, got {shown(self.dtype)}")
+        if self.routing not in ROUTINGS:
+            raise InvalidOptionError(f"--routing must be one of {', '.join(ROUTINGS)}, got {shown(self.routing)}")
         if self.group_size not in (32, 64, 128):
             raise InvalidOptionError(f"--group-size must be 32, 64 or 128, got {self.group_size}")
         for layer in self.layers:
@@ -214,7 +218,8 @@ class Grid:
 
     def gemms(self, layer: Layer) -> list[Gemm]:
         """Return the GEMMs of a layer, by rows."""
-        return [Gemm(layer, rows, self.group_size, DType(self.dtype)) for rows in sorted(set(self.rows))]
+        options = self.group_size, DType(self.dtype), self.routing
+        return [Gemm(layer, rows, *options) for rows in sorted(set(self.rows))]
 
 
 @dataclass(frozen=True)

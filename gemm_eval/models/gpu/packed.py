@@ -126,7 +126,9 @@ def pack_w4a16_bound_columns(
     values = W4A16BoundColumns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
-        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, np.minimum(sharing, block), block), others),
+        block_cycles=np.where(
+            is_sm90, np.where(candidates["ctas_per_sm"] > 1, np.minimum(sharing, block), block), others
+        ),
         lone_cycles=np.where(is_sm90, lone, 0.0),
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / p["cycles_per_us"],
         fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),

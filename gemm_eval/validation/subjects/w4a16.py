@@ -180,7 +180,9 @@ def has_all_configs(timings: Timings) -> Mask:
         candidates = packed.candidates[slice(*packed.ranges[type_of[row]].tolist())]
         given = packed.params[of_type], candidates, packed.coefficients[of_type]
         of_row = _layouts_of(layouts, slice(row, row + 1))
-        num_legal.append(OF_OURS.find_top(*given, *timings.sizes[row].tolist(), of_row, np.empty(0), np.empty((0, 2), np.int64)))
+        num_legal.append(
+            OF_OURS.find_top(*given, *timings.sizes[row].tolist(), of_row, np.empty(0), np.empty((0, 2), np.int64))
+        )
     return np.bincount(timings.gemm) == np.array(num_legal)
 
 
@@ -380,7 +382,11 @@ def calibrate_w4a16(
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
     tables = {
-        f"{'w4a16' if family in W4A16_FAMILIES else GROUPED_FOLDER}/{path.stem}": (sha256_of(path), (rows.frame["table"] == path.stem).to_numpy(bool)) for path in paths
+        f"{'w4a16' if family in W4A16_FAMILIES else GROUPED_FOLDER}/{path.stem}": (
+            sha256_of(path),
+            (rows.frame["table"] == path.stem).to_numpy(bool),
+        )
+        for path in paths
     }
     values, errors, predicted_us = W4A16Model(arch, families=(family,)).calibrated(rows, num_folds, seed, tables)
     # of the configs that are chosen, not of those that lose by far

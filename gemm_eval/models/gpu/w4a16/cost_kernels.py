@@ -155,8 +155,7 @@ def _of_groups_us(
     taken = blocks * (copied_rows * common.TOKEN_ROW_BYTES + row["weight_bytes"])
     l2_us = taken / (p["l2_peak_bytes_per_us"] * c["l2_frac"])
     result: float = (
-        common.norm4((first + last) / p["cycles_per_us"], common.norm3(dram_us, l2_us, 0.0, 0.0), 0.0)
-        + c["groups_us"]
+        common.norm4((first + last) / p["cycles_per_us"], common.norm3(dram_us, l2_us, 0.0, 0.0), 0.0) + c["groups_us"]
     )
     return result
 
@@ -297,7 +296,9 @@ def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     work = _sm90_work(row, c, row["matrix_cycles"] * t.share_frac)
     s = sm90_loop(p, row, c, t, split, _lone_cycles(row, c, work), work)
     if t.G > 1:
-        return common.finish(p, row, s, _of_groups_us(p, row, c, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows))
+        return common.finish(
+            p, row, s, _of_groups_us(p, row, c, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows)
+        )
     cycles_per_us = p["cycles_per_us"]
     main_us = common.norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
     if s.rest > 0:
