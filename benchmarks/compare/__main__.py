@@ -69,8 +69,8 @@ def compare(
     routing: Annotated[
         str,
         typer.Option(
-            help="With --grouped: how tokens go to experts: uniform, power-law (loads of a density x**-1.2) or busy (all "
-            "tokens to one expert, and at random to others).",
+            help="With --grouped: how tokens go to experts: uniform, power-law (loads of a density x**-1.2) or busy "
+            "(all tokens to one expert, and at random to others).",
             metavar="NAME",
         ),
     ] = "uniform",

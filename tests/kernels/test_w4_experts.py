@@ -1,4 +1,4 @@
-"""Layers of experts without a GPU: columns of gate and up, what is compiled, and the shares of tiles that the model knows."""
+"""Layers of experts without a GPU: columns of gate and up, what is compiled, shares of tiles that the model knows."""
 
 from __future__ import annotations
 
