@@ -194,7 +194,7 @@ _TERMS = (*(name for name in gpu_model.Times._fields if name != "choice_us"), "h
 class W4A16Model(configs.ConfigModel):
     """The model of our kernels with coefficients of its families."""
 
-    families: tuple[str, ...] = W4A16_FAMILIES
+    families: tuple[str, ...] = W4A16_SETS
     FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in W4A16_SETS}
     SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
     IS_SCREENED: ClassVar = True
@@ -431,6 +431,10 @@ def time_select_config(
     for row in timings.frame.iloc[studies.first_rows(timings)[gemms]].to_dict("records"):
         types = types_of(row["input_dtype"], row["mode"], row["group_size"])
         options = {name: row.get(name, word) for name, word in _USUAL.items()}
+        if "row_groups" in row:
+            words = types.types.words
+            asked.append((GemmProblem.grouped(map(int, row["row_groups"].split()), row["K"], row["N"], **words), options))
+            continue
         asked.append((replace(types, M=row["M"], K=row["K"], N=row["N"]), options))
     for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
         select_config(problem, arch, library="gemm-eval", **options)  # compiles, or loads what was compiled
