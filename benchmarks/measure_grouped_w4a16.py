@@ -114,6 +114,7 @@ def time_configs(
         for name, kind in (("schedule", Schedule), ("decomposition", Decomposition), ("raster_order", RasterOrder)):
             row[name] = kind(row[name]).name.lower()
         row |= {"latency_us": round(timing.latency_us, 4), "spread_frac": round(timing.spread_frac, 4)}
+        row |= {"num_replays": timing.num_replays}
         table.append(row | {"row_groups": " ".join(map(str, np.diff(offsets).tolist()))})
     return table
 

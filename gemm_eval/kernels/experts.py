@@ -110,8 +110,8 @@ def w4a16_experts(
     handle = runtime.stream_handle(stream)
     tokens = matrix(x, "x", hidden, gate_up.activation, device, handle)
     ids, weights = (
-        _choices(given, what, dtype, tokens.num_rows, device, handle)
-        for given, what, dtype in ((topk_ids, "topk_ids", "int32"), (topk_weights, "topk_weights", "float32"))
+        _choices(given, argument, dtype, tokens.num_rows, device, handle)
+        for given, argument, dtype in ((topk_ids, "topk_ids", "int32"), (topk_weights, "topk_weights", "float32"))
     )
     if ids.shape != weights.shape:
         raise InvalidProblemError(f"topk_ids and topk_weights must be alike, got {ids.shape} and {weights.shape}")
@@ -155,8 +155,10 @@ def w4a16_experts(
         (plans[0], first, gate_up, gate_up_bias, "gate_up_bias", rows, gated, None),
         (plans[1], second, down, down_bias, "down_bias", gated, products, choices),
     )
-    for plan, of_weights, packed, bias, what, source, target, added in calls:
-        _multiply(plan, of_weights, packed, bias, what, source, target, offsets, sums, scratch.counters, added, handle)
+    for plan, of_weights, packed, bias, argument, source, target, added in calls:
+        _multiply(
+            plan, of_weights, packed, bias, argument, source, target, offsets, sums, scratch.counters, added, handle
+        )
     return result
 
 
@@ -195,11 +197,11 @@ def _route(
 
 
 def _multiply(
-    plan: Plan[GroupedOperands], weights: Weights, packed: GroupedW4, bias: Any, what: str, rows: int, out: int,
+    plan: Plan[GroupedOperands], weights: Weights, packed: GroupedW4, bias: Any, argument: str, rows: int, out: int,
     offsets: int, partial_sums: int, counters: int, choices: Choices | None, stream: int,
 ) -> None:  # fmt: skip
     """Queue one of the GEMMs; `rows` and `out` are addresses."""
-    bias_address = 0 if bias is None else check_biases(bias, what, packed, weights.device, stream).address
+    bias_address = 0 if bias is None else check_biases(bias, argument, packed, weights.device, stream).address
     dense = Operands(
         rows, packed.K, weights.qweight, weights.scales, bias_address, out, partial_sums, counters, 1.0,
         *packed.blocks_and_groups,
@@ -207,14 +209,14 @@ def _multiply(
     launch_plan(plan, GroupedOperands(dense, offsets, weights.extra, choices), weights.device, stream)
 
 
-def _choices(given: Any, what: str, dtype: str, num_tokens: int, device: int, stream: int) -> Any:
+def _choices(given: Any, argument: str, dtype: str, num_tokens: int, device: int, stream: int) -> Any:
     """Return choices of tokens where they lie on the GPU: contiguous [tokens, choices]."""
-    array = on_device_array(given, what, device, stream)
+    array = on_device_array(given, argument, device, stream)
     shape = tuple(array.shape)
     is_right = len(shape) == 2 and shape[0] == num_tokens and 1 <= shape[1] <= MAX_CHOICES
     if not is_right or array.dtype.split(".")[-1] != dtype or array.strides not in {None, (shape[1], 1)}:
         raise InvalidProblemError(
-            f"{what} must be contiguous {dtype} [{num_tokens}, 1 to {MAX_CHOICES}], got {array.dtype} {list(shape)}"
+            f"{argument} must be contiguous {dtype} [{num_tokens}, 1 to {MAX_CHOICES}], got {array.dtype} {list(shape)}"
         )
     if num_tokens > MAX_TOKENS:
         raise InvalidProblemError(f"x must have at most {MAX_TOKENS:,} rows, got {num_tokens:,}")

@@ -305,19 +305,19 @@ def _expected_rows(given: int | None, sizes: GroupedSizes) -> int:
     return sizes.M if given is None else as_integer("expected_rows", given, 1, sizes.M)
 
 
-def check_biases(bias: Any, what: str, packed: PackedW4 | GroupedW4, device: int, stream: int) -> DeviceArray:
+def check_biases(bias: Any, argument: str, packed: PackedW4 | GroupedW4, device: int, stream: int) -> DeviceArray:
     """Return where the bias of a GEMM, [N], or those of groups, [num_groups, N], lie on the GPU."""
-    array = on_device_array(bias, what, device, stream)
-    check_dtype(array, what, packed.activation, WHY_THAT_TYPE)
+    array = on_device_array(bias, argument, device, stream)
+    check_dtype(array, argument, packed.activation, WHY_THAT_TYPE)
     if isinstance(packed, PackedW4):
-        check_vector(array, what, packed.N)
+        check_vector(array, argument, packed.N)
         return array
     if tuple(array.shape) != (packed.num_groups, packed.N) or array.strides not in {None, (packed.N, 1)}:
         raise InvalidProblemError(
-            f"{what} must be contiguous [{packed.num_groups}, {packed.N}], got {list(array.shape)}"
+            f"{argument} must be contiguous [{packed.num_groups}, {packed.N}], got {list(array.shape)}"
         )
     if array.address % ALIGNMENT_BYTES:
-        raise InvalidProblemError(f"{what} must start at a multiple of {ALIGNMENT_BYTES} bytes")
+        raise InvalidProblemError(f"{argument} must start at a multiple of {ALIGNMENT_BYTES} bytes")
     return array
 
 

@@ -433,7 +433,9 @@ def time_select_config(
         options = {name: row.get(name, word) for name, word in _USUAL.items()}
         if "row_groups" in row:
             words = types.types.words
-            asked.append((GemmProblem.grouped(map(int, row["row_groups"].split()), row["K"], row["N"], **words), options))
+            asked.append(
+                (GemmProblem.grouped(map(int, row["row_groups"].split()), row["K"], row["N"], **words), options)
+            )
             continue
         asked.append((replace(types, M=row["M"], K=row["K"], N=row["N"]), options))
     for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
