@@ -130,7 +130,7 @@ def main() -> None:
     for index, layer in enumerate(LAYERS):
         for at, tokens in enumerate(TOKENS):
             for routing in routing_of(index, at):
-                gemm = Gemm(layer, tokens, 128, DType.FP16, routing)
+                gemm = Gemm(layer, tokens, 128, DType.FP16, routing=routing)
                 cases.setdefault(layer, []).append((gemm, configs_of(gemm, rng)))
     variants = {config for of_layer in cases.values() for _, configs in of_layer for config in configs}
     print(len(variants), "kernels,", sum(map(len, cases.values())), "cases", time.monotonic() - started, flush=True)
