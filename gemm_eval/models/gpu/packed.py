@@ -29,13 +29,14 @@ from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.libraries import OURS, library_of
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, NO_QUANTIZATION, Padding, Quantization, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
 from gemm_eval.models.gpu.w4a16.cost_kernels import BATCH_BYTES, TWO_WARPGROUPS, W4A16BoundColumns, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV_MMA_FAMILIES,
     GROUPED_FAMILIES,
     MULTISTAGE_FAMILIES,
     SM90_CLUSTER,
+    SM90_GROUPED,
     STREAMING_FAMILIES,
     WGMMA_FAMILIES,
 )
@@ -104,6 +105,8 @@ def pack_w4a16_bound_columns(
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
         work = _overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
     lone = norm8(work, candidates["producer"] * c["producer_cycles"])
+    # a tile of a group may have few of its tokens, and then waits for instructions alone
+    block = np.where(family == SM90_GROUPED, np.minimum(alone, lone), lone)
     sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = np.where(is_streaming, candidates["cta_k"] // BLOCK, 1)
@@ -123,7 +126,9 @@ def pack_w4a16_bound_columns(
     values = W4A16BoundColumns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
-        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, sharing, lone), others),
+        block_cycles=np.where(
+            is_sm90, np.where(candidates["ctas_per_sm"] > 1, np.minimum(sharing, block), block), others
+        ),
         lone_cycles=np.where(is_sm90, lone, 0.0),
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / p["cycles_per_us"],
         fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),
@@ -458,7 +463,7 @@ def _pack_chip(
 
 def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.void]:
     """Return coefficients by family as [families] of `COEFFICIENTS_DTYPE`; our kernels read no rates."""
-    return np.array([_values(coefficients[family]) for family in W4A16_FAMILIES], COEFFICIENTS_DTYPE)
+    return np.array([_values(coefficients[family]) for family in W4A16_SETS], COEFFICIENTS_DTYPE)
 
 
 def _values(coefficients: Mapping[str, float]) -> tuple[float, ...]:
