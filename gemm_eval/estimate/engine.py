@@ -73,6 +73,9 @@ class Engine(Frozen):
     reserves_output: bool = Field(
         default=False, description="a request is admitted only with room for its whole output"
     )
+    sends_chunks: bool = Field(
+        default=False, description="of pools: the cache of each chunk is sent when it is read; else all after the last"
+    )
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")

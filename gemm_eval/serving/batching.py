@@ -46,7 +46,9 @@ class Load(NamedTuple):
         first_frac: share of requests that are sent at once, at the start of a benchmark; 0: steady state alone.
         prefill_workers: workers of a pool of their own that read prompts, for each worker that decodes; 0: no pools.
         num_prefill_workers: workers of that pool in all.
-        transfer_us: time in which the cache of a prompt goes from one pool to the other.
+        send_us, receive_us: times in which the cache of a prompt leaves the worker that reads it, and arrives at the
+            one that decodes.
+        num_pieces: pieces in which it is sent, each one when it is read; 1: the whole, after the last chunk.
     """
 
     concurrency: float
@@ -59,7 +61,15 @@ class Load(NamedTuple):
     first_frac: float = 0.0
     prefill_workers: float = 0.0
     num_prefill_workers: int = 1
-    transfer_us: float = 0.0
+    send_us: float = 0.0
+    receive_us: float = 0.0
+    num_pieces: int = 1
+
+    def transfer_left_us(self, read_us: float) -> float:
+        """Return how long after the last chunk the cache of a prompt is there, which was read in `read_us`."""
+        transfer_us = max(self.send_us, self.receive_us)
+        last_frac = 1.0 / self.num_pieces
+        return max(last_frac * transfer_us, transfer_us - (1.0 - last_frac) * read_us)
 
 
 class SteadyState(NamedTuple):
@@ -121,12 +131,14 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
     others_frac = 1.0 - 1.0 / min(load.concurrency, load.max_seqs)
     arrivals = num_seqs / load.num_steps * load.num_chunks
     if load.prefill_workers:
-        service_us = load.num_chunks * times.chunk_us(1.0, 0.0)
-        busy_frac = num_seqs * service_us / (load.num_steps * decode_us * load.prefill_workers)
+        read_us = load.num_chunks * times.chunk_us(1.0, 0.0)
+        service_us = max(read_us, load.send_us)  # a cache is sent while the next prompt is read
+        busy_us = max(service_us / load.prefill_workers, load.receive_us)
+        busy_frac = num_seqs * busy_us / (load.num_steps * decode_us)
         if busy_frac > _MAX_BUSY_FRAC:
             return None
         queue = _queue_us(others_frac * busy_frac, service_us / load.num_prefill_workers)
-        return _Mix(decode_us, decode_us, 0.0, service_us + load.transfer_us, 0.0, *queue)
+        return _Mix(decode_us, decode_us, 0.0, read_us + load.transfer_left_us(read_us), 0.0, *queue)
     busy_frac = arrivals / load.chunks_per_step
     if load.is_mixed and busy_frac > _MAX_BUSY_FRAC:
         return None
