@@ -196,7 +196,7 @@ class Prices:
         arch, types = self.evaluator.arch, layer.dtype
         if self._expert_library is not None or not (isinstance(arch, GpuSpec) and isinstance(types, GemmTypes)):
             return self._expert_library
-        return first_library(self.engine.expert_libraries.get(arch.sm_arch, ()), arch, types)
+        return first_library(self.engine.expert_libraries_of(arch.sm_arch, layer.ep), arch, types)
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         results = (

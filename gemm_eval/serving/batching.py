@@ -131,14 +131,7 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
     others_frac = 1.0 - 1.0 / min(load.concurrency, load.max_seqs)
     arrivals = num_seqs / load.num_steps * load.num_chunks
     if load.prefill_workers:
-        read_us = load.num_chunks * times.chunk_us(1.0, 0.0)
-        service_us = max(read_us, load.send_us)  # a cache is sent while the next prompt is read
-        busy_us = max(service_us / load.prefill_workers, load.receive_us)
-        busy_frac = num_seqs * busy_us / (load.num_steps * decode_us)
-        if busy_frac > _MAX_BUSY_FRAC:
-            return None
-        queue = _queue_us(others_frac * busy_frac, service_us / load.num_prefill_workers)
-        return _Mix(decode_us, decode_us, 0.0, read_us + load.transfer_left_us(read_us), 0.0, *queue)
+        return _pools_mix(load, times, decode_us, num_seqs / (load.num_steps * decode_us), others_frac)
     busy_frac = arrivals / load.chunks_per_step
     if load.is_mixed and busy_frac > _MAX_BUSY_FRAC:
         return None
@@ -154,6 +147,30 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
     batch_us = others_frac * busy_frac * chunk_us
     queue = 0.5 * batch_us, batch_us * (1.0 + _P99_DEVIATIONS / math.sqrt(arrivals))
     return _Mix(step_us, long_step_us, prompt_frac, load.num_chunks * chunk_us, others_frac * decode_us, *queue)
+
+
+def _pools_mix(load: Load, times: Times, decode_us: float, requests_per_us: float, others_frac: float) -> _Mix | None:
+    """Return the mix of steps where a pool of its own reads the prompts: at each step of a worker those that wait.
+
+    The time of a step is taken as straight between one prompt and as many as it holds. A cache is sent while the next
+    step is read.
+    """
+    most = max(1.0, load.chunks_per_step / load.num_chunks)
+    one_us, all_us = (load.num_chunks * times.chunk_us(num, 0.0) for num in (1.0, most))
+    one_us, all_us = max(one_us, load.send_us), max(all_us, most * load.send_us)
+    rate = requests_per_us / load.prefill_workers
+    full_frac = max(rate * all_us / most, requests_per_us * load.receive_us)
+    if full_frac > _MAX_BUSY_FRAC:
+        return None
+    slope_us = (all_us - one_us) / (most - 1.0) if most > 1.0 else 0.0
+    together = min(most, max(1.0, rate * (one_us - slope_us) / (1.0 - rate * slope_us)))
+    service_us = one_us + slope_us * (together - 1.0)
+    busy_frac = min(1.0, rate * service_us / together)
+    running_us = others_frac * busy_frac * service_us / (2.0 * load.num_prefill_workers)
+    queue_us, p99_us = _queue_us(others_frac * full_frac, all_us / most / load.num_prefill_workers)
+    read_us = load.num_chunks * times.chunk_us(together, 0.0)
+    prompt_us = read_us + load.transfer_left_us(read_us)
+    return _Mix(decode_us, decode_us, 0.0, prompt_us, running_us, max(0.0, queue_us - running_us), p99_us)
 
 
 def _fixed_mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:

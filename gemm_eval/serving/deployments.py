@@ -325,10 +325,11 @@ class _Workers:
                 return
 
     def _reading(self, worker: _Worker) -> tuple[float, ...]:
-        """Return times of prompts on a worker, for each of its schedulers and of all together."""
+        """Return times of a prompt on a worker, alone and in steps of as many as they hold, by all its schedulers."""
         times = worker.times
-        service_us = times.num_chunks * times.chunk_us(1.0, 0.0)
-        return service_us + times.fill_us(), service_us / times.replica.num_groups
+        chunks, groups = times.chunks_per_step, times.replica.num_groups
+        one_us, all_us = (times.num_chunks * times.chunk_us(num, 0.0) / num for num in (1.0, chunks))
+        return one_us + times.fill_us(), one_us / groups, all_us / groups
 
     def _decoding(self, worker: _Worker) -> tuple[float, ...]:
         """Return times of decode steps at powers of two of sequences; infinite beyond what fits."""

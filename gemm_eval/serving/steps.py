@@ -51,7 +51,7 @@ class StepTimes:
         if reads_prompts:
             beside = _grid(most_decodes, _COARSE_BITS) if self._is_mixed and most_decodes else [0]
             chunks = _grid(math.ceil(self.chunks_per_step), _COARSE_BITS) if most_decodes else [1]
-            sizes += [self._chunk_size(1, 0), *(self._chunk_size(num, other) for num in chunks for other in beside)]
+            sizes += [self._chunk_size(num, other) for num in chunks for other in dict.fromkeys((0, *beside))]
         self._find(sizes)
 
     def decode_us(self, num_seqs: float) -> float:
@@ -141,9 +141,7 @@ def transfer_us(reader: StepTimes, decoder: StepTimes, num_devices: int) -> tupl
         UnsupportedError: no link joins devices, or no network joins nodes.
     """
     evaluator = decoder.replica.evaluator
-    senders, receivers = (
-        each.replica.tensor_parallel * each.replica.pipeline_parallel for each in (reader, decoder)
-    )
+    senders, receivers = (each.replica.tensor_parallel * each.replica.pipeline_parallel for each in (reader, decoder))
     per_node = 1 if num_devices > num_joined(evaluator.arch) else None
     received = decoder.prompt_cache_bytes
     sent = -(-received * receivers // senders)

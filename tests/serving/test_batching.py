@@ -26,7 +26,8 @@ def drawn(seed: int) -> tuple[Load, Times]:
         load = load._replace(prefill_workers=workers, num_prefill_workers=workers, is_mixed=False)
         send_us = rng.choice([3e3, 5e4])
         load = load._replace(has_fixed_lengths=False, send_us=send_us, num_pieces=num_chunks, receive_us=send_us / 2)
-    return load, Times(lambda num: base_us + seq_us * num, lambda chunks, _: chunk_us * chunks)
+    fixed_us = rng.choice([0.0, chunk_us]) if load.prefill_workers else 0.0
+    return load, Times(lambda num: base_us + seq_us * num, lambda chunks, _: fixed_us + chunk_us * chunks)
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -94,7 +94,8 @@ class _Case:
         pools = serve(
             times, self.requests, self.concurrency, num_replicas=num, prefill=reader, num_prefill_replicas=num_readers
         )
-        service_us = reader.num_chunks * reader.chunk_us(1.0, 0.0)
+        chunks = reader.chunks_per_step
+        service_us = reader.num_chunks * min(reader.chunk_us(num, 0.0) / num for num in (1.0, chunks))
         seqs = min(num * pools.max_seqs, self.concurrency)
         decode_us = (self.requests.output_len - 1) * times.decode_us(seqs / min(num, self.concurrency))
         law = "pools give no more than either of them alone"

@@ -47,6 +47,10 @@ _AICONFIGURATOR = (
     "AIConfigurator 0.12 itself, on 347 random runs of the same file, parts of which it is tuned on: TPOT 30.3% in the "
     "mean, 19.2% median, 57% p90; TTFT 60% in the mean"
 )
+_POOLS = (
+    "pools: nothing is fitted on them; their TTFT falls where requests in flight grow (25 s at 7 in flight), so that it "
+    "has starts of the engines and their router in it, which no column tells"
+)
 _ROOF = (2000.0, 0.6), (10.0, 0.05), (30_000.0, 2.0)  # start and ends: overhead in microseconds, share of the rate
 _NUM_REQUESTS = 10  # a client sends so many times its concurrency (num-prompts of InferenceMAX)
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=1e-3, evaluations=100)
@@ -74,6 +78,8 @@ class ServedRun(NamedTuple):
     Attributes:
         least_len_frac: lengths are drawn from this share of `prompt_len` and `output_len` on; 1: all are equal.
         groups: of data-parallel attention.
+        replicas: that decode; of one pool they read, too.
+        prefill_workers: of a pool that reads prompts, with `prefill_tp`, `prefill_ep` and `prefill_groups`; 0: no pools.
         part: ``"fit"`` or ``"report"``.
         delays_prompts: the run asked the engine to hold prompts back, so that its TTFT is not scored.
     """
@@ -90,6 +96,11 @@ class ServedRun(NamedTuple):
     tp: int
     ep: int
     groups: int
+    replicas: int
+    prefill_workers: int
+    prefill_tp: int
+    prefill_ep: int
+    prefill_groups: int
     concurrency: int
     ttft_us: float
     tpot_us: float
@@ -119,6 +130,15 @@ class ServedRun(NamedTuple):
             types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
         return types | {"tensor_parallel": self.tp, "expert_parallel": self.ep, "kv_dtype": self.kv_dtype}
 
+    @property
+    def pools(self) -> dict[str, Any]:
+        """Replicas and the pool that reads prompts, as `estimate_serving` takes them."""
+        prefill = {"tensor_parallel": self.prefill_tp, "expert_parallel": self.prefill_ep}
+        return {
+            "num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers,
+            "prefill": prefill if self.prefill_workers else None,
+        }  # fmt: skip
+
 
 def gpus_with_runs() -> list[str]:
     """Return the GPUs that have served runs."""
@@ -146,26 +166,32 @@ class Predictor:
 
     def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
         """Return TPOT and TTFT of a run under an engine."""
-        requests = run.requests
-        layout = (run.gpu, run.model, engine.name, *run.layout.items())
-        if layout not in self._replicas:
-            evaluator = self._evaluator(run.gpu)
-            self._replicas[layout] = Replica(run.model, evaluator, engine=engine, **run.layout)
-        key = layout, requests
-        if key not in self._times:
-            self._times[key] = requests.times_on(self._replicas[layout])
-        times = self._times[key]
-        times.replica.engine = engine
-        num_requests = _NUM_REQUESTS * run.concurrency
-        estimate = serve(times, requests, run.concurrency, num_requests=num_requests)
+        pools = run.pools
+        prefill = pools.pop("prefill")
+        estimate = serve(
+            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
+            prefill=prefill and self._steps_of(run, engine, run.layout | prefill),
+            num_requests=_NUM_REQUESTS * run.concurrency, **pools,
+        )  # fmt: skip
         return estimate.tpot_us, estimate.ttft_us
+
+    def _steps_of(self, run: ServedRun, engine: Engine, options: Mapping[str, Any]) -> StepTimes:
+        """Return the times of the steps of a replica for the requests of a run."""
+        layout = (run.gpu, run.model, engine.name, *options.items())
+        if layout not in self._replicas:
+            self._replicas[layout] = Replica(run.model, self._evaluator(run.gpu), engine=engine, **options)
+        key = layout, run.requests
+        if key not in self._times:
+            self._times[key] = run.requests.times_on(self._replicas[layout])
+        self._times[key].replica.engine = engine
+        return self._times[key]
 
     def ideal(self, run: ServedRun) -> ModelEstimate:
         """Return the estimate of a prompt alone and of a decode step of all requests, without an engine."""
         prompt_len, output_len, *_ = run.requests
         return estimate_model(
-            run.model, self._evaluator(run.gpu), max(1, run.concurrency // run.groups), prompt_len=prompt_len,
-            output_len=output_len, ignore_memory=True, **run.layout,
+            run.model, self._evaluator(run.gpu), max(1, run.concurrency // (run.replicas * run.groups)),
+            prompt_len=prompt_len, output_len=output_len, ignore_memory=True, **run.layout,
         )  # fmt: skip
 
     def predict(self, runs: Sequence[ServedRun], engine_of: Callable[[ServedRun], Engine]) -> Floats:
@@ -272,7 +298,11 @@ def score_served(runs: Sequence[ServedRun], fits: Sequence[ServedRun]) -> dict[s
     }  # fmt: skip
     ttft_us = {IDEAL_STEP: np.array([ideal.ttft_us for ideal in ideals]), MODEL: served_us[:, 1]}
     shown = ~np.array([run.delays_prompts for run in runs])
-    return {"TPOT": (np.ones(len(runs), bool), tpot_us), "TTFT": (shown, ttft_us)}
+    has_pools = np.array([run.prefill_workers > 0 for run in runs])
+    return {
+        "TPOT": (~has_pools, tpot_us), "TTFT": (~has_pools & shown, ttft_us), "TPOT of pools": (has_pools, tpot_us),
+        "TTFT of pools": (has_pools, ttft_us),
+    }  # fmt: skip
 
 
 def _bytes_us(run: ServedRun, ideal: ModelEstimate) -> float:
@@ -304,10 +334,12 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
     runs = [run for run in asked if fits or run.part == "report"]
     if not runs:
         raise InvalidOptionError("no served runs of these engines are committed for these GPUs")
-    scored = score_served(runs, [run for run in every if run.part == "fit"])
+    scored = score_served(runs, [run for run in every if run.part == "fit" and not run.prefill_workers])
     lines: dict[str, list[Line]] = {}
     for figure, (shown, predicted) in scored.items():
-        measured_us = np.array([run.tpot_us if figure == "TPOT" else run.ttft_us for run in runs])
+        if not shown.any():
+            continue
+        measured_us = np.array([run.tpot_us if figure.startswith("TPOT") else run.ttft_us for run in runs])
         groups = ((labels, mask & shown) for labels, mask in _groups(runs))
         lines[figure] = list(lines_of({"figure": figure}, measured_us, predicted, groups))
 
@@ -328,6 +360,7 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
             title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs of NVIDIA"
             yield lines_table(of_figure, title, {"group": "runs of"}, shares)
         yield "ideal: a prompt alone, and a decode step of all requests; roof: weights and KV bytes, fitted"
+        yield _POOLS
         yield _AICONFIGURATOR
 
     return Report(document, parts)
@@ -335,7 +368,7 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
 
 def calibrate() -> Iterator[Fitted]:
     """Fit the host times of engines on the fit half of the runs, all together and without each system."""
-    runs = [run for run in list_served_runs() if run.part == "fit"]
+    runs = [run for run in list_served_runs() if run.part == "fit" and not run.prefill_workers]
     predictor = Predictor()
     engines: dict[str, dict[str, float]] = {}
     held_out: dict[str, dict[str, dict[str, float]]] = {}
