@@ -79,8 +79,9 @@ def _row(run: Any) -> dict[str, Any]:
         "gpu": _GPUS[run.system], "dtype": of_precision[precision], "kv_dtype": kv_dtype, "prompt_len": int(run.isl),
         "output_len": int(run.osl), "least_len_frac": 0.8 if model in _DRAWN else 1.0, "tp": tp, "ep": ep,
         "groups": groups, "replicas": replicas, "prefill_workers": workers,
-        **dict(zip(("prefill_tp", "prefill_ep", "prefill_groups"), reading, strict=True)), "concurrency": int(concurrency[1] if concurrency else 0),
-        "ttft_us": round(run.silicon_ttft_ms * 1e3, 1), "tpot_us": round(run.silicon_tpot_ms * 1e3, 1),
+        **dict(zip(("prefill_tp", "prefill_ep", "prefill_groups"), reading, strict=True)),
+        "concurrency": int(concurrency[1] if concurrency else 0), "ttft_us": round(run.silicon_ttft_ms * 1e3, 1),
+        "tpot_us": round(run.silicon_tpot_ms * 1e3, 1),
     }  # fmt: skip
 
 

@@ -206,8 +206,8 @@ def estimate_serving(
             `default_engine` of the arch.
         num_replicas: copies of the model; each has its share of the requests.
         num_prefill_replicas: workers of a pool of their own, which read the prompts and send their caches to the
-            others (disaggregated serving); 0: each replica does both. Caches go over the link of a node where both pools
-            fit one, else over `interconnect.network`.
+            others (disaggregated serving); 0: each replica does both. Caches go over the link where both pools fit a
+            node, else over `interconnect.network`.
         prefill: options of `layout` that these workers have otherwise (``{"tensor_parallel": 4}``).
         prefix_hit_frac: share of a prompt whose keys and values are in the cache already.
         speculative_tokens, acceptance: as for `estimate_model`.

@@ -48,7 +48,7 @@ _AICONFIGURATOR = (
     "mean, 19.2% median, 57% p90; TTFT 60% in the mean"
 )
 _POOLS = (
-    "pools: nothing is fitted on them; their TTFT falls where requests in flight grow (25 s at 7 in flight), so that it "
+    "pools: nothing is fitted on them; their TTFT falls where requests in flight grow (25 s at 7 of them), so that it "
     "has starts of the engines and their router in it, which no column tells"
 )
 _ROOF = (2000.0, 0.6), (10.0, 0.05), (30_000.0, 2.0)  # start and ends: overhead in microseconds, share of the rate
@@ -79,7 +79,7 @@ class ServedRun(NamedTuple):
         least_len_frac: lengths are drawn from this share of `prompt_len` and `output_len` on; 1: all are equal.
         groups: of data-parallel attention.
         replicas: that decode; of one pool they read, too.
-        prefill_workers: of a pool that reads prompts, with `prefill_tp`, `prefill_ep` and `prefill_groups`; 0: no pools.
+        prefill_workers: of a pool for prompts, with `prefill_tp`, `prefill_ep` and `prefill_groups`; 0: no pools.
         part: ``"fit"`` or ``"report"``.
         delays_prompts: the run asked the engine to hold prompts back, so that its TTFT is not scored.
     """
