@@ -40,9 +40,6 @@ HostTime = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 _IDEAL = "ideal"
 
-NODE_EXPERTS = 8
-"""Devices of a node of x86 servers, up to which engines hand tokens to experts by gathers of all tokens."""
-
 HOST_TIMES = ("step_us", "seq_us", "request_us")
 """The fields of an engine that are fitted on served models."""
 
@@ -65,8 +62,7 @@ class Engine(Frozen):
         default={}, description="generation of SMs -> whose kernels run experts, in the order in which they are tried"
     )
     wide_expert_libraries: Table[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
-        default={},
-        description=f"the same where experts lie on more than {NODE_EXPERTS} devices, and tried before those",
+        default={}, description="the same instead where experts lie on more devices than a node of x86 servers has, 8"
     )
     fusions: Table[str, bool] = Field(default={}, description="fields of Fusions that differ from its defaults")
     writes_cache: bool = Field(default=True, description="attention turns positions and writes the cache in its call")
@@ -96,8 +92,7 @@ class Engine(Frozen):
         except TypeError:
             unknown = [name for name in self.fusions if name not in Fusions.__slots__]
             raise ValueError(refusal("fusions", unknown[0], Fusions.__slots__)) from None
-        tables = self.expert_libraries, self.wide_expert_libraries
-        names = [name for table in tables for of in table.values() for name in of]
+        names = [name for of in (*self.expert_libraries.values(), *self.wide_expert_libraries.values()) for name in of]
         for name in (*names, *filter(None, [self.gemm_library])):
             if name not in (*LIBRARIES, *ENGINES):
                 raise ValueError(refusal("library", name, (*LIBRARIES, *ENGINES)))
@@ -112,11 +107,6 @@ class Engine(Frozen):
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".strip()
-
-    def expert_libraries_of(self, sm_arch: str, expert_parallel: int) -> tuple[str, ...]:
-        """Return whose kernels run experts, in the order in which they are tried."""
-        wide = self.wide_expert_libraries.get(sm_arch, ()) if expert_parallel > NODE_EXPERTS else ()
-        return (*wide, *self.expert_libraries.get(sm_arch, ()))
 
     def host_us(self, num_seqs: int) -> float:
         """Return the host time of a step of so many sequences that the GPU waits for, in microseconds."""

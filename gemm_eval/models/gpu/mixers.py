@@ -225,14 +225,15 @@ class MixerModel(NamedTuple):
 
 
 _ASSUMED = {
-    "mamba2_scan": {"start_us": 12.0, "fill_us": 0.0, "line_us": 0.0, "chunk_us": 8.5, "passes": 1.5, "dram_frac": 0.7},
+    "mamba2_scan": {"start_us": 12.0, "fill_us": 0.0, "line_us": 0.0, "chunk_us": 8.5, "passes": 1.5},
     "mamba2_update": {"start_us": 2.0, "fill_us": 0.0, "line_us": 0.0, "l2_frac": 1.0, "dram_frac": 1.0},
 }
 """Coefficients of kernels that nothing here was timed of, rounded to what is published.
 
-A scan's `chunk_us` is the time of its arithmetic over that at the peak: 81 to 93 ns a token on an H100, 4,096 to 262,144
-tokens of 128 heads of 64, https://github.com/vllm-project/vllm/pull/27299 (2025-10-25, "Original"). An update: 47 to 167
-us for 32 to 128 sequences of 64 heads of 128 in fp32 on a B200, https://github.com/flashinfer-ai/flashinfer/pull/4616.
+A scan's `chunk_us` is the time of its arithmetic over that at the peak: 79 to 93 ns a token on an H100, 4,096 to
+262,144 tokens of 128 heads of 64, https://github.com/vllm-project/vllm/pull/27299 (2025-10-25, "Original"). An update:
+47 to 167 us for 32 to 128 sequences of 64 heads of 128 in fp32 on a B200,
+https://github.com/flashinfer-ai/flashinfer/pull/4616.
 """
 
 
