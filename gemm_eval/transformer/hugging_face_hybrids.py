@@ -140,55 +140,46 @@ def read_nemotron_h(keys: Keys) -> Fields:
     }  # fmt: skip
 
 
-def read_bamba(keys: Keys) -> Fields:
-    """Bamba: Mamba2 in all layers but `attn_layer_indices`, a gated network in each."""
-    layers = num_layers(keys)
-    full = set(keys.items("attn_layer_indices", int) or ())
-    attended = common.attention(keys)
-    if "attn_rotary_emb" in keys:
-        attended["rotary_dim"] = keys.size("attn_rotary_emb")
-    keys.ignore("z_loss_coefficient")
-    linear = _mamba2(keys, [layer for layer in range(layers) if layer not in full], layers)
-    ffn = {"intermediate_size": keys.size("intermediate_size"), "has_bias": keys.flag("mlp_bias", default=False)}
-    return {**sizes(keys), "attention": attended, "linear": linear, "ffn": ffn}
+def read_mamba_hybrid(keys: Keys, *, is_granite: bool = True) -> Fields:
+    """Granite 4 hybrid and Bamba: Mamba2 or attention, and a network in each layer.
 
-
-def read_granite_hybrid(keys: Keys) -> Fields:
-    """Granite 4 hybrid: Mamba2 or attention without positions; experts beside a shared one, or that one alone."""
+    Granite's attention has no positions; its networks are experts beside a shared one, or that one alone.
+    """
     layers = num_layers(keys)
-    types = keys.items("layer_types", str) or keys.items("layers_block_type", str) or ["mamba"] * layers
+    full = keys.items("attn_layer_indices", int) or ()
+    types = keys.items("layer_types", str) or ["attention" if at in full else "mamba" for at in range(layers)]
     if len(types) != layers or not set(types) <= {"mamba", "attention"}:
         keys.refuse("layer_types", f"must be {layers} times mamba or attention")
+    turns = keys.text("position_embedding_type", "nope" if is_granite else "rope") == "rope"
     size = keys.size("head_dim") if "head_dim" in keys else common.head_dim(keys)
-    attended = _attention(keys, size, None if keys.text("position_embedding_type", "nope") == "rope" else 0)
+    attended = _attention(keys, size, (keys.optional_size("attn_rotary_emb") or size) if turns else 0)
     keys.ignore(*(f"{name}_multiplier" for name in ("embedding", "residual", "attention")))
-    keys.ignore("logits_scaling", "normalization_function")
+    keys.ignore("logits_scaling", "normalization_function", "z_loss_coefficient")
     linear = _mamba2(keys, [layer for layer, word in enumerate(types) if word == "mamba"], layers)
-    shared = keys.size("shared_intermediate_size")
-    has_experts = keys.count("num_local_experts", 0) > 0
-    moe = common.experts_of(keys, range(layers) if has_experts else (), "num_local_experts", "intermediate_size")
+    width = keys.size("shared_intermediate_size" if is_granite else "intermediate_size")
+    of_experts = range(layers) if keys.count("num_local_experts", 0) else ()
+    moe = common.experts_of(keys, of_experts, "num_local_experts", "intermediate_size")
     if moe is not None:
-        moe |= {"num_shared_experts": 1, "shared_intermediate_size": shared}
-    ffn = None if has_experts else {"intermediate_size": shared}
-    return {**sizes(keys, tied=True), "attention": attended, "linear": linear, "ffn": ffn, "moe": moe}
+        moe |= {"num_shared_experts": 1, "shared_intermediate_size": width}
+    ffn = {"intermediate_size": width, "has_bias": keys.flag("mlp_bias", default=False)} if moe is None else None
+    return {**sizes(keys, tied=is_granite), "attention": attended, "linear": linear, "ffn": ffn, "moe": moe}
 
 
 def read_mamba2(keys: Keys) -> Fields:
     """Mamba2 alone: no layer has attention, whose sizes are those of the states, nor a network."""
     layers = num_layers(keys)
-    linear = _mamba2(keys, range(layers), layers, ("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"))
-    assert linear is not None
+    names = ("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel")
+    linear = _mamba2(keys, range(layers), layers, names)
     keys.ignore("hidden_act", "norm_before_gate")
-    heads = {"num_heads": linear["num_heads"], "num_kv_heads": linear["num_heads"], "head_dim": linear["value_dim"]}
-    return {
-        **sizes(keys), "attention": {"kind": "gqa", **heads}, "linear": linear,
-        "no_ffn_layers": layers_text(range(layers)),
-    }  # fmt: skip
+    heads = {"num_heads": keys.size("num_heads"), "num_kv_heads": keys.size("num_heads")}
+    attended = {"kind": "gqa", "head_dim": keys.size("head_dim"), **heads}
+    return {**sizes(keys), "attention": attended, "linear": linear, "no_ffn_layers": layers_text(range(layers))}
 
 
 HYBRID_READERS: Mapping[str, Callable[[Keys], Fields]] = {
-    "bamba": read_bamba, "granitemoehybrid": read_granite_hybrid, "kimi_linear": read_kimi_linear,
-    "mamba2": read_mamba2, "nemotron_h": read_nemotron_h, "qwen3_5_moe_text": read_qwen3_next,
-    "qwen3_5_text": partial(read_qwen3_next, has_experts=False), "qwen3_next": read_qwen3_next,
+    "bamba": partial(read_mamba_hybrid, is_granite=False), "granitemoehybrid": read_mamba_hybrid,
+    "kimi_linear": read_kimi_linear, "mamba2": read_mamba2, "nemotron_h": read_nemotron_h,
+    "qwen3_5_moe_text": read_qwen3_next, "qwen3_5_text": partial(read_qwen3_next, has_experts=False),
+    "qwen3_next": read_qwen3_next,
 }  # fmt: skip
 """Readers of the `model_type` values of models whose layers are not all attention."""

@@ -134,10 +134,7 @@ class ServedRun(NamedTuple):
     def pools(self) -> dict[str, Any]:
         """Replicas and the pool that reads prompts, as `estimate_serving` takes them."""
         prefill = {"tensor_parallel": self.prefill_tp, "expert_parallel": self.prefill_ep}
-        return {
-            "num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers,
-            "prefill": prefill if self.prefill_workers else None,
-        }  # fmt: skip
+        return {"num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers, "prefill": prefill}
 
 
 def gpus_with_runs() -> list[str]:
@@ -167,11 +164,10 @@ class Predictor:
     def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
         """Return TPOT and TTFT of a run under an engine."""
         pools = run.pools
-        prefill = pools.pop("prefill")
+        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
         estimate = serve(
             self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
-            prefill=prefill and self._steps_of(run, engine, run.layout | prefill),
-            num_requests=_NUM_REQUESTS * run.concurrency, **pools,
+            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
         )  # fmt: skip
         return estimate.tpot_us, estimate.ttft_us
 
