@@ -91,6 +91,10 @@ class _Case:
     def pools(self, _: ServingEstimate) -> None:
         reader, times = self.times(self.rng.choice(_DEGREES)), self.times(self.tp)
         num, num_readers = self.rng.choice((1, 2, 4)), self.rng.choice((1, 2, 4))
+        devices = num * self.tp + num_readers * reader.replica.num_devices
+        link = times.replica.arch.interconnect
+        if link.network is None and devices > link.num_gpus:
+            return  # refused: no network joins nodes
         pools = serve(
             times, self.requests, self.concurrency, num_replicas=num, prefill=reader, num_prefill_replicas=num_readers
         )
