@@ -60,7 +60,7 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
                 start_us = max(free_us[worker], waiting[0][0], full_us)
                 if start_us > now_us:
                     break
-                batch = []
+                batch: list[tuple[float, int]] = []
                 while (
                     waiting
                     and waiting[0][0] <= start_us

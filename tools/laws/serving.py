@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, ServingEstimate
+from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import Replica
 from gemm_eval.serving import Requests, StepTimes, serve
 from tools.laws.draws import GPUS
@@ -92,8 +93,9 @@ class _Case:
         reader, times = self.times(self.rng.choice(_DEGREES)), self.times(self.tp)
         num, num_readers = self.rng.choice((1, 2, 4)), self.rng.choice((1, 2, 4))
         devices = num * self.tp + num_readers * reader.replica.num_devices
-        link = times.replica.arch.interconnect
-        if link.network is None and devices > link.num_gpus:
+        arch = times.replica.arch
+        link = arch.interconnect if isinstance(arch, GpuSpec) else None
+        if link is None or (link.network is None and devices > link.num_gpus):
             return  # refused: no network joins nodes
         pools = serve(
             times, self.requests, self.concurrency, num_replicas=num, prefill=reader, num_prefill_replicas=num_readers
