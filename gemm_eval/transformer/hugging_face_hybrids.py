@@ -44,8 +44,8 @@ def read_qwen3_next(keys: Keys, *, has_experts: bool = True) -> Fields:
     has_gate = keys.flag("attn_output_gate", default=True)
     attended = _attention(keys, size, common.rotary_dim(keys, size)) | {"qk_norm": True, "has_gate": has_gate}
     names = ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")
-    of_mixer = (keys.size(f"linear_{name}") for name in names)
-    mixer = _mixer("gdn", linear, layers, *of_mixer, keys.size("linear_conv_kernel_dim", 4))
+    of_mixer = [*(keys.size(f"linear_{name}") for name in names), keys.size("linear_conv_kernel_dim", 4)]
+    mixer = _mixer("gdn", linear, layers, *of_mixer)
     keys.ignore("intermediate_size" if has_experts else "mlp_only_layers")
     networks = common.qwen_experts(keys, has_shared=True) if has_experts else {"ffn": common.dense_ffn(keys, None)}
     return {**sizes(keys), "attention": attended, "linear": mixer, **networks}

@@ -252,11 +252,11 @@ def read_phimoe(keys: Keys) -> Fields:
 def qwen_experts(keys: Keys, *, has_shared: bool = False) -> Fields:
     """Return experts in every `decoder_sparse_step`-th layer, with a shared one or not, and the other layers' FFN."""
     width = keys.size("shared_expert_intermediate_size") if has_shared else None
-    shared = {"num_shared_experts": 1, "shared_intermediate_size": width, "shared_gate": True} if has_shared else {}
+    shared: Fields = {"num_shared_experts": 1, "shared_intermediate_size": width, "shared_gate": True}
     step = keys.size("decoder_sparse_step", 1)
     dense = set(keys.items("mlp_only_layers", int) or ())
     layers = [layer for layer in range(num_layers(keys)) if (layer + 1) % step == 0 and layer not in dense]
-    moe = experts_of(keys, layers, "num_experts", "moe_intermediate_size", **shared)
+    moe = experts_of(keys, layers, "num_experts", "moe_intermediate_size", **(shared if has_shared else {}))
     return {"moe": moe, "ffn": dense_ffn(keys, moe)}
 
 
