@@ -62,6 +62,9 @@ class Engine(Frozen):
     expert_libraries: Table[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
         default={}, description="generation of SMs -> whose kernels run experts, in the order in which they are tried"
     )
+    wide_expert_libraries: Table[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
+        default={}, description="the same instead where experts lie on more devices than a node of x86 servers has, 8"
+    )
     fusions: Table[str, bool] = Field(default={}, description="fields of Fusions that differ from its defaults")
     writes_cache: bool = Field(default=True, description="attention turns positions and writes the cache in its call")
     clock: Annotated[ClockState, Field(strict=False)] = Field(default=ClockState.BURST, description="of GEMMs")
@@ -84,6 +87,9 @@ class Engine(Frozen):
     expert_multiples: Table[str, Table[str, Annotated[tuple[int, int], Field(strict=False)]]] = Field(
         default={}, description="generation of SMs, `WeightPart.types` -> multiples that experts are padded to"
     )
+    sends_chunks: bool = Field(
+        default=False, description="of pools: the cache of each chunk is sent when it is read; else all after the last"
+    )
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
@@ -99,7 +105,7 @@ class Engine(Frozen):
         except TypeError:
             unknown = [name for name in self.fusions if name not in Fusions.__slots__]
             raise ValueError(refusal("fusions", unknown[0], Fusions.__slots__)) from None
-        names = [name for of in self.expert_libraries.values() for name in of]
+        names = [name for of in (*self.expert_libraries.values(), *self.wide_expert_libraries.values()) for name in of]
         for name in (*names, *filter(None, [self.gemm_library])):
             if name not in (*LIBRARIES, *ENGINES):
                 raise ValueError(refusal("library", name, (*LIBRARIES, *ENGINES)))

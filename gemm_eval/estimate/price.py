@@ -23,6 +23,7 @@ IN_ATTENTION = "in attention"
 _QUANTIZATION = ("quantize_us", "cast_us")  # terms of the kernels before a GEMM
 _POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
 _DECISIVE_FRAC = 0.5  # of the time, above which bytes are what limits a memory-bound kernel
+_NODE_DEVICES = 8  # of x86 servers, within which engines hand tokens to experts by gathers
 
 
 class Price(NamedTuple):
@@ -196,7 +197,9 @@ class Prices:
         arch, types = self.evaluator.arch, layer.dtype
         if self._expert_library is not None or not (isinstance(arch, GpuSpec) and isinstance(types, GemmTypes)):
             return self._expert_library
-        return first_library(self.engine.expert_libraries.get(arch.sm_arch, ()), arch, types)
+        tables = self.engine.expert_libraries, self.engine.wide_expert_libraries
+        libraries = tables[layer.ep > _NODE_DEVICES].get(arch.sm_arch) or tables[0].get(arch.sm_arch, ())
+        return first_library(libraries, arch, types)
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         results = (

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
@@ -145,9 +145,9 @@ def find_deployments(
 
     Searched are all legal layouts of a replica (tensor, pipeline and expert parallelism, attention data parallelism
     where experts are spread further than a tensor-parallel group), as many replicas as fill the devices, types and
-    concurrencies; with `disaggregated` also pools of prefill and decode workers, each with a layout of its own. Of
-    pools, layouts are left out that another of as many devices beats at every load. The sizes of workers divide the
-    number of devices.
+    concurrencies; with `disaggregated` also pools of prefill and decode workers, each with a layout of its own, where
+    a link or a network joins them. Of pools, layouts are left out that another of as many devices beats at every load.
+    The sizes of workers divide the number of devices.
 
     Args:
         model: as for `estimate_model`.
@@ -248,7 +248,7 @@ class _Workers:
         counts: Sequence[int], degrees: Mapping[str, tuple[int, ...] | None], held: Mapping[str, Any],
         left_out: list[LeftOut],
     ) -> None:  # fmt: skip
-        self._requests, self._asked = requests, asked
+        self._evaluator, self._requests, self._asked = evaluator, requests, asked
         self._by_size: dict[int, list[_Worker]] = {}
         first: Replica | None = None
         for size in range(1, max(counts) + 1):
@@ -292,7 +292,11 @@ class _Workers:
                 yield from self._estimates(worker, num)
 
     def pools(self, num_devices: int) -> Iterator[ServingEstimate]:
-        """Yield the estimates of a pool of workers that read beside one of workers that decode."""
+        """Yield the estimates of a pool of workers that read beside one of workers that decode; none: no network."""
+        arch = self._evaluator.arch
+        link = arch.interconnect if isinstance(arch, GpuSpec) else None
+        if link is None or (num_devices > link.num_gpus and link.network is None):
+            return
         for size, decoders in self._decoders.items():
             for num in range(1, (num_devices - 1) // size + 1):
                 left = num_devices - num * size
@@ -320,10 +324,11 @@ class _Workers:
                 return
 
     def _reading(self, worker: _Worker) -> tuple[float, ...]:
-        """Return times of prompts on a worker, for each of its schedulers and of all together."""
+        """Return times of a prompt on a worker, alone and in steps of as many as they hold, by all its schedulers."""
         times = worker.times
-        service_us = times.num_chunks * times.chunk_us(1.0, 0.0)
-        return service_us + times.fill_us(), service_us / times.replica.num_groups
+        chunks, groups = times.chunks_per_step, times.replica.num_groups
+        one_us, all_us = (times.num_chunks * times.chunk_us(num, 0.0) / num for num in (1.0, chunks))
+        return one_us + times.fill_us(), one_us / groups, all_us / groups
 
     def _decoding(self, worker: _Worker) -> tuple[float, ...]:
         """Return times of decode steps at powers of two of sequences; infinite beyond what fits."""

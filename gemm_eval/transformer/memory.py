@@ -103,12 +103,19 @@ def num_norm_elems(config: ModelConfig, *, has_head: bool) -> int:
     norm = config.hidden_size * (1 if config.norm == "rms" else 2)
     attention = config.attention
     if isinstance(attention, GroupedAttention):
-        own = attention.qk_norm * 2 * attention.head_dim
+        heads = attention.num_heads + attention.num_kv_heads if attention.qk_norm_is_whole else 2
+        own = attention.qk_norm * heads * attention.head_dim
     else:
         own = attention.kv_lora_rank + (attention.q_lora_rank or 0)
         own += 0 if attention.indexer is None else 2 * attention.indexer.head_dim
-    of_linear = 0 if config.linear is None else config.linear.num_layers * config.linear.value_dim
-    total = config.num_layers * config.norms_per_layer * norm + config.num_attention_layers * own + of_linear
+    linear, of_linear = config.linear, 0
+    if linear is not None:
+        of_linear = linear.num_layers * linear.value_dim * (linear.num_heads if linear.kind == "mamba2" else 1)
+    total = (
+        (config.num_layers * config.norms_per_layer - len(config.bare_layers)) * norm
+        + config.num_attention_layers * own
+        + of_linear
+    )
     return total + has_head * norm
 
 
@@ -120,8 +127,10 @@ def num_bias_elems(config: ModelConfig, step: Step) -> int:
     hidden, attention, total = config.hidden_size, config.attention, 0
     if config.linear is not None:  # taps of the convolution, decays of heads, and biases of gates
         linear = config.linear
-        gates = linear.num_heads * (1 if linear.kind == "gdn" else linear.key_dim)
+        gates = linear.num_heads * (linear.key_dim if linear.kind == "kda" else 1)
         own = linear.channels * linear.conv_width + linear.num_heads + gates
+        if linear.kind == "mamba2":  # a bias of each channel, and what a head adds of its input
+            own += linear.channels + linear.num_heads
         total += linear.num_layers * own // step.tensor_parallel
     if isinstance(attention, GroupedAttention):
         heads = step.tensor_split(attention.num_heads, "num_heads")

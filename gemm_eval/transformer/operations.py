@@ -343,6 +343,8 @@ class StepPart:
         yield from self._all_reduce("attention_all_reduce")
         if num_norms >= _POST_ATTENTION:
             yield from self._norms("post_attention_norm", adds=False)
+        if moe is None and up is None:
+            return
         if num_norms > 1:
             operand = None if up is None else self._narrow_input(up)  # a router reads what is not quantized
             yield from self._norms("ffn_norm", adds=True, operand=operand)
@@ -491,14 +493,16 @@ class StepPart:
                 yield from self._gemms(shapes[name], is_quantized=is_quantized and name != "linear_low_rank_b")
         heads = step.tensor_split(linear.num_heads, "linear.num_heads")
         sizes: dict[str, Any] = {
-            "num_heads": heads, "key_heads": step.tensor_split(linear.key_heads, "linear.key_heads"),
+            "num_heads": heads, "key_heads": local_kv_heads(linear.key_heads, step),
             "key_dim": linear.key_dim, "value_dim": linear.value_dim, "conv_width": linear.conv_width,
         }  # fmt: skip
         for num_seqs, new_tokens, *_ in step.calls:
             for part in ("conv_update", "update") if new_tokens == 1 else ("conv", "scan"):
                 problem = MixerProblem(f"{linear.kind}_{part}", num_seqs, new_tokens, **sizes)
                 yield self._operation(f"linear_{part}", MixerWork(problem))
-        yield self._memory("linear_norm", "rms_norm", linear.value_dim, reads=2, rows=step.tokens * heads)
+        parts = sizes["key_heads"] if linear.kind == "mamba2" else heads  # each with a norm of its own
+        size = heads // parts * linear.value_dim
+        yield self._memory("linear_norm", "rms_norm", size, reads=2, rows=step.tokens * parts)
         yield from self._gemms(shapes["linear_o_proj"])
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:

@@ -217,6 +217,10 @@ MIXER_KERNELS = {
     "kda_conv_update": MixerKernel("conv_update", "the same for one token"),
     "kda_scan": MixerKernel("scan", "chunked scan of a prompt, a gate for each channel"),
     "kda_update": MixerKernel("update", "update of the states by one token, a gate for each channel"),
+    "mamba2_conv": MixerKernel("conv_channels", "causal convolution of a prompt's values and states (Mamba2)"),
+    "mamba2_conv_update": MixerKernel("conv_update", "the same for one token"),
+    "mamba2_scan": MixerKernel("ssd", "chunked scan of a prompt, one decay for each head (SSD)"),
+    "mamba2_update": MixerKernel("update", "update of the states by one token, one decay for each head"),
     "index_scores": MixerKernel("scores", "scores of a lightning indexer, fp8, queries of prompts"),
     "index_scores_paged": MixerKernel("scores_paged", "the same for one token over a paged cache"),
     "index_top_k": MixerKernel("top_k", "choice of the keys with the highest scores"),
@@ -224,8 +228,11 @@ MIXER_KERNELS = {
 }
 """Kernels that mix tokens by linear attention, or by attention to chosen keys."""
 
-MIXER_STATE_BYTES = {"gdn": 2, "kda": 4}
-"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations."""
+MIXER_STATE_BYTES = {"gdn": 2, "kda": 4, "mamba2": 4}
+"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations.
+
+Mamba2's are those of `mamba_ssm_cache_dtype` in the files of Nemotron, and SGLang's default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +245,7 @@ class MixerProblem:
         q_len, kv_len: new tokens of each, and the positions that the last of them attends to; None: as many. States of
             linear attention do not depend on `kv_len`.
         num_heads: heads of values, of which each has a state; of an indexer its query heads.
-        key_heads: heads of queries and keys, a divisor of `num_heads`; 1 for an indexer and latents.
+        key_heads: heads of queries and keys (Mamba2: groups), a divisor of `num_heads`; 1 for an indexer and latents.
         key_dim, value_dim: elements of a key and of a value.
         conv_width: taps of the causal convolution.
 

@@ -13,12 +13,14 @@ from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, Unsupp
 from gemm_eval.estimate import Replica, StepSize, load_engine
 from gemm_eval.serving import (
     Deployments,
+    Requests,
     StepPredictor,
     checkpoint_of,
     engine_commands,
     estimate_serving,
     find_deployments,
 )
+from gemm_eval.serving.steps import transfer_us
 
 REQUESTS: dict[str, Any] = {"prompt_len": 2048, "output_len": 256}
 
@@ -186,3 +188,23 @@ def test_a_command_holds_the_sequences_of_its_estimate(evaluator: GEMMEvaluator,
 
     assert num * sequence <= cache(num)
     assert (num + 1) * sequence > cache(num + 1)
+
+
+def test_caches_go_over_the_link_in_a_node_and_by_rail_between_nodes() -> None:
+    requests, evaluator = Requests(8192, 64), GEMMEvaluator("h200-sxm", disk_cache=False)
+    two, four = (
+        requests.times_on(Replica("llama-3-8b", evaluator, tensor_parallel=tp, engine="trtllm")) for tp in (2, 4)
+    )
+    on_device = 8192 * 32 * 2 * 8 * 128 * 2 / 4  # of four
+    assert four.prompt_cache_bytes == on_device
+    send_us, receive_us = transfer_us(two, four, 16)  # two nodes: NICs of 50 GB/s, two of which send what four receive
+    assert receive_us == pytest.approx(on_device / 50e3, rel=0.1)
+    assert send_us == pytest.approx(2 * on_device / 50e3, rel=0.1)
+    assert max(transfer_us(two, four, 8)) < send_us / 4
+    assert transfer_us(four, four, 16) == (receive_us, receive_us)
+    pools: Any = {"tensor_parallel": 4, "num_replicas": 3, "num_prefill_replicas": 2, "prompt_len": 64, "output_len": 8}
+    with pytest.raises(UnsupportedError, match=r"interconnect\.network"):
+        estimate_serving("llama-3-8b", "l40s", 4, engine="trtllm", **pools)
+    found = find_deployments("llama-3-8b", "l40s", 16, tensor=[4], pipeline=[1], prompt_len=64, concurrencies=[1])
+    assert found.front
+    assert not any(estimate.num_prefill_replicas for estimate in found.front)

@@ -50,6 +50,10 @@ _AICONFIGURATOR = (
     "AIConfigurator 0.12 itself, on 347 random runs of the same file, parts of which it is tuned on: TPOT 30.3% in the "
     "mean, 19.2% median, 57% p90; TTFT 60% in the mean"
 )
+_POOLS = (
+    "pools: nothing is fitted on them; their TTFT falls where requests in flight grow (25 s at 7 of them), so that it "
+    "has starts of the engines and their router in it, which no column tells"
+)
 _ROOF = (2000.0, 0.6), (10.0, 0.05), (30_000.0, 2.0)  # start and ends: overhead in microseconds, share of the rate
 _NUM_REQUESTS = 10  # a client sends so many times its concurrency (num-prompts of InferenceMAX)
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=1e-3, evaluations=100)
@@ -79,6 +83,8 @@ class ServedRun(NamedTuple):
         dtype, kv_dtype: types of weights and cache; None: those of the checkpoint.
         least_len_frac: lengths are drawn from this share of `prompt_len` and `output_len` on; 1: all are equal.
         groups: of data-parallel attention.
+        replicas: that decode; of one pool they read, too.
+        prefill_workers: of a pool for prompts, with `prefill_tp`, `prefill_ep` and `prefill_groups`; 0: no pools.
         part: ``"fit"`` or ``"report"``.
         delays_prompts: the run asked the engine to hold prompts back, so that its TTFT is not scored.
     """
@@ -98,6 +104,11 @@ class ServedRun(NamedTuple):
     tp: int = 1
     ep: int = 1
     groups: int = 1
+    replicas: int = 1
+    prefill_workers: int = 0
+    prefill_tp: int = 1
+    prefill_ep: int = 1
+    prefill_groups: int = 1
     part: str = "report"
     delays_prompts: bool = False
 
@@ -126,6 +137,12 @@ class ServedRun(NamedTuple):
         if (self.engine, self.gpu, self.dtype, self.tp) == ("sglang", "b200", "fp8_block", 4):
             types |= {"memory_frac": 0.95, "chunk_tokens": 8192}
         return types | {"tensor_parallel": self.tp, "expert_parallel": self.ep, "kv_dtype": self.kv_dtype}
+
+    @property
+    def pools(self) -> dict[str, Any]:
+        """Replicas and the pool that reads prompts, as `estimate_serving` takes them."""
+        prefill = {"tensor_parallel": self.prefill_tp, "expert_parallel": self.prefill_ep}
+        return {"num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers, "prefill": prefill}
 
 
 def gpus_with_runs() -> list[str]:
@@ -166,29 +183,35 @@ class Predictor:
 
     def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
         """Return the estimate of a run under an engine."""
-        requests = run.requests
-        layout = (run.gpu, run.model, engine.name, *run.layout.items())
-        if layout not in self._replicas:
-            evaluator = self._evaluator(run.gpu)
-            self._replicas[layout] = Replica(run.model, evaluator, engine=engine, **run.layout)
-        key = layout, requests
-        if key not in self._times:
-            self._times[key] = requests.times_on(self._replicas[layout])
-        times = self._times[key]
-        times.replica.engine = engine
-        return serve(times, requests, run.concurrency, num_requests=_NUM_REQUESTS * run.concurrency)
+        pools = run.pools
+        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
+        return serve(
+            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
+            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
+        )  # fmt: skip
 
     def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
         """Return TPOT and TTFT of a run under an engine."""
         estimate = self.estimate(run, engine)
         return estimate.tpot_us, estimate.ttft_us
 
+    def _steps_of(self, run: ServedRun, engine: Engine, options: Mapping[str, Any]) -> StepTimes:
+        """Return the times of the steps of a replica for the requests of a run."""
+        layout = (run.gpu, run.model, engine.name, *options.items())
+        if layout not in self._replicas:
+            self._replicas[layout] = Replica(run.model, self._evaluator(run.gpu), engine=engine, **options)
+        key = layout, run.requests
+        if key not in self._times:
+            self._times[key] = run.requests.times_on(self._replicas[layout])
+        self._times[key].replica.engine = engine
+        return self._times[key]
+
     def ideal(self, run: ServedRun) -> ModelEstimate:
         """Return the estimate of a prompt alone and of a decode step of all requests, without an engine."""
         prompt_len, output_len, *_ = run.requests
         return estimate_model(
-            run.model, self._evaluator(run.gpu), max(1, run.concurrency // run.groups), prompt_len=prompt_len,
-            output_len=output_len, ignore_memory=True, **run.layout,
+            run.model, self._evaluator(run.gpu), max(1, run.concurrency // (run.replicas * run.groups)),
+            prompt_len=prompt_len, output_len=output_len, ignore_memory=True, **run.layout,
         )  # fmt: skip
 
     def predict(self, runs: Sequence[ServedRun], engine: Engine) -> Floats:
@@ -299,30 +322,18 @@ def score_served(
 
     roofline_us = np.empty(len(every))
     for system in dict.fromkeys(run.system for run in runs):
-        others, rows = is_fit & (systems != system), systems == system
-        fitted = fit_positive(roof_us, others, np.array([run.tpot_us for run in every]), *_ROOF)
-        roofline_us[rows] = roof_us(fitted, rows)
-    lines: dict[str, list[Line]] = {}
-    for figure in ("TPOT", "TTFT"):
-        name = f"{figure.lower()}_us"
-        measured_us, ideal_us, model_us = (
-            np.array([getattr(item, name) for item in items]) for items in (runs, ideals[: len(runs)], estimates)
-        )
-        ends = [getattr(estimate, f"{figure.lower()}_interval_us") for estimate in estimates]
-        inside = np.array([low <= us <= high for (low, high), us in zip(ends, measured_us, strict=True)])
-        shown = np.array([figure == "TPOT" or not run.delays_prompts for run in runs])
-        roof = {FITTED: roofline_us[: len(runs)]} if figure == "TPOT" else {}
-        lines[figure] = [
-            line._replace(more={"coverage_frac": float(inside[mask & shown].mean())})
-            for labels, mask in _groups(runs)
-            for line in lines_of(
-                {"figure": figure},
-                measured_us,
-                {IDEAL_STEP: ideal_us, **roof, MODEL: model_us},
-                [(labels, mask & shown)],
-            )
-        ]
-    return lines
+    def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
+        """Return the estimate of a run under an engine."""
+        pools = run.pools
+        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
+        return serve(
+            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
+            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
+        )  # fmt: skip
+
+    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
+        """Return TPOT and TTFT of a run under an engine."""
+        estimate = self.estimate(run, engine)
 
 
 def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask]]:
@@ -350,11 +361,18 @@ def validate(
     asked = [run for run in every if run.gpu in (names or [run.gpu]) and run.engine in (engines or [run.engine])]
     runs = [run for run in asked if fits or run.part == "report"]
     if not runs:
-        raise InvalidOptionError("there are no served runs of these engines for these GPUs")
-    lines = score_served(
-        runs, [run for run in list_served_runs() if run.part == "fit"],
-        held_out_engine if data is None else lambda run: load_engine(run.engine),
-    )  # fmt: skip
+    def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
+        """Return the estimate of a run under an engine."""
+        pools = run.pools
+        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
+        return serve(
+            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
+            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
+        )  # fmt: skip
+
+    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
+        """Return TPOT and TTFT of a run under an engine."""
+        estimate = self.estimate(run, engine)
 
     def document() -> dict[str, Any]:
         return {
@@ -378,6 +396,7 @@ def validate(
         if not any(run.concurrency == 1 for run in runs):
             yield "TTFT with 1 in flight, of requests alone: no runs"
         yield "ideal: a prompt alone, and a decode step of all requests; roof: weights and KV bytes, fitted"
+        yield _POOLS
         yield _AICONFIGURATOR
 
     return Report(document, parts)
@@ -385,7 +404,7 @@ def validate(
 
 def calibrate() -> Iterator[Fitted]:
     """Fit the host times of engines on the fit half of the runs, all together and without each system."""
-    runs = [run for run in list_served_runs() if run.part == "fit"]
+    runs = [run for run in list_served_runs() if run.part == "fit" and not run.prefill_workers]
     predictor = Predictor()
     engines: dict[str, dict[str, float]] = {}
     held_out: dict[str, dict[str, dict[str, float]]] = {}
