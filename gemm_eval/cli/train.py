@@ -107,11 +107,12 @@ def _split(text: str) -> list[str]:
 
 def _row(estimate: TrainingEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
-    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "options")}
-    del document["stage_us"]
+    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "rests_on", "options")}
+    del document["stage_us"], document["definitions"]
     overlap = parts["options"].pop("overlap")
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name"), **parts["layout"]} | document
     row |= parts["breakdown"] | parts["memory"] | parts["options"]
+    row |= {f"{source}_frac": share for source, share in parts["rests_on"].items()}
     return row | {f"overlap_{name}": share for name, share in (overlap or {}).items()}
 
 

@@ -23,7 +23,7 @@ from gemm_eval.transformer.gradients import MAIN_GRADIENT, gradients
 from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
 from gemm_eval.transformer.shapes import UNIFORM, Shape, Step, lm_head_shape
-from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem
+from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem, GemmTypes
 
 GROUPS = ("tp", "cp", "ep", "pp")
 """Groups of devices that exchange messages within a microbatch; names of collectives begin with one of these."""
@@ -38,6 +38,7 @@ SEND = "send"
 _FUSIONS = Fusions(residual_norm=False, quantization=False)
 _FP32_BYTES = 4
 _BITS_PER_BYTE = 8
+_SENT_GROUP = 128
 _LOSS_SUMS = 3  # maximum, sum of exponentials and logit of the target, of each token
 _NORMS = frozenset({"rms_norm", "layer_norm", "qk_norm"})
 _OF_TOKEN_SHARE = frozenset({"rms_norm", "layer_norm", "add", "gather"})  # in the sequence-parallel region
@@ -177,6 +178,10 @@ class _PartOfTraining(StepPart):
 
     def _collective(self, name: str, collective: str, num_bytes: int, ranks: int) -> Operation:
         return self._operation(name, CollectiveProblem(collective, num_bytes, ranks))
+
+    def _sent_bytes(self, types: GemmTypes) -> int:
+        """Return 16 bits, as Megatron-LM sends tokens; DeepSeek-V3 sends its blocks of 128 in 8 (section 3.3.3)."""
+        return super()._sent_bytes(types) if types.group_size == _SENT_GROUP else self.elem_bytes
 
     def _all_to_all(self, name: str, moe: Any, elem_bytes: int) -> Operation:
         return replace(super()._all_to_all(name, moe, elem_bytes), name=f"ep_{name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from gemm_eval.validation.subjects import Report
 
 _DEGREES = ("tensor", "pipeline", "context", "expert")
 _SIZES = ("num_devices", "global_batch", "micro_batch", "seq_len", "zero", "num_chunks")
+_WORDS = ("dtype", "schedule", "recompute", "dispatcher", "attention_library")
 _S_PER_HOUR = 3600
 _FLOP_PER_TFLOP = 1e12
 
@@ -76,7 +78,8 @@ def _read(row: Mapping[str, str]) -> PublishedRun:
         arch = arch.with_(interconnect=arch.interconnect.model_copy(update={"gb_per_s": float(row["link_gb_per_s"])}))
     options: dict[str, Any] = {name: int(row[name]) for name in _SIZES}
     options |= {f"{name}_parallel": int(row[name]) for name in _DEGREES}
-    options |= {name: row[name] for name in ("dtype", "schedule")}
+    options |= {name: row[name] for name in _WORDS if row[name]}
+    options["overlap"] = {group: float(share) for group, share in (word.split("=") for word in row["overlap"].split())}
     if row["tokens_per_s"]:
         rate = float(row["tokens_per_s"])
     elif row["tflop_per_s"]:
@@ -88,18 +91,14 @@ def _read(row: Mapping[str, str]) -> PublishedRun:
 
 
 def score_training() -> Iterator[TrainingLine]:
-    """Yield all published runs with estimates of the least recomputation that fits, or a full one where none does."""
+    """Yield all published runs with estimates: of the recomputation that the source gives, else the least that fits."""
     for run in published_runs():
-        for recompute in RECOMPUTE:
-            is_last = recompute == RECOMPUTE[-1]
-            try:
-                estimate = estimate_training(
-                    run.model, run.arch, recompute=recompute, ignore_memory=is_last, **run.options
-                )
-            except InfeasibleError:
-                continue
-            yield TrainingLine(run, estimate)
-            break
+        given = run.options.get("recompute")
+        for recompute in RECOMPUTE if given is None else (given,):
+            options = {**run.options, "recompute": recompute, "ignore_memory": recompute in (given, RECOMPUTE[-1])}
+            with suppress(InfeasibleError):
+                yield TrainingLine(run, estimate_training(run.model, run.arch, **options))
+                break
 
 
 def validate() -> Report:
