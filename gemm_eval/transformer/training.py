@@ -46,7 +46,7 @@ _ACTIVATIONS = frozenset({"act", "act_mul", "mul"})
 RECOMPUTED = _NORMS | _ACTIVATIONS
 """Kernels that selective recomputation runs again: norms and activations. Scores of attention are never kept."""
 _LINEAR = frozenset({"rotary", "permute", "concat", "add"})  # their gradient needs no input
-_WITHOUT_GRADIENT = frozenset({"sort"})
+_WITHOUT_GRADIENT = frozenset({"sort", "quantize"})
 _ROW_PARALLEL = ("o_proj", "down_proj", "expert_down", "shared_down")
 _RECOMPUTED_INPUTS = (  # of GEMMs: results of the norm or activation before
     "qkv_proj", "q_proj", "q_a_proj", "q_b_proj", "gate_up_proj", "up_proj", "router", "lm_head", "down_proj",
@@ -156,13 +156,15 @@ class _PartOfTraining(StepPart):
             yield replace(operation, work=GemmWork(work.problem))
 
     def _quantization(self, operation: Operation) -> Operation:
-        """Return the kernel that writes A of a GEMM as it is read, and once more transposed, for the weight gradient.
+        """Return the kernels that write A of a GEMM as it is read, and once more transposed, for the weight gradient.
 
-        On chips that read any layout the second copy has its scales along the other dimension.
+        On chips that read any layout the second copy has its scales along the other dimension. The scale of a tensor
+        takes a read of its own (Transformer Engine's Float8CurrentScaling).
         """
         problem = operation.problem
         elems, written = problem.rows * problem.K, problem.types.a.total_bits(problem.rows, problem.K)
-        work = MemoryWork("quantize", elems * self.elem_bytes, 2 * written // _BITS_PER_BYTE, problem.rows, problem.K)
+        reads = elems * self.elem_bytes * (1 if problem.types.is_block_scaled else 2)
+        work = MemoryWork("quantize", reads, 2 * written // _BITS_PER_BYTE, problem.rows, problem.K)
         return self._operation(f"{operation.name}_quantize", work, operation.num_layers)
 
     def _all_reduce(self, name: str) -> Iterator[Operation]:
