@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,6 +64,9 @@ def train(
     top: Annotated[int, opt.option("Layouts to show.", "--top", min=1)] = 10,
     memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
     ignore_memory: opt.IgnoreMemoryOption = False,
+    plot: Annotated[Path | None, opt.option(
+        "Also draw what each pipeline stage does over the fastest step (PNG). Needs the extra plot.", metavar="FILE"
+    )] = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
     """Say how long a training step takes on an arch, its MFU and memory, on the fastest of all legal layouts.
@@ -74,7 +78,7 @@ def train(
 
     gemm-eval train llama-3-8b --arch h100-sxm --gpus 8 --batch 128 --seq-len 8192 --dtype fp8 --zero 1,3
 
-    gemm-eval train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --tp 4 --pp 8 --micro-batch 1 --recompute none
+    gemm-eval train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --tp 4 --pp 8 --micro-batch 1 --plot step.png
     """
     from gemm_eval.training import find_training_layouts
 
@@ -94,6 +98,11 @@ def train(
         recomputes=_split(recompute), schedules=_split(schedule), dtype=dtype, optimizer=optimizer,
         memory_frac=memory_frac, ignore_memory=ignore_memory, **degrees,
     )[:top]  # fmt: skip
+    if plot is not None:
+        from gemm_eval.figures import save_figure
+        from gemm_eval.report.plots import plot_training_step
+
+        save_figure(plot_training_step(estimates[0]), plot)
     output.give(
         lambda: map(_row, estimates),
         lambda: opt.one_or_all([estimate.to_dict() for estimate in estimates]),
@@ -108,7 +117,7 @@ def _split(text: str) -> list[str]:
 def _row(estimate: TrainingEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
     parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "rests_on", "options")}
-    del document["stage_us"], document["definitions"]
+    del document["stages"], document["definitions"]
     overlap = parts["options"].pop("overlap")
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name"), **parts["layout"]} | document
     row |= parts["breakdown"] | parts["memory"] | parts["options"]

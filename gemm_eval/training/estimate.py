@@ -17,7 +17,7 @@ from gemm_eval.estimate import evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, TrainingMemory, stage_memory
-from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, TrainingEstimate, layers_flop, model_flop
+from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, StageStep, TrainingEstimate, layers_flop, model_flop
 from gemm_eval.training.schedule import SCHEDULES, num_in_flight, schedule_us
 from gemm_eval.training.step import DISPATCHERS, StepPrices, stage_parts, stages_of, unknown_us, update_us
 from gemm_eval.transformer import (
@@ -343,7 +343,8 @@ class _Training:
         return TrainingEstimate(
             self.config.name, self.arch.name, layout, layout.num_devices, self.global_batch, plan.micro_batch, num,
             self.seq_len, latency_us, (latency_us - less_us) * low, (latency_us + more_us) * high * (1.0 + HOST_FRAC),
-            FrozenDict({name: terms[name] for name in BREAKDOWN}), tuple(stage.total_us for stage in times),
+            FrozenDict({name: terms[name] for name in BREAKDOWN}),
+            tuple(StageStep(*of.times, of.messages_us, *us[:2]) for of, us in zip(stages, updates, strict=True)),
             flop * peak_us / latency_us, model_flop(self.config, self.seq_len, is_full=True) * peak_us / latency_us,
             (flop + again * layers_flop(self.config, self.seq_len)) * peak_us / latency_us,
             self.memory(layout, plan), self.limit_bytes, FrozenDict(shares), FrozenDict(self.options | asdict(plan)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.evaluate import Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import TrainingMemory
+from gemm_eval.training.schedule import StageTimes
 from gemm_eval.training.step import KINDS
 from gemm_eval.transformer import GROUPS, GroupedAttention, Layout, ModelConfig, count_parameters
 from gemm_eval.units import FLOP_PER_MAC, per_s, time_text
@@ -20,12 +21,12 @@ a CUDA graph and with (arch/measured/h100-sxm/training/steps.csv)."""
 
 DEFINITIONS = {
     "tokens_per_s_per_device": "tokens of a step over its time and the number of devices",
-    "mfu_frac": "model FLOP over time x devices x peak of the GEMMs' type; 6 FLOP a token for each parameter that it meets "
-    "in a GEMM, and 3 passes of attention over the pairs that its mask leaves",
-    "palm_mfu_frac": "the same with all pairs of queries and keys",
+    "mfu_frac": "model FLOP over time x devices x peak of the GEMMs' type; 6 FLOP a token for each parameter that it "
+    "meets in a GEMM, and 3 passes of attention over the pairs that its mask leaves",
+    "palm_mfu_frac": "MFU with all pairs of queries and keys",
     "hfu_frac": "MFU with the forward pass of layers that full recomputation runs again",
-    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, messages whose overlap "
-    "is not given all beside computation or none, a host that starts kernels one by one",
+    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, messages whose "
+    "overlap is not given all beside computation or none, and a host that starts kernels one by one",
     "rests_on": "share of computation by the source of its kernels' times",
 }
 """What figures mean, in words."""
@@ -80,6 +81,27 @@ def layers_flop(config: ModelConfig, seq_len: int) -> int:
     return model_flop(config, seq_len) - _PASSES * FLOP_PER_MAC * config.vocab_size * config.hidden_size * seq_len
 
 
+class StageStep(NamedTuple):
+    """Times of a pipeline stage in us: passes of a microbatch, messages exposed in them, and what follows the last."""
+
+    forward_us: float
+    dgrad_us: float
+    wgrad_us: float
+    messages_us: float
+    data_us: float
+    optimizer_us: float
+
+    @property
+    def times(self) -> StageTimes:
+        """The passes of a microbatch."""
+        return StageTimes(*self[:3])
+
+    @property
+    def messages_frac(self) -> float:
+        """Share of all passes that are exposed messages."""
+        return self.messages_us / self.times.total_us
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate(Result):
     """A training step of a model on a layout of devices of one arch.
@@ -90,7 +112,7 @@ class TrainingEstimate(Result):
         num_microbatches: of each pipeline in a step.
         latency_us: time of the step; 80% of measured times are expected within `low_us` to `high_us` (`DEFINITIONS`).
         breakdown: microseconds by term (`BREAKDOWN`) of the slowest pipeline stage; they add up to `latency_us`.
-        stage_us: time of a microbatch on each stage, forward and backward.
+        stages: times of each pipeline stage.
         mfu_frac: model FLOP utilization: `model_flop` of the step over its time at the peak of all devices for the type
             of GEMMs. Masked pairs of attention are no work, so that it is below 1.
         palm_mfu_frac: the same with all pairs of queries and keys, as PaLM's formula counts them.
@@ -113,7 +135,7 @@ class TrainingEstimate(Result):
     low_us: float
     high_us: float
     breakdown: FrozenDict[str, float]
-    stage_us: tuple[float, ...]
+    stages: tuple[StageStep, ...]
     mfu_frac: float
     palm_mfu_frac: float
     hfu_frac: float
@@ -191,4 +213,7 @@ class TrainingEstimate(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return Result.to_dict(self) | {"stage_us": list(self.stage_us), "definitions": dict(DEFINITIONS)}
+        return Result.to_dict(self) | {
+            "stages": [stage._asdict() for stage in self.stages],
+            "definitions": dict(DEFINITIONS),
+        }

@@ -251,6 +251,11 @@ class Stage(NamedTuple):
     hidden_data_us: float = 0.0
 
     @property
+    def messages_us(self) -> float:
+        """Return the time of a microbatch's exposed messages."""
+        return sum(self.us_by_kind[group] for group in (*GROUPS, "dp"))
+
+    @property
     def num_params(self) -> tuple[int, int]:
         """Return its parameters without routed experts, and of routed experts, on one device."""
         parts = [(times.part, count) for times, count in self.parts]

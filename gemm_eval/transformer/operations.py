@@ -19,7 +19,7 @@ from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_
 from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.words import shown
-from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, MixerProblem, Operand
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, GemmTypes, MixerProblem, Operand
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,31 @@
-"""Closed forms of pipeline schedules against the simulator of `tests.training.pipelines`."""
+"""Closed forms of pipeline schedules against the step played event by event."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_eval.training import StageTimes, num_in_flight, schedule_us, stage_chunks
-from tests.training.pipelines import simulate, simulate_zero_bubble
+from gemm_eval import UnsupportedError
+from gemm_eval.training import StageTimes, Task, num_in_flight, schedule_us, stage_chunks, timeline
 
 US = st.floats(0.1, 10.0)
 TIMES = st.builds(StageTimes, US, US, US)
+
+
+def end_us(tasks: list[Task]) -> float:
+    return max(task.end_us for task in tasks)
+
+
+def most_in_flight(tasks: list[Task], stage: int, num_chunks: int) -> float:
+    held = most = 0
+    for task in tasks:
+        if task.stage == stage:
+            held += 1 if task.name == "forward" else -1
+            most = max(most, held)
+    return most / num_chunks
 
 
 @given(TIMES, st.integers(1, 8), st.integers(1, 4), st.integers(1, 4))
@@ -20,17 +35,18 @@ def test_equal_stages_take_what_the_simulator_says(
     num_chunks = num_chunks if num_stages > 1 else 1
     schedule = "interleaved" if num_chunks > 1 else "1f1b"
     stages, num_micro = [times] * num_stages, rounds * num_stages
-    latency_us, most = simulate(stages, num_micro, num_chunks)
-    assert schedule_us(stages, num_micro, schedule, num_chunks) == pytest.approx(latency_us)
-    held = [num_in_flight(stage, num_stages, num_micro, schedule, num_chunks) for stage in range(num_stages)]
-    assert held == pytest.approx(most)
+    tasks = timeline(stages, num_micro, schedule, num_chunks)
+    assert schedule_us(stages, num_micro, schedule, num_chunks) == pytest.approx(end_us(tasks))
+    for stage in range(num_stages):
+        held = num_in_flight(stage, num_stages, num_micro, schedule, num_chunks)
+        assert held == pytest.approx(most_in_flight(tasks, stage, num_chunks))
 
 
 @given(st.lists(TIMES, min_size=1, max_size=6), st.integers(1, 20))
 def test_unequal_stages_take_at_most_the_closed_form_and_at_least_the_slowest(
     stages: list[StageTimes], num_micro: int
 ) -> None:
-    latency_us, _ = simulate(stages, num_micro)
+    latency_us = end_us(timeline(stages, num_micro))
     assert latency_us <= schedule_us(stages, num_micro) * (1 + 1e-9)
     assert latency_us >= num_micro * max(stage.total_us for stage in stages) * (1 - 1e-9)
 
@@ -39,10 +55,12 @@ def test_unequal_stages_take_at_most_the_closed_form_and_at_least_the_slowest(
 def test_zero_bubble_fills_all_but_the_published_bubble(num_stages: int, num_micro: int) -> None:
     equal = StageTimes(1.0, 1.0, 1.0)
     closed_us = schedule_us([equal] * num_stages, num_micro, "zero-bubble")
-    assert closed_us == num_micro * 3 + (num_stages - 1) == simulate_zero_bubble(equal, num_stages, num_micro)
+    played_us = end_us(timeline([equal] * num_stages, num_micro, "zero-bubble"))
+    assert closed_us == num_micro * 3 + (num_stages - 1) == played_us
     short = StageTimes(1.0, 1.2, 0.8)
     closed_us = schedule_us([short] * num_stages, num_micro, "zero-bubble")
-    assert simulate_zero_bubble(short, num_stages, num_micro) == pytest.approx(closed_us, rel=0.03)
+    played_us = end_us(timeline([short] * num_stages, num_micro, "zero-bubble"))
+    assert played_us == pytest.approx(closed_us, rel=0.03)
 
 
 def test_dualpipe_has_the_published_bubble() -> None:
@@ -50,6 +68,27 @@ def test_dualpipe_has_the_published_bubble() -> None:
     backward = 2.0
     bubble_us = schedule_us([times] * 16, 120, "dualpipe") - 120 * times.total_us
     assert bubble_us == pytest.approx(7 * ((1.0 + backward) + backward - 3 * 0.9))
+    with pytest.raises(UnsupportedError, match="DualPipe"):
+        timeline([times] * 16, 120, "dualpipe")
+
+
+@given(st.lists(TIMES, min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_a_step_has_each_pass_once_and_no_stage_does_two_things_at_once(
+    stages: list[StageTimes], rounds: int, num_chunks: int, zero_bubble: bool
+) -> None:
+    num_chunks = num_chunks if len(stages) > 1 and not zero_bubble else 1
+    schedule = "zero-bubble" if zero_bubble else "interleaved" if num_chunks > 1 else "1f1b"
+    num_micro = rounds * len(stages)
+    tasks = timeline(stages, num_micro, schedule, num_chunks)
+    names = ("forward", "backward", "weights") if zero_bubble else ("forward", "backward")
+    for stage, times in enumerate(stages):
+        own = [task for task in tasks if task.stage == stage]
+        assert {task[1:4] for task in own} == {
+            (name, micro, chunk) for name in names for micro in range(num_micro) for chunk in range(num_chunks)
+        }
+        assert len(own) == len(names) * num_micro * num_chunks
+        assert all(later.start_us >= task.end_us for task, later in itertools.pairwise(own))
+        assert sum(task.end_us - task.start_us for task in own) == pytest.approx(num_micro * times.total_us)
 
 
 @given(st.integers(1, 130), st.integers(1, 16), st.integers(1, 8))
