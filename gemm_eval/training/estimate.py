@@ -255,7 +255,10 @@ class _Training:
             "overlap": None if overlap is None else FrozenDict(self.overlap),
         }  # fmt: skip
         self.elem_bytes = parse_dtype(types["dense_dtype"]).bits // 8
-        self.peak = self.arch.peak_tflop_per_s(parse_scheme(dtype).input_dtype)
+        try:
+            self.peak = self.arch.peak_tflop_per_s(parse_scheme(dtype).input_dtype)
+        except KeyError as error:
+            raise UnsupportedError(f"{self.arch.name} does not multiply {error.args[0]}, which {dtype} is") from error
         self.prices = StepPrices(
             evaluator, self.config, self.seq_len, types | {"expert_load": expert_load}, dispatcher=dispatcher,
             attention_library=attention_library,

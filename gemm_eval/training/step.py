@@ -320,7 +320,7 @@ def unknown_us(prices: StepPrices, stage: Stage, given: Mapping[str, float]) -> 
     """
     passes = _passes(stage.parts)
     exposed_us = [
-        sum(sum(each.exposed_us(dict.fromkeys(GROUPS, share) | given, prices.taken)) for each in passes)
+        sum(sum(each.exposed_us({**dict.fromkeys(GROUPS, share), **given}, prices.taken)) for each in passes)
         for share in (1.0, 0.0)
     ]
     now_us = sum(stage.us_by_kind[group] for group in GROUPS)
