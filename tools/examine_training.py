@@ -158,7 +158,7 @@ def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def kept_bytes(stack: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
-    """Return the bytes that a compiled forward pass keeps for the backward pass, as torch's min-cut partitioner decides."""
+    """Return the bytes that a compiled forward pass keeps for its backward pass, as torch's partitioner decides."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table

@@ -1,7 +1,7 @@
 """Laws of training steps, on random small models (with experts and without), GPUs, layouts, schedules and types.
 
-Terms add up, and lie inside the interval; MFU and HFU are at most 1. Full recomputation adds exactly the forward pass of
-the layers, and keeps less. More data parallelism at equal work for each device adds at most its messages. More memory
+Terms add up, and lie inside the interval; MFU and HFU are at most 1. Full recomputation adds exactly the forward pass
+of the layers, and keeps less. More data parallelism at equal work for each device adds at most its messages. More memory
 never makes the best layout slower. A stage of ZeRO never takes more memory than the one before, but for the weights of
 two layers at work that ZeRO 3 gathers.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 from typing import Any
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, TrainingEstimate, UnsupportedError
@@ -137,7 +138,8 @@ class _Case:
     def memory(self) -> None:
         asked = {
             "num_devices": self.layout.num_devices, "seq_len": self.asked["seq_len"], "dtype": self.asked["dtype"],
-            "global_batch": 8 * self.layout.num_devices, "zeros": (1, 3), "schedules": ("1f1b",), "micro_batches": (1, 2),
+            "global_batch": 8 * self.layout.num_devices, "zeros": (1, 3), "micro_batches": (1, 2),
+            "schedules": ("1f1b",),
         }  # fmt: skip
         frac = self.rng.uniform(0.02, 0.6)
         best_us = []
@@ -153,7 +155,7 @@ class _Case:
 
     def zero(self) -> None:
         held = [self.ask(zero=zero).memory for zero in range(4)]
-        for before, after in zip(held[:2], held[1:3], strict=True):
+        for before, after in pairwise(held[:3]):
             self.holds("a stage of ZeRO takes no more memory", before.total_bytes, after.total_bytes)
         at_work = held[2].total_bytes + held[2].weight_bytes * (self.layout.num_devices > self.layout.tensor)
         self.holds("a stage of ZeRO takes no more memory, but for layers at work", at_work, held[3].total_bytes)
