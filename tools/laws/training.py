@@ -1,9 +1,9 @@
 """Laws of training steps, on random small models (with experts and without), GPUs, layouts, schedules and types.
 
 Terms add up, and lie inside the interval; MFU and HFU are at most 1. Full recomputation adds exactly the forward pass
-of the layers, and keeps less. More data parallelism at equal work for each device adds at most its messages. More memory
-never makes the best layout slower. A stage of ZeRO never takes more memory than the one before, but for the weights of
-two layers at work that ZeRO 3 gathers.
+of the layers, and keeps less. More data parallelism at equal work for each device adds at most its messages. More
+memory never makes the best layout slower. A stage of ZeRO never takes more memory than the one before, but for the
+weights of two layers at work that ZeRO 3 gathers.
 """
 
 from __future__ import annotations
