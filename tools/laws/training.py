@@ -120,9 +120,10 @@ class _Case:
         self.holds("what is recomputed is not kept", plain.memory.activation_bytes, full.memory.activation_bytes, 2.0)
 
     def data_parallelism(self) -> None:
-        twice = self.layout._replace(data=2 * self.layout.data)
+        once = self.layout._replace(pipeline=1)  # more replicas move the next stage to another node
+        twice = once._replace(data=2 * once.data)
         try:
-            base, more = self.ask(), self.ask(layout=twice)
+            base, more = self.ask(layout=once), self.ask(layout=twice)
         except InvalidOptionError:
             return
         prices, _ = self.stage(twice)
@@ -131,7 +132,7 @@ class _Case:
         messages_us = max(
             2 * sum(data_us(prices, twice, *each.num_params, word) for word in ("gather", "sum")) for each in stages
         )
-        passes = self.num_micro + self.layout.pipeline if options["zero"] == 3 else 1
+        passes = self.num_micro + 1 if options["zero"] == 3 else 1
         law = "more data parallelism adds at most its messages"
         self.holds(law, base.latency_us + passes * messages_us, more.latency_us)
 
