@@ -146,11 +146,11 @@ def peak_bytes(name: str, batch: int, tokens: int, mode: str) -> int:
     if mode == "compiled":
         gradients, embedding = _num_bytes(stack.parameters()), stack.embedding.weight.numel()
         kept = kept_bytes(stack, inputs) + _num_bytes([stack.head.weight])
-        return weights + max(kept, gradients + embedding * _FP32_BYTES)
+        return int(weights + max(kept, gradients + embedding * _FP32_BYTES))
     with kernels_of_gpus(), LiveBytes() as counted:
         loss = stack(*inputs)
         loss.backward()
-    return weights + counted.peak
+    return int(weights + counted.peak)
 
 
 def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
