@@ -75,13 +75,23 @@ def test_equal_stages_take_what_the_simulator_says(
         assert held == pytest.approx(most_in_flight(tasks, stage, num_chunks))
 
 
-@given(st.lists(TIMES, min_size=1, max_size=6), st.integers(1, 20))
-def test_unequal_stages_take_at_most_the_closed_form_and_at_least_the_slowest(
-    stages: list[StageTimes], num_micro: int
+@given(TIMES, st.lists(US, min_size=1, max_size=6), st.integers(1, 20))
+def test_stages_in_proportion_take_at_most_the_closed_form_and_at_least_the_slowest(
+    times: StageTimes, factors: list[float], num_micro: int
 ) -> None:
+    stages = [StageTimes(*(factor * us for us in times)) for factor in factors]
     latency_us = end_us(timeline(stages, num_micro))
     assert latency_us <= schedule_us(stages, num_micro) * (1 + 1e-9)
     assert latency_us >= num_micro * max(stage.total_us for stage in stages) * (1 - 1e-9)
+
+
+@given(st.lists(TIMES, min_size=1, max_size=6), st.integers(1, 20))
+def test_unequal_stages_take_no_longer_than_as_many_of_the_slowest_passes(
+    stages: list[StageTimes], num_micro: int
+) -> None:
+    pass_us = max(of.forward_us for of in stages) + max(of.dgrad_us + of.wgrad_us for of in stages)
+    most_us = (num_micro + len(stages) - 1) * pass_us
+    assert end_us(timeline(stages, num_micro)) <= most_us * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("num_stages", "num_micro"), [(2, 6), (4, 8), (8, 24)])
