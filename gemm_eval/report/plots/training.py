@@ -27,8 +27,8 @@ _COLORS = {
 def plot_training_step(estimate: TrainingEstimate) -> Figure:
     """Plot what each pipeline stage does over a step: passes of microbatches, messages, the optimizer.
 
-    What is blank is the bubble. Passes are played one by one; `estimate.latency_us` is a closed form, from which unequal
-    stages differ a little. Messages that computation does not hide are at the end of their pass. The number at a stage
+    What is blank is the bubble. Passes are played one by one, `estimate.latency_us` is a closed form: they differ a
+    little where stages do. Messages that computation does not hide are at the end of their pass. The number at a stage
     is its share of time at work.
 
     Raises:
