@@ -125,8 +125,33 @@ def test_terms_add_up_and_figures_follow_from_each_other() -> None:
     peak = load_arch("h100-sxm").peak_tflop_per_s("bf16") * 1e6 * 8  # FLOP a microsecond
     assert found.mfu_frac == pytest.approx(64 * model_flop(load_model("llama-3-8b"), 4096) / found.latency_us / peak)
     assert found.palm_mfu_frac > found.mfu_frac == found.hfu_frac
-    assert json.loads(json.dumps(found.to_dict()))["fits"] is True
-    assert "MFU" in found.explain()
+    document = json.loads(json.dumps(found.to_dict()))
+    assert document["fits"] is True
+    assert set(document["definitions"]) <= set(document)
+    assert sum(found.rests_on.values()) == pytest.approx(1.0)
+    assert "computation rests on" in found.explain()
+
+
+def test_an_interval_is_as_wide_as_what_is_not_given() -> None:
+    """Given shares narrow it; the host stays."""
+    options: dict[str, Any] = {"num_devices": 16, "tensor_parallel": 8}
+    free = estimate(**options)
+    given = estimate(**options, overlap={"tp": 1 - 1 / 8, "dp": 1 - 1 / 32})
+    assert given.latency_us == pytest.approx(free.latency_us)
+    assert free.low_us < given.low_us
+    assert given.high_us < free.high_us
+    exposed = estimate(**options, overlap={"tp": 0.0, "dp": 0.0})
+    assert given.latency_us < exposed.latency_us < free.high_us
+
+
+def test_tokens_go_between_nodes_once_or_in_copies() -> None:
+    options: dict[str, Any] = {"model": "qwen3-30b-a3b", "num_devices": 16, "expert_parallel": 16}
+    once, copies = (estimate(**options, dispatcher=name) for name in ("once", "alltoall"))
+    assert 2 < copies.breakdown["ep"] / once.breakdown["ep"] < 5
+    hidden = estimate(**options, overlap={"ep": 1.0})
+    assert hidden.breakdown["ep"] == pytest.approx(once.breakdown["ep"] * 20 / 132, rel=0.01)  # SMs
+    with pytest.raises(InvalidOptionError, match="dispatcher"):
+        estimate(**options, dispatcher="mail")
 
 
 def test_zero_divides_what_it_says() -> None:
