@@ -19,7 +19,7 @@ from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_
 from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.words import shown, suggests_names
-from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, MixerProblem, Operand
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, GemmTypes, MixerProblem, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,8 +395,7 @@ class StepPart:
         up = shapes[f"expert_{word}"]
         is_spread = self.step.expert_parallel > self.step.tensor_parallel
         if is_spread:
-            input_bits = self.types.of(up)[0].types.a.dtype.bits
-            yield self._all_to_all("dispatch", moe, max(1, input_bits // _BITS_PER_BYTE))
+            yield self._all_to_all("dispatch", moe, self._sent_bytes(self.types.of(up)[0].types))
         if as_layer:
             step, load = self.step, self.step.expert_load
             for stored in self.types.of(up):
@@ -418,6 +417,10 @@ class StepPart:
                 yield from self._gemms(shapes["shared_gate"])
             yield self._memory("shared_add", "add", self.config.hidden_size, reads=2)
         yield from self._all_reduce("ffn_all_reduce")
+
+    def _sent_bytes(self, types: GemmTypes) -> int:
+        """Return the bytes of an element that goes to an expert: it goes as it is multiplied."""
+        return max(1, types.a.dtype.bits // _BITS_PER_BYTE)
 
     def _all_to_all(self, name: str, moe: Moe, elem_bytes: int) -> Operation:
         """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
