@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.estimate import Price, Prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
@@ -92,13 +92,16 @@ def ranks_per_node(size: int, stride: int, node: int) -> int:
 class StepPrices:
     """Prices of training on one arch: each distinct operation, part and message is priced once.
 
-    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's.
+    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's; on AMD's GPUs aiter's and RCCL's.
     """
 
     def __init__(self, evaluator: GEMMEvaluator, config: ModelConfig, seq_len: int, types: Mapping[str, Any]) -> None:
         arch = evaluator.arch
-        library = library_of_gradients(arch) if isinstance(arch, GpuSpec) else None
-        self._prices = Prices(evaluator, attention_library=library, collective_library="nccl" if library else None)
+        attention = collectives = None
+        if isinstance(arch, GpuSpec):
+            is_amd = arch.sm_arch in GFX_ARCHS
+            attention, collectives = (None, "rccl") if is_amd else (library_of_gradients(arch), "nccl")
+        self._prices = Prices(evaluator, attention_library=attention, collective_library=collectives)
         self._others = Prices(evaluator)
         self.node = num_joined(arch)
         self.config, self.seq_len, self.types = config, seq_len, types

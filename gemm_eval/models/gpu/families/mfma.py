@@ -5,7 +5,7 @@ Tiles are those that names of the kernels tell which win most rows (arch/measure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gemm_eval.arch import GFX_ARCHS
@@ -20,11 +20,13 @@ _BUFFER_BYTES = 32768
 _STEP_BYTES = (64, 128, 256)
 
 
-def _tiles(family: str, *sizes: tuple[int, tuple[int, ...]]) -> Callable[..., Iterator[TileChoice]]:
+def _tiles(
+    family: str, *sizes: tuple[int, tuple[int, ...]], of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = ()
+) -> Callable[..., Iterator[TileChoice]]:
     """Return what yields tiles of four waves with the longest k-step that fits; `sizes`: rows, columns of each."""
 
-    def tiles(*_: object) -> Iterator[TileChoice]:
-        for m, columns in sizes:
+    def tiles(sm_arch: str, *_: object) -> Iterator[TileChoice]:
+        for m, columns in (of_cdna3 if sm_arch == GFX_ARCHS[1] and of_cdna3 else sizes):
             for n in columns:
                 step = max(num for num in _STEP_BYTES if num == _STEP_BYTES[0] or (m + n) * num <= _BUFFER_BYTES)
                 yield TileChoice(family, m, n, 4, Schedule.MULTISTAGE, SINGLE, step)
@@ -75,7 +77,8 @@ _FP8_TILES = (
 
 
 def _narrow(
-    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]]
+    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]],
+    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
 ) -> Family:
     return replace(
         MFMA,
@@ -83,7 +86,7 @@ def _narrow(
         number=number,
         sm_archs=GFX_ARCHS[1:],
         plain_types=plain_types,
-        dense_tiles=_tiles(name, *tiles),
+        dense_tiles=_tiles(name, *tiles, of_cdna3=of_cdna3),
     )
 
 
@@ -92,6 +95,7 @@ MFMA_NARROW = (
     _narrow(
         "mfma_fp8_block", 92, _is_scaled(DType.FP8, 128, 128), (16, (64, 128)), (32, (64, 128, 256)), (48, (128,)),
         (64, (64, 128, 256)), (80, (128,)), (96, (128,)), (128, (64, 128)), (192, (256,)),
+        of_cdna3=((16, (64, 128)), (32, (64, 128)), (64, (64, 128)), (128, (128,))),
     ),
     _narrow(
         "mfma_mxfp8", 93, _is_scaled(DType.FP8, 32, 1), (32, (16, 32, 64, 128)), (64, (32, 64, 128)),
