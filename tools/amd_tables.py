@@ -2,8 +2,8 @@
 
 Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values
 of M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose best
-tuning is of 2025 are a table apart, which is held back, where there are enough of 2026. Block-scaled fp8 has a table for
-each version of its kernels, as the same GEMM takes 1.2 to 2 times as long by what its tuner chose among.
+tuning is of 2025 are a table apart, which is held back, where there are enough of 2026. Block-scaled fp8 has a table
+for each version of its kernels, as the same GEMM takes 1.2 to 2 times as long by what its tuner chose among.
 
 Of layers of experts a time that stands for several numbers of tokens is left out: all but one of them are copies. A
 layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out, and so is one below
@@ -122,7 +122,9 @@ def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             spec.l2_bytes // spec.num_l2_caches, round(spec.max_clock_ghz * 1e6),
         )  # fmt: skip
         cycles = []
-        for M, N, K, dtype, *tile in of_chip[["M", "N", "K", "type", "cta_m", "cta_n", "cta_k"]].itertuples(index=False):
+        for M, N, K, dtype, *tile in of_chip[["M", "N", "K", "type", "cta_m", "cta_n", "cta_k"]].itertuples(
+            index=False
+        ):
             problem, config = origami.problem_t(), origami.config_t()
             word = origami.string_to_datatype(_ORIGAMI_TYPES[dtype])
             problem.size, problem.batch = origami.dim3_t(M, N, K), 1
@@ -233,7 +235,9 @@ def main() -> None:
         pairs = frame[["N", "K"]].drop_duplicates()
         if not meta.exists():
             text = _META.format(dtype=kind, pairs=len(pairs), gpu=chip, library=library, word=word)
-            meta.write_text(text + _HELD_BACK * dtype.endswith(_OLD) + (f"library_version: {version}\n" if version else ""))
+            meta.write_text(
+                text + _HELD_BACK * dtype.endswith(_OLD) + (f"library_version: {version}\n" if version else "")
+            )
         print(f"{path}: {len(frame)} rows, {len(pairs)} pairs, {path.stat().st_size:,} bytes")
 
 

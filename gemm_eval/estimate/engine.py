@@ -32,10 +32,9 @@ from gemm_eval.arch import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.models.gpu import ENGINES, LIBRARIES
+from gemm_eval.models.gpu import ENGINES, LIBRARIES, OTHER_MAKER
 from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES
 from gemm_eval.models.gpu.collective import COLLECTIVE_LIBRARIES
-from gemm_eval.models.gpu.learned import OTHER_MAKER
 from gemm_eval.transformer import CHUNK_TOKENS, Fusions
 from gemm_eval.words import refusal, shown
 

@@ -334,7 +334,8 @@ def test_kernels_compile_for_amd_without_a_gpu_but_are_not_timed(gfx: str) -> No
     constants = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 1, "SPLIT_K": 1}
     source = ASTSource(matmul, types | dict.fromkeys(constants, "constexpr"), constants)
     compiled = triton.compile(source, target=GPUTarget("hip", gfx, 64))
-    assert "v_mfma_f32_" in compiled.asm["amdgcn"] and ".vgpr_spill_count: 0" in compiled.asm["amdgcn"]
+    assert "v_mfma_f32_" in compiled.asm["amdgcn"]
+    assert ".vgpr_spill_count: 0" in compiled.asm["amdgcn"]
     specs = [load_arch(name) for name in list_archs()]
     arch = next(spec for spec in specs if isinstance(spec, GpuSpec) and spec.sm_arch == gfx)
     with pytest.raises(UnsupportedError, match="compiling Triton's kernels: modelled on NVIDIA GPUs alone"):

@@ -90,7 +90,13 @@ CARRIED: dict[str, Callable[[GEMMEvaluator], Any]] = {
     "memory-bound": lambda ev: ev.evaluate_memory_bound(1 << 20, 1 << 20),
     "quantize_from": lambda ev: ev.evaluate(1, 64, 64, 64, dtype="fp8", quantize_from="bf16"),
     "attention on latents": lambda ev: ev.evaluate_attention(
-        batch=1, q_len=1, kv_len=64, num_heads=16, num_kv_heads=1, head_dim=576, v_head_dim=512,
+        batch=1,
+        q_len=1,
+        kv_len=64,
+        num_heads=16,
+        num_kv_heads=1,
+        head_dim=576,
+        v_head_dim=512,
         is_latent=True,
     ),
     "linear and sparse attention": lambda ev: ev.evaluate_mixers([MixerProblem("gdn_scan", 1, 64, 4)])[0],
@@ -156,12 +162,11 @@ def test_engines_run_on_amd_with_host_times_of_nvidia_and_wide_intervals() -> No
 def test_models_go_over_nodes_and_training_steps_answer() -> None:
     """Eight NICs of 400 Gb/s a node: 16 GPUs exchange bytes over the network."""
     result = GEMMEvaluator("mi355x").evaluate_collective("all_reduce", 1 << 26, 16)
-    assert result.num_nodes == 2 and result.latency_us > GEMMEvaluator("mi355x").evaluate_collective(
-        "all_reduce", 1 << 26, 8
-    ).latency_us
+    assert result.num_nodes == 2
+    assert result.latency_us > GEMMEvaluator("mi355x").evaluate_collective("all_reduce", 1 << 26, 8).latency_us
     step = estimate_training("llama-3-8b", "mi300x", num_devices=16, global_batch=16, seq_len=512)
     assert 0.1 < step.mfu_frac < 0.9
-    with pytest.raises(UnsupportedError, match="at most 4 GPUs, got 8 ranks: give its YAML an interconnect.network"):
+    with pytest.raises(UnsupportedError, match=r"at most 4 GPUs, got 8 ranks: give its YAML an interconnect\.network"):
         GEMMEvaluator("mi300a").evaluate_collective("all_reduce", 1 << 20, 8)
 
 
@@ -170,7 +175,8 @@ def test_kernels_run_only_a_k_of_whole_steps() -> None:
     ev = GEMMEvaluator("mi355x")
     for K, step in ((2880, 64), (4224, 128), (4096, 256), (100, 64)):
         mapping = ev.evaluate(1, 16, K, 128, dtype="fp8").mapping
-        assert isinstance(mapping, KernelConfig) and mapping.cta_k == step
+        assert isinstance(mapping, KernelConfig)
+        assert mapping.cta_k == step
 
 
 def test_versions_of_aiter_have_their_own_tiles() -> None:
@@ -180,7 +186,9 @@ def test_versions_of_aiter_have_their_own_tiles() -> None:
     rows = {}
     for version in ("ck", "ck-tile", "preshuffled"):
         rows[version] = {r.mapping.cta_m for r in ev.top(problem, 200, library=f"aiter/{version}")}  # type: ignore[union-attr]
-    assert 96 in rows["preshuffled"] and not {48, 80, 96, 192} & rows["ck"] and 192 in rows["ck-tile"]
+    assert 96 in rows["preshuffled"]
+    assert not {48, 80, 96, 192} & rows["ck"]
+    assert 192 in rows["ck-tile"]
 
 
 def test_the_first_of_several_kernels_is_near_the_fastest() -> None:
@@ -210,7 +218,13 @@ def test_an_l2_for_each_die_reads_more_than_one_for_all() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "name", "most"),
-    [("mi300x", "fp8_block-ck", 0.05), ("mi300x", "fp8_block-ck-tile", 0.12), ("mi355x", "bf16", 0.09), ("mi355x", "mxfp4", 0.06), ("mi355x", "mxfp8", 0.07)],
+    [
+        ("mi300x", "fp8_block-ck", 0.05),
+        ("mi300x", "fp8_block-ck-tile", 0.12),
+        ("mi355x", "bf16", 0.09),
+        ("mi355x", "mxfp4", 0.06),
+        ("mi355x", "mxfp8", 0.07),
+    ],
 )
 def test_answers_are_near_what_was_timed(gpu: str, name: str, most: float) -> None:
     (timings,) = find_timings(gpu, [f"aiter/{name}"])

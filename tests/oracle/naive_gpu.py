@@ -85,7 +85,9 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     first[is_vector], stop[is_vector] = 1, 2
     stop = np.where((menu["min_rows"] > problem.M) | (kernels.most_rows < problem.M), first, stop)
     least = np.array([FAMILIES[choice.config.family].least_step_bytes for choice in kernels.choices], np.int64)
-    is_ragged = (least > 0) & (menu["cta_k"] * problem.types.a.dtype.bits // 8 > least) & (problem.K % menu["cta_k"] > 0)
+    is_ragged = (
+        (least > 0) & (menu["cta_k"] * problem.types.a.dtype.bits // 8 > least) & (problem.K % menu["cta_k"] > 0)
+    )
     stop = np.where(is_ragged, first, stop)
     is_stream = [choice.has_stream_k for choice in kernels.choices]
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)

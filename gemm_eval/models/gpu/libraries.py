@@ -353,7 +353,10 @@ def _grouped(name: str, *families: str, has_stream_k: bool = False, has_unaligne
 
 
 def _of_amd(
-    name: str, sm_archs: tuple[str, ...], inputs: tuple[DType, ...], *families: str,
+    name: str,
+    sm_archs: tuple[str, ...],
+    inputs: tuple[DType, ...],
+    *families: str,
     version_tiles: Mapping[tuple[str, str], Tiles] = {},
 ) -> Library:
     return Library(
@@ -413,7 +416,10 @@ LIBRARIES: dict[str, Library] = {
             dense_families={DType.INT8: "sm80_int8"}, few_row_families={DType.FP8: "fp8_gemv"},
         ),
         # AMD: the fastest kernel that aiter's tuner found, of CK, CK-Tile, assembly, FlyDSL and Triton
-        _of_amd("aiter", GFX_ARCHS[1:], (DType.FP8, DType.FP4, DType.INT8), *(of.name for of in MFMA_NARROW), version_tiles=_AITER_TILES),
+        _of_amd(
+            "aiter", GFX_ARCHS[1:], (DType.FP8, DType.FP4, DType.INT8), *(of.name for of in MFMA_NARROW),
+            version_tiles=_AITER_TILES,
+        ),
         # for 16 bits the same tuner's choice among hipBLASLt's kernels and others, which win two rows in three
         _of_amd("hipblaslt", GFX_ARCHS, (DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8), MFMA.name),
         replace(

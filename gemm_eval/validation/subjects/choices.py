@@ -48,12 +48,11 @@ def compare_choices(arch: GpuSpec) -> Iterator[Choice]:
     if not path.is_file():
         return
     evaluator = GEMMEvaluator(arch, disk_cache=False)
-    for dtype, rows in pd.read_parquet(path).groupby("type", observed=True):
-        rows = rows.assign(model_us=[_predict(evaluator, str(dtype), row) for row in rows.itertuples(index=False)])
-        rows = rows[np.isfinite(rows["model_us"])]
-        rows = rows[rows.groupby(_GEMM, observed=True)["latency_us"].transform("size") > 1]
-        loss = rows["latency_us"] / rows.groupby(_GEMM, observed=True)["latency_us"].transform("min") - 1.0
-        rows = rows.assign(loss=loss)
+    for dtype, of_type in pd.read_parquet(path).groupby("type", observed=True):
+        model_us = [_predict(evaluator, str(dtype), row) for row in of_type.itertuples(index=False)]
+        rows = of_type.assign(model_us=model_us)[np.isfinite(model_us)]
+        times = rows.groupby(_GEMM, observed=True)["latency_us"]
+        rows = rows.assign(loss=rows["latency_us"] / times.transform("min") - 1.0)[times.transform("size") > 1]
         firsts = [_mean_of_firsts(rows, by) for by in ("model_us", "origami_cycles")]
         by_gemm = rows.groupby(_GEMM, observed=True)["loss"].mean()
         yield Choice(str(dtype), len(by_gemm), *firsts, float(by_gemm.mean()))

@@ -136,7 +136,9 @@ def latent_kernel(arch: GpuSpec) -> LatentKernel:
     check_carried(arch, "attention on latents")
     if arch.sm_arch in GFX_ARCHS and arch.sm_arch not in _KERNELS:
         known = ", ".join(GFX_ARCHS[1:])
-        raise UnsupportedError(f"attention on latents: aiter has kernels for {known}, and {arch.name} is {arch.sm_arch}")
+        raise UnsupportedError(
+            f"attention on latents: aiter has kernels for {known}, and {arch.name} is {arch.sm_arch}"
+        )
     return _KERNELS.get(arch.sm_arch, _KERNELS["sm_80"])
 
 

@@ -22,7 +22,9 @@ _SQUARE = (128, 128)
 
 
 def _tiles(
-    family: str, *sizes: tuple[int, tuple[int, ...]], of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
+    family: str,
+    *sizes: tuple[int, tuple[int, ...]],
+    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
     has_whole_steps: bool = False,
 ) -> Callable[..., Iterator[TileChoice]]:
     """Return what yields tiles of four waves; `sizes`: rows, columns of each, `of_cdna3` those on gfx942.
@@ -32,7 +34,7 @@ def _tiles(
     """
 
     def tiles(sm_arch: str, *_: object) -> Iterator[TileChoice]:
-        for m, columns in (of_cdna3 if sm_arch == GFX_ARCHS[1] and of_cdna3 else sizes):
+        for m, columns in of_cdna3 if sm_arch == GFX_ARCHS[1] and of_cdna3 else sizes:
             for n in columns:
                 step = max(num for num in _STEP_BYTES if num == _STEP_BYTES[0] or (m + n) * num <= _BUFFER_BYTES)
                 shorter = (step // 2,) if step == _STEP_BYTES[-1] else ()
@@ -86,8 +88,12 @@ _FP8_TILES = (
 
 
 def _narrow(
-    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]],
-    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (), has_whole_steps: bool = False,
+    name: str,
+    number: int,
+    plain_types: Callable[[GemmTypes], bool],
+    *tiles: tuple[int, tuple[int, ...]],
+    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
+    has_whole_steps: bool = False,
 ) -> Family:
     return replace(
         MFMA,
