@@ -445,7 +445,7 @@ LIBRARIES: dict[str, Library] = {
 def library_of(name: str) -> Library:
     """Return a library by its name, with one of its tiles alone, in a version, or as that of an engine.
 
-    Tiles and versions are named as in ``"triton/64x64x32"`` and ``"cublas/13.1"``.
+    Tiles and versions are named as in ``"triton/64x64x32"``, ``"cublas/13.1"`` and ``"aiter/preshuffled"``.
 
     Raises:
         InvalidOptionError: there is none of this name, or no such version, or it has no tiles to choose from.

@@ -176,16 +176,25 @@ def _learn(parts: Sequence[tuple[Timings, Answers, Answers | None, npt.NDArray[n
     """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
 
     A row counts by the share of its time that the correction can change. If the sets are of several versions of the
-    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none.
+    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none. Where
+    versions have kernels of their own, these users get the fastest: rows of others teach nothing of it.
     """
     of_sets = {timings.library_version for timings, *_ in parts}
     versions = tuple(name for name in gpu_model.library_of(parts[0][0].library).versions if name in of_sets)
     has_versions = len(versions) > 1
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
+    least_us: dict[tuple[int, ...], float] = {}
+    for timings, *_, rows in parts:
+        for gemm, us in zip(map(tuple, timings.sizes[rows].tolist()), timings.kernel_us[rows].tolist(), strict=True):
+            least_us[gemm] = min(us, least_us.get(gemm, us))
     for timings, named, unnamed, rows in parts:
-        looks = [(named, True, 1.0), (unnamed or named, False, _UNNAMED)]
-        for answers, is_named, weight in looks if has_versions else [(unnamed or named, False, 1.0)]:
+        looks: list[tuple[Answers, bool, Any]] = [(unnamed or named, False, 1.0)]
+        if has_versions:
+            least = np.array([least_us[gemm] for gemm in map(tuple, timings.sizes[rows].tolist())])
+            others = _UNNAMED if unnamed is None else (timings.kernel_us[rows] <= least).astype(np.float64)
+            looks = [(named, True, 1.0), (unnamed or named, False, others)]
+        for answers, is_named, weight in looks:
             records, cold = answers.records[rows], answers.cold[rows].view(gpu_model.KERNEL_COST_DTYPE)
             x = np.empty((len(rows), len(gpu_model.FEATURES)))
             gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
