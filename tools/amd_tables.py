@@ -101,7 +101,7 @@ def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     `origami_cycles` is what AMD's origami predicts (`pip download rocm-origami`, version 0.0.3; its model needs no GPU,
     and its build no more of HIP than a header with `hipDeviceProp_t`).
     """
-    import origami
+    import origami  # type: ignore[import-not-found]
 
     tiles = {name: [int(part) for part in match.groups() if part] for name in tuned["kernel"].unique()
              if (match := _STEP.search(name))}  # fmt: skip

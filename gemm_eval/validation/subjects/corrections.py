@@ -192,7 +192,7 @@ def _learn(parts: Sequence[tuple[Timings, Answers, Answers | None, npt.NDArray[n
         looks: list[tuple[Answers, bool, Any]] = [(unnamed or named, False, 1.0)]
         if has_versions:
             least = np.array([least_us[gemm] for gemm in map(tuple, timings.sizes[rows].tolist())])
-            others = _UNNAMED if unnamed is None else (timings.kernel_us[rows] <= least).astype(np.float64)
+            others = _UNNAMED if unnamed is None else _UNNAMED * (timings.kernel_us[rows] <= least)
             looks = [(named, True, 1.0), (unnamed or named, False, others)]
         for answers, is_named, weight in looks:
             records, cold = answers.records[rows], answers.cold[rows].view(gpu_model.KERNEL_COST_DTYPE)
