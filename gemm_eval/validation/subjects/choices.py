@@ -53,9 +53,9 @@ def compare_choices(arch: GpuSpec) -> Iterator[Choice]:
         rows = of_type.assign(model_us=model_us)[np.isfinite(model_us)]
         times = rows.groupby(_GEMM, observed=True)["latency_us"]
         rows = rows.assign(loss=rows["latency_us"] / times.transform("min") - 1.0)[times.transform("size") > 1]
-        firsts = [_mean_of_firsts(rows, by) for by in ("model_us", "origami_cycles")]
+        of_model, of_origami = (_mean_of_firsts(rows, by) for by in ("model_us", "origami_cycles"))
         by_gemm = rows.groupby(_GEMM, observed=True)["loss"].mean()
-        yield Choice(str(dtype), len(by_gemm), *firsts, float(by_gemm.mean()))
+        yield Choice(str(dtype), len(by_gemm), of_model, of_origami, float(by_gemm.mean()))
 
 
 def _mean_of_firsts(rows: pd.DataFrame, by: str) -> float:
