@@ -17,8 +17,8 @@ __all__ = ["command_line_page"]
 _INTRO = f"""\
 # Command line
 
-Every command of `gemm-eval` with its arguments, options and examples, written from the code. In a terminal, `--help` behind a
-command shows the same. Options that several commands share are explained at each of them. {EXIT_CODES}
+Every command of `gemm-eval` with its arguments, options and examples, written from the code. In a terminal, `--help`
+behind a command shows the same. Options that several commands share are explained at each of them. {EXIT_CODES}
 """
 _SKIPPED = {"help", "install_completion", "show_completion"}
 _EXAMPLES = "Examples:"

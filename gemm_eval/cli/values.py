@@ -151,6 +151,8 @@ class Sizes:
             raise InvalidOptionError(f"sizes are {order} or have names, never both: got {listed} and {given}")
         if self.in_a_row:
             num = len(self.in_a_row)
+            if letters == ["M", "K", "N"] and num == len("GMKN") and self.in_a_row[0] == "1":
+                return dict(zip(letters, self.in_a_row[1:], strict=True))  # G M K N as other commands take them
             if num != len(letters):
                 raise InvalidOptionError(f"sizes are {order}, or by name {names_of_sizes(order)}; got {num}: {listed}")
             return dict(zip(letters, self.in_a_row, strict=True))

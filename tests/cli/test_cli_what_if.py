@@ -63,3 +63,9 @@ def test_names_of_models_engines_types_and_libraries_are_listed() -> None:
     text = Ran("model", "--list").out
     for name in ("llama-3-8b", "vllm", "w4a16", "cublas"):
         assert name in text
+
+
+def test_commands_of_m_k_n_take_g_m_k_n_of_one_product_too() -> None:
+    words = ("kernels", "--arch", "h200-sxm", "--json")
+    assert Ran(*words, "1", "64", "4096", "4096").out == Ran(*words, "64", "4096", "4096").out
+    assert Ran(*words, "2", "64", "4096", "4096").code == 2
