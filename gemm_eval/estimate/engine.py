@@ -6,6 +6,7 @@ served models stands in ``arch/calibration/engines.yaml``, which `gemm-eval cali
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +16,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from gemm_eval.arch import (
+    GFX_ARCHS,
+    SM_ARCHS,
     ArchSpec,
     ClockState,
     Frozen,
@@ -29,7 +32,7 @@ from gemm_eval.arch import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.models.gpu import ENGINES, LIBRARIES
+from gemm_eval.models.gpu import ENGINES, LIBRARIES, OTHER_MAKER
 from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES
 from gemm_eval.models.gpu.collective import COLLECTIVE_LIBRARIES
 from gemm_eval.transformer import CHUNK_TOKENS, MEMORY_FRAC, Fusions, MemoryShare
@@ -90,6 +93,9 @@ class Engine(Frozen):
     sends_chunks: bool = Field(
         default=False, description="of pools: the cache of each chunk is sent when it is read; else all after the last"
     )
+    on_amd: bool = Field(
+        default=False, description="it also runs on AMD's GPUs, where its host times are those of NVIDIA's, less sure"
+    )
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
@@ -129,11 +135,17 @@ class Engine(Frozen):
         """Return the share of a device's memory that the engine fills; `frac` None: its own."""
         return MemoryShare(self.memory_frac if frac is None else frac, self.memory_of, self.reserve_bytes)
 
+    def host_spread(self, arch: ArchSpec) -> float:
+        """Return the factor from the host time of a step to both ends of its interval: 1 where it was fitted."""
+        return math.exp(OTHER_MAKER) if isinstance(arch, GpuSpec) and arch.sm_arch in GFX_ARCHS else 1.0
+
     def check(self, arch: ArchSpec) -> None:
         """Raise `UnsupportedError` where an engine is asked for on an arch whose kernels it is not known by."""
-        if self.name != _IDEAL and not (isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_")):
+        known = (*SM_ARCHS, *(GFX_ARCHS if self.on_amd else ()))
+        if self.name != _IDEAL and not (isinstance(arch, GpuSpec) and arch.sm_arch in known):
+            makers = "NVIDIA and AMD GPUs" if self.on_amd else "NVIDIA GPUs"
             raise UnsupportedError(
-                f"engine {self.name} is known on NVIDIA GPUs alone, and {arch.name} is none: use engine={_IDEAL!r}"
+                f"engine {self.name} is known on {makers} alone, and {arch.name} is none: use engine={_IDEAL!r}"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class StepEstimate:
     """A priced step; the first fields are those of `StepSize`.
 
     `stages` are the operations of each pipeline stage, on one of its devices; `host_us` is the time of the engine's
-    host that the GPU waits for (`Engine.host_us`).
+    host that the GPU waits for (`Engine.host_us`), `host_spread` the factor to both ends of its interval.
     """
 
     phase: str
@@ -75,6 +75,7 @@ class StepEstimate:
     num_decodes: int = 0
     decode_len: int = 1
     host_us: float = 0.0
+    host_spread: float = 1.0
     plain_names: ClassVar = (
         "phase", "batch", "new_tokens", "seq_len", "latency_us", "interval_us", "host_us", "stage_us", "us_by_kind",
         "stages",
@@ -93,7 +94,7 @@ class StepEstimate:
     @property
     def interval_us(self) -> tuple[float, float]:
         """The interval of the time of the step that holds 80% of measured ones."""
-        host = (self.host_us,) * 3
+        host = self.host_us, self.host_us / self.host_spread, self.host_us * self.host_spread
         return sum_interval([*(cost.total for cost in self.costs), *([host] if self.host_us else [])])
 
     def interval_of(self, latency_us: float, spread: float = 0.0) -> tuple[float, float]:
@@ -283,9 +284,9 @@ class Replica:
         estimates = []
         for size, stages in steps:
             costs = {stage: costs_of(self._prices, operations) for stage, operations in stages.items()}
-            host_us = self.engine.host_us(size.batch + size.num_decodes)
+            host = self.engine.host_us(size.batch + size.num_decodes), self.engine.host_spread(self.arch)
             all_costs = tuple(costs[stage] for stage in self._stages)
-            estimates.append(StepEstimate(*size[:4], all_costs, *size[4:], host_us=host_us))
+            estimates.append(StepEstimate(*size[:4], all_costs, *size[4:], *host))
         return estimates
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.estimate import Price, Prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
@@ -101,7 +101,7 @@ def ranks_per_node(size: int, stride: int, node: int) -> int:
 class StepPrices:
     """Prices of training on one arch: each distinct operation, part and message is priced once.
 
-    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's.
+    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's; on AMD's GPUs aiter's and RCCL's.
     """
 
     def __init__(
@@ -109,9 +109,12 @@ class StepPrices:
         attention_library: str | None = None, dispatcher: str = DISPATCHERS[0],
     ) -> None:  # fmt: skip
         arch = evaluator.arch
-        is_gpu = isinstance(arch, GpuSpec)
-        library = attention_library or (library_of_gradients(arch) if isinstance(arch, GpuSpec) else None)
-        self._prices = Prices(evaluator, attention_library=library, collective_library="nccl" if is_gpu else None)
+        attention, collectives = attention_library, None
+        if isinstance(arch, GpuSpec):
+            is_amd = arch.sm_arch in GFX_ARCHS
+            attention = attention_library or (None if is_amd else library_of_gradients(arch))
+            collectives = "rccl" if is_amd else "nccl"
+        self._prices = Prices(evaluator, attention_library=attention, collective_library=collectives)
         self.taken = {"ep": EXPERT_SMS / arch.num_sms} if isinstance(arch, GpuSpec) else {}
         self._sends_copies = dispatcher == "alltoall"
         self._others = Prices(evaluator)

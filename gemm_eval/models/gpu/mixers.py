@@ -20,7 +20,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import calibration as calibrations
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, check_coefficients
-from gemm_eval.models.gpu.learned import OTHER_GENERATION
+from gemm_eval.models.gpu.learned import OTHER_GENERATION, OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, us_at_peak
 from gemm_eval.workload import MIXER_KERNELS, MixerProblem
@@ -261,8 +261,9 @@ def mixer_model(arch: GpuSpec, kernel: str, library: str | None) -> MixerModel:
             if fitted is not None:
                 is_own = calibration.gpu == chip.name
                 origin = calibrations.origin_of(calibration.gpu, calibration.date, name, is_own=is_own)
-                wide = math.log1p(fitted.p80_frac) + (0.0 if is_own else OTHER_GENERATION)
-                values = MIXER_DEFAULTS | fitted.coefficients
+                carried = OTHER_MAKER if calibrations.is_other_maker(chip, calibration.gpu) else OTHER_GENERATION
+                wide = math.log1p(fitted.p80_frac) + (0.0 if is_own else carried)
+                values = calibrations.to_chip(MIXER_DEFAULTS | fitted.coefficients, chip, calibration.gpu)
                 ends = math.exp(-wide), math.exp(wide)
                 return MixerModel(values, name, calibrations.checked_origin(arch, origin), ends)
     raise UnsupportedError(f"no timings of {kernel} are committed for any GPU")

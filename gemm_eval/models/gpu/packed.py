@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates, step_elems
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
@@ -181,7 +181,7 @@ _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "is_a_along_m", "is_b_along_n", "min_split_steps",
     "is_split_full", "is_split_lone", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
-    "num_l2_partitions",
+    "num_l2_partitions", "least_step",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
@@ -369,6 +369,9 @@ def pack_kernels(
     params["max_split_parts"] = split.max_parts
     params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k
+    family = FAMILIES[rules.family(arch, types, load_bytes=load_bytes)]
+    if family.least_step_bytes:
+        params["least_step"] = step_elems(types, family.name, family.least_step_bytes)
     params["is_calibrated"] = is_calibrated
     params["call_weights"] = call_weights
     if rules.is_chosen_by_model:
