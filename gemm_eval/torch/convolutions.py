@@ -26,8 +26,10 @@ _TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
 _LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
 _MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
 """Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
+_MAX_NARROW_N_LAST = 40  # filters of 16 bits that they take whatever the window
 _MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels that take less than a load
 _BUNDLE = 64  # channels of small groups that a tile takes together
+_MIN_ALONE_K = 500  # places and channels of a group from which groups run one after the other
 _MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
 """Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
 
@@ -70,7 +72,11 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         of.stride[-1] * of.x.element_size(),
     )  # fmt: skip
     if groups > 1 and channels == 1:
-        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last))
+        if is_last and filters > 1:  # cuDNN has none for these, and runs a launch for each channel
+            return kernel._replace(engine="cuda_cores", groups=1)
+        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=max(of.x.shape[2:]))
+    if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
+        return kernel._replace(engine="direct" if is_last else "cuda_cores")
     is_unaligned = channels * of.x.element_size() % LOAD_BYTES and dtype is not DType.FP32
     is_small = kernel.rows <= _MAX_CORE_M and filters <= _MAX_CORE_N and of.positions(of.out) > 1
     if is_unaligned and is_small and not is_last:
@@ -105,13 +111,20 @@ def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
 
 
 def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> str:
+    """Say which kernel runs: tensor cores take whole tiles of filters, or long windows of many."""
     K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
     if is_last and kernel.dtype is DType.FP16:
-        return "few"
-    if is_last and (of.filters * item_bytes % LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST):
+        return "few" if of.filters >= _MAX_CORE_N_LAST else "cuda_cores"
+    if is_last and of.filters * item_bytes % LOAD_BYTES:
         return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
     if is_last:
-        return "cuda_cores" if _MAX_CORE_K_LAST < K <= _MAX_CORE_K and kernel.rows > 2 * _MAX_CORE_M else "few"
+        is_short = K <= _MAX_CORE_K and (
+            of.filters % _MIN_WIDE_FILTERS > 0 or (K > _MAX_CORE_K_LAST and kernel.rows > 2 * _MAX_CORE_M)
+        )
+        is_core = is_short or of.filters <= _MAX_NARROW_N_LAST
+        return "cuda_cores" if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
+    if kernel.channels == 1 and kernel.dtype is not DType.FP16 and kernel.rows > _MAX_CORE_M:
+        return "cuda_cores"
     is_half_a_load = of.channels * item_bytes * 2 == LOAD_BYTES and K > _MAX_CORE_K_LAST
     return "cuda_cores" if of.weight.dim() > _IMAGE_DIM or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
 
@@ -143,24 +156,48 @@ def convolution_kernels(
 
 
 def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
-    kernel, parts = work.kernel, 1
+    kernel, groups = work.kernel, of.groups
     if kernel is None:
         return _plain(of, work, is_last=is_last)
+    if groups > 1 and _is_one_by_one(of, kernel, is_last=is_last):
+        one = kernel._replace(groups=1, columns=of.filters // groups, channels=of.channels // groups)
+        if kernel.engine == "fp32" and not is_last:
+            one = one._replace(engine="cuda_cores")
+        work = replace(work, kernel=one, read_bytes=work.read_bytes // groups, write_bytes=work.write_bytes // groups)
+        if one.engine == "cuda_cores":
+            return (work,) * groups
+        if is_last and kernel.engine != "fp32":
+            sliced = _padding(of.x, 1.0 / groups), _padding(of.out, 1.0 / groups)
+            return (sliced[0], work, sliced[1]) * groups
+        return _in_other_layout(of, work, is_filled=kernel.engine != "fp32", parts=groups) * groups
     if kernel.engine == "fp32" and is_last:
         return _in_other_layout(of, work, is_filled=False)
     if kernel.engine not in ("tensor", "few"):
         return (work,)
     if is_last:
         return _filled(of, work)
-    if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2:  # one group after the other
-        parts, halves = 2, (work.read_bytes // 2, work.write_bytes // 2)
-        work = replace(work, kernel=kernel._replace(groups=1), read_bytes=halves[0], write_bytes=halves[1])
-    return _in_other_layout(of, work, parts=parts) * parts
+    if kernel.engine == "few" and kernel.dtype is DType.FP16 and of.channels == 1:
+        return (work,)
+    return _in_other_layout(of, work)
+
+
+def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> bool:
+    """Say whether groups run one after the other: in fp32, depthwise with more filters, and long sums of 16 bits."""
+    channels = of.channels // of.groups
+    if kernel.engine == "cuda_cores" or of.is_transposed:
+        return kernel.engine == "cuda_cores" and is_last
+    if kernel.engine == "fp32":
+        return True
+    is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
+    is_whole = channels.bit_count() == 1 and channels >= _BUNDLE and is_last
+    return kernel.engine == "tensor" and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
 
 
 def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
     """Return a window of one: a GEMM, with channels first one for each image, unless that is large and unaligned."""
     positions = of.positions(of.out)
+    if is_last and positions > 1 and work.problem.input_dtype is DType.FP32:
+        return _in_other_layout(of, replace(work, padded=None), is_filled=False)
     if is_last or positions == 1:
         return (replace(work, padded=None),)
     problem = work.problem
@@ -214,6 +251,12 @@ def _in_other_layout(
 def _filled(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
     """Return a convolution with channels last between kernels that fill up channels, and take filters out again."""
     more, more_filters = (_filling(size // of.groups, of.x) for size in (of.channels, of.filters))
+    if of.groups > 1 and (of.channels // of.groups).bit_count() > 1:
+        x, w, out = (
+            blocks("cudnn_transform_all", bytes_of(tensor), bytes_of(tensor), int(tensor.numel() * factor))
+            for tensor, factor in ((of.x, more), (of.weight, more), (of.out, more_filters))
+        )
+        return x, w, work, out
     is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and of.window <= _MAX_GATHERED_WINDOW
     if is_gathered or more == more_filters == 1:
         return (work,)

@@ -543,9 +543,7 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
         last = MemoryWork("torch_transform_last", of.read_bytes, of.write_bytes, ctas, width)
         return (small, statistics, root, last) if is_training else (small, root, last)
     if not x.is_contiguous():  # a loop with divisions, and a sum of columns
-        strides = [[step * (dim == 1) for dim in range(x.dim())] for step in (1,) * 4]
-        kernel = _loop_kernel(x.shape, (x.stride(), x.stride(), *strides), x.element_size(), _MIXED, is_cast=True)
-        loop = of.blocks(kernel)
+        loop = of.blocks("torch_batch_norm_loop")
         dims = [dim for dim in range(x.dim()) if dim != 1]
         return (*(_reduction(x, dims, of.read_bytes, few, "_arg") if is_training else (small,)), root, loop)
     if not is_training:

@@ -484,8 +484,9 @@ _KERNELS = {
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
     "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
     "torch_adaptive_pool": _of_torch(2.2, 0.54, 256, (0, 0.58)),
-    "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.66, 0)),
-    "torch_im2col": _of_torch(0, 0, 32, (0.66, 0)),
+    "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.26, 0)),
+    "torch_im2col": _of_torch(0, 0, 32, (0.325, 0)),
+    "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
     "torch_statistics": _of_torch(2.4, 0.96, 512, (0.3, 0.15), is_dealt=False),
     "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
     "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.4, 0.24)),
@@ -512,6 +513,7 @@ _KERNELS = {
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
     "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
+    "cudnn_transform_all": _of_torch(14, 4.2, 256),  # likewise, of all operands
     "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
     "torch_bias_last": _of_torch(1, 0.88, 256),
 }
