@@ -74,7 +74,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     if groups > 1 and channels == 1:
         if is_last and filters > 1:  # cuDNN has none for these, and runs a launch for each channel
             return kernel._replace(engine="cuda_cores", groups=1)
-        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=max(of.x.shape[2:]))
+        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=int(max(of.x.shape[2:])))
     if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
         return kernel._replace(engine="direct" if is_last else "cuda_cores")
     is_unaligned = channels * of.x.element_size() % LOAD_BYTES and dtype is not DType.FP32
@@ -102,7 +102,8 @@ def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
     """Say which kernel runs; with channels first torch hands fp16 alone to cuDNN (`use_cudnn_depthwise`)."""
     sides, is_same = set(of.weight.shape[2:]), of.filters == of.groups
     if is_last:
-        return "channels" if max(sides) < _LARGE_SIDE and is_same else "direct"
+        is_wide = of.x.element_size() >= 4 and max(of.dilation) > 1
+        return "channels" if max(sides) < _LARGE_SIDE and is_same and not is_wide else "direct"
     is_of_cudnn = str(of.x.dtype) == "torch.float16" and of.channels >= _MIN_TILED_CHANNELS
     if not is_of_cudnn or not is_same or set(of.dilation) | set(of.stride) != {1}:
         return "planes"
@@ -257,7 +258,8 @@ def _filled(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
             for tensor, factor in ((of.x, more), (of.weight, more), (of.out, more_filters))
         )
         return x, w, work, out
-    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and of.window <= _MAX_GATHERED_WINDOW
+    is_short = of.window <= _MAX_GATHERED_WINDOW or of.channels == 1
+    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and is_short
     if is_gathered or more == more_filters == 1:
         return (work,)
     before: list[MemoryWork] = []

@@ -491,7 +491,7 @@ _KERNELS = {
     "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
     "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.4, 0.24)),
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
-    "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.4, 0.12), is_dealt=False),
+    "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
     "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
     "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
@@ -514,8 +514,8 @@ _KERNELS = {
     "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
     "cudnn_transform_all": _of_torch(14, 4.2, 256),  # likewise, of all operands
-    "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
-    "torch_bias_last": _of_torch(1, 0.88, 256),
+    "torch_bias": _of_torch(1, 1.2, 256),  # of channels, in place: four elements a thread with their divisions
+    "torch_bias_last": _of_torch(1, 1, 256),
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 

@@ -47,8 +47,8 @@ _RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.97, 0.47, 32
 _FEW_TILE_M, _FEW_CTAS = 128, 2
 _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 """Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
-_FEW_ALONE_CYCLES, _FEW_ALONE_FRAC = 570.0, 0.81
-"""Likewise, where tiles are at most this share of the SMs: 0.80 of them were timed so, and 0.82 were not."""
+_FEW_ALONE_CYCLES, _MAX_SWIZZLE = 570.0, 4
+"""Likewise, where no SM has two CTAs; and columns of tiles that CUTLASS takes together, filled up to so many."""
 
 _FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES = 32, 1000.0, 125.0, 50.0
 """Of fp16 and windows up to this one, whose kernels gather 16 channels at once; likewise, and of a single channel."""
@@ -112,7 +112,9 @@ def _few_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
     tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= of.columns else max(_FEW_CYCLES)
     tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / tile_n)
     cycles = max(_FEW_ALONE_CYCLES, math.ceil(tiles / arch.num_sms) / _FEW_CTAS * _FEW_CYCLES[tile_n])
-    if tiles > arch.num_sms * _FEW_ALONE_FRAC:
+    num_columns = math.ceil(of.columns / tile_n)
+    together = num_columns if num_columns < 3 else _MAX_SWIZZLE
+    if tiles / num_columns * math.ceil(num_columns / together) * together > arch.num_sms:
         cycles = max(cycles, _FEW_CYCLES[tile_n])
     waves = math.ceil(tiles / arch.num_sms)
     store = _C_CYCLES * _FEW_TILE_M * tile_n * math.ceil(of.dtype.bits / _BITS_PER_BYTE) / _CHUNK_BYTES
