@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gemm_eval.torch.eager_mode import FUNCTIONS
-from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, ConvolutionWork, Domain, Role, Trace, blocks
+from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, Domain, Role, Trace, blocks, work_flop
 from gemm_eval.transformer import GemmWork, MemoryWork
 
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
@@ -30,7 +30,7 @@ _INSTRUCTIONS = {
 modules on an H100."""
 _INSTRUCTIONS_OF = FUNCTIONS | {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
-_BIAS_LOOP = "torch_offsets"  # the kernel of eager mode that adds a bias
+_BIASES = ("torch_bias", "torch_bias_last", "torch_offsets_wide")  # kernels of eager mode that add a bias
 _MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
@@ -135,9 +135,9 @@ class _Lowering:
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
 
-        So does the place of the largest of one element, whatever that is.
+        So does the place of the largest of one element, whatever that is, unless complex numbers keep what is dead.
         """
-        if call.name in _PLACES and call.domain.width == 1:
+        if call.name in _PLACES and call.domain.width == 1 and not self.complex:
             return True
         is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
         return (
@@ -302,7 +302,7 @@ def _nearest_divisor(number: int, wanted: int) -> int:
 
 def _has_channels_last(calls: Sequence[Call]) -> bool:
     """Say whether Inductor changes convolutions to channels last."""
-    convolutions = [(call.layout, call.works[0]) for call in calls if call.layout is not None]
+    convolutions = [(call.layout, call.works) for call in calls if call.layout is not None]
     if not convolutions or len(calls) * _NODES_OF_CALL >= _MAX_NODES * len(convolutions):
         return False
     layouts = [layout for layout, _ in convolutions]
@@ -311,8 +311,8 @@ def _has_channels_last(calls: Sequence[Call]) -> bool:
             any(layout.is_grouped or _is_narrowing(layout) for layout in layouts) or all(map(_is_small, layouts))
         )
     total = weighted = 0.0
-    for layout, work in convolutions:
-        flop = work.problem.flop if isinstance(work, ConvolutionWork) else 0
+    for layout, works in convolutions:
+        flop = sum(work_flop(work)[0] for work in works)
         is_kind = layout.is_grouped, _is_small(layout), _is_narrowing(layout), True
         weights = _GROUPED, _SMALL, _NARROWING, _OTHER
         total += flop
@@ -342,7 +342,7 @@ def _convolution(
         ]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
-        works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what == _BIAS_LOOP)]
+        works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what in _BIASES)]
     if not layout.has_bias:
         yield replace(call, works=tuple(works))
         return

@@ -81,10 +81,12 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     is_small = kernel.rows <= _MAX_CORE_M and filters <= _MAX_CORE_N and of.positions(of.out) > 1
     if is_unaligned and is_small and not is_last:
         return kernel._replace(engine="direct" if of.is_transposed else "cuda_cores", window=of.window)
-    if groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}:
+    is_plain = groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}
+    if is_plain and (dtype is not DType.FP32 or of.positions(of.out) == 1):
         return None
     if dtype is DType.FP32:
         is_shifted = set(of.stride) | set(of.dilation) <= {1} and window >= _MIN_FFT_WINDOW and groups == 1
+        is_shifted &= of.weight.dim() == _IMAGE_DIM
         side = max(of.x.shape[2:]) + max(of.weight.shape[2:]) - 1 if is_shifted else 0
         engine = "cuda_cores" if of.is_few and is_last else "fp32"
         return kernel._replace(engine=engine, images=of.images, side=int(side))
@@ -133,10 +135,10 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
 def convolution_kernels(
     work: ConvolutionWork, x: Any, weight: Any, bias: Any, stride: Sequence[int], dilation: Sequence[int],
     is_transposed: bool, groups: int, out: Any,
-) -> tuple[ConvolutionWork, tuple[Work, ...]]:  # fmt: skip
-    """Return a convolution with its kernel for channels last, and all kernels of eager mode.
+) -> tuple[tuple[Work, ...], tuple[Work, ...]]:  # fmt: skip
+    """Return the kernels of a convolution with channels last, and all kernels of eager mode.
 
-    Those are copies, changes of layout around the convolution, and the bias; arguments are those of torch's
+    The latter are copies, changes of layout around the convolution, and the bias; arguments are those of torch's
     `convolution`, and its result.
     """
     rank = weight.dim()
@@ -146,7 +148,7 @@ def convolution_kernels(
     )
     kernels = [_kernel_of(of, work.problem.input_dtype, is_last=is_last) for is_last in (False, True)]
     is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
-    kernel, compiled = kernels[is_last], replace(work, kernel=kernels[True])
+    kernel, compiled = kernels[is_last], _laid_out(of, replace(work, kernel=kernels[True]), is_last=True)
     copies = [copy for tensor in (x, weight) for copy in copied_work(tensor, is_last=is_last)]
     main = _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
     if bias is None or (kernel is not None and kernel.engine == "planes"):  # torch's kernel of these adds the bias
@@ -164,7 +166,8 @@ def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tupl
         one = kernel._replace(groups=1, columns=of.filters // groups, channels=of.channels // groups)
         if kernel.engine == "fp32" and not is_last:
             one = one._replace(engine="cuda_cores")
-        work = replace(work, kernel=one, read_bytes=work.read_bytes // groups, write_bytes=work.write_bytes // groups)
+        num_bytes = {"read_bytes": work.read_bytes // groups, "write_bytes": work.write_bytes // groups}
+        work = replace(work, kernel=one, problem=replace(work.problem, G=1), **num_bytes)
         if one.engine == "cuda_cores":
             return (work,) * groups
         if is_last and kernel.engine != "fp32":
@@ -197,8 +200,6 @@ def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool
 def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
     """Return a window of one: a GEMM, with channels first one for each image, unless that is large and unaligned."""
     positions = of.positions(of.out)
-    if is_last and positions > 1 and work.problem.input_dtype is DType.FP32:
-        return _in_other_layout(of, replace(work, padded=None), is_filled=False)
     if is_last or positions == 1:
         return (replace(work, padded=None),)
     problem = work.problem

@@ -62,7 +62,7 @@ _SECTOR_BYTES, _SECTOR_FACTOR = 32, 1.8
 """Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
 
 _FP32_TILE_M, _FP32_TILE_N, _FP32_CHANNELS = 128, 32, 4
-_FP32_K_CYCLES, _FP32_TILE_CYCLES = 69.0, 1000.0
+_FP32_K_CYCLES, _FP32_TILE_CYCLES = 80.0, 1000.0
 """Of a tile of FMA on CUDA cores, for each place and channel, of which it takes four at once, and for its result."""
 _FFT_SIDES = (16, 32, 64)
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
@@ -85,7 +85,9 @@ _LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200
 def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return waves of tiles, each a sum over places of the window and 64 bytes of channels; the best tile counts."""
     item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
-    steps, step_elements = of.window * math.ceil(of.channels * item_bytes / _STEP_BYTES), _STEP_BYTES // item_bytes
+    chunk = _STEP_BYTES if of.channels * item_bytes <= _STEP_BYTES else _LINE_BYTES
+    steps = of.window * math.ceil(of.channels * item_bytes / chunk) * chunk // _STEP_BYTES
+    step_elements = _STEP_BYTES // item_bytes
     flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
     times = []
     odd = 1.0 - math.gcd(of.channels * item_bytes, _LINE_BYTES) / _LINE_BYTES
