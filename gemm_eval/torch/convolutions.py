@@ -73,7 +73,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     )  # fmt: skip
     if groups > 1 and channels == 1:
         if is_last and filters > 1:  # cuDNN has none for these, and runs a launch for each channel
-            return kernel._replace(engine="cuda_cores", groups=1)
+            return kernel._replace(engine="cuda_cores")
         return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=int(max(of.x.shape[2:])))
     if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
         return kernel._replace(engine="direct" if is_last else "cuda_cores")
@@ -163,13 +163,11 @@ def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tupl
     if kernel is None:
         return _plain(of, work, is_last=is_last)
     if groups > 1 and _is_one_by_one(of, kernel, is_last=is_last):
-        one = kernel._replace(groups=1, columns=of.filters // groups, channels=of.channels // groups)
         if kernel.engine == "fp32" and not is_last:
-            one = one._replace(engine="cuda_cores")
+            return (replace(work, kernel=kernel._replace(engine="cuda_cores")),)
+        one = kernel._replace(groups=1, columns=of.filters // groups, channels=of.channels // groups)
         num_bytes = {"read_bytes": work.read_bytes // groups, "write_bytes": work.write_bytes // groups}
         work = replace(work, kernel=one, problem=replace(work.problem, G=1), **num_bytes)
-        if one.engine == "cuda_cores":
-            return (work,) * groups
         if is_last and kernel.engine != "fp32":
             sliced = _padding(of.x, 1.0 / groups), _padding(of.out, 1.0 / groups)
             return (sliced[0], work, sliced[1]) * groups
@@ -186,15 +184,13 @@ def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tupl
 
 
 def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> bool:
-    """Say whether groups run one after the other: in fp32, depthwise with more filters, and long sums of 16 bits."""
+    """Say whether groups run one after the other: in fp32, and long sums of 16 bits."""
     channels = of.channels // of.groups
-    if kernel.engine == "cuda_cores" or of.is_transposed:
-        return kernel.engine == "cuda_cores" and is_last
-    if kernel.engine == "fp32":
+    if kernel.engine == "fp32" and not of.is_transposed:
         return True
     is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
     is_whole = channels.bit_count() == 1 and channels >= _BUNDLE and is_last
-    return kernel.engine == "tensor" and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
+    return not of.is_transposed and kernel.engine == "tensor" and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
 
 
 def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:

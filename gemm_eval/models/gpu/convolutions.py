@@ -183,5 +183,9 @@ memory) or by channels side by side."""
 
 
 def convolution_us(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    """Return the time of a kernel in microseconds, apart from that of its bytes."""
-    return arch.graph_node_us + _CYCLES_OF[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)
+    """Return the time of a kernel in microseconds, apart from that of its bytes.
+
+    CUDA cores have a launch for each group; those overlap, so that all start once.
+    """
+    launches = of.groups if of.engine == "cuda_cores" else 1
+    return launches * arch.graph_node_us + _CYCLES_OF[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)
