@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gemm_eval.torch.eager_mode import FUNCTIONS
-from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, Domain, Role, Trace, blocks, work_flop
+from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, Domain, Role, Trace, Work, blocks, work_flop
 from gemm_eval.transformer import GemmWork, MemoryWork
 
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
@@ -42,6 +43,7 @@ _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
 _UNROLLED = 8  # elements of a sum that is a map over its results
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
+_CONVOLUTION, _IMAGE = "aten.convolution", 4
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
 _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
 _INDEX_BYTES, _STATISTICS_BYTES = 8, 8  # mean and variance of a row
@@ -111,9 +113,12 @@ class _Lowering:
             for part in self.sums.get(access.buffer, (access,))
         )
         written = [access.buffer for access in call.writes]
+        changed: dict[str, Any] = {"reads": tuple(dict.fromkeys(reads))}
+        if call.role is Role.ELEMENTWISE and len(changed["reads"]) > len(call.reads):
+            changed["eager"] = ()  # no kernel of eager mode adds up what it reads
         for buffer in written:
             self.sums.pop(buffer, None)
-        lowered = self._in_role(replace(call, reads=tuple(dict.fromkeys(reads))))
+        lowered = self._in_role(replace(call, **changed))
         instructions = sum(self.constants.get(access.buffer, 0.0) for access in lowered.reads)
         if lowered.role is Role.CONSTANT or self._is_constant(lowered):
             lowered = replace(lowered, role=Role.CONSTANT, reads=())
@@ -128,6 +133,8 @@ class _Lowering:
             self._reduction(lowered)
         elif lowered.layout is not None:
             self._convolution(lowered, lowered.layout)
+        elif lowered.name == _CONVOLUTION and lowered.eager and not (self.is_last and len(lowered.sizes) == _IMAGE):
+            self.calls.append(replace(lowered, works=_without_bias(lowered.eager)))
         else:
             self.calls.append(lowered)
         self.writers |= dict.fromkeys(written, len(self.calls) - 1)
@@ -342,13 +349,17 @@ def _convolution(
         ]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
-        works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what in _BIASES)]
+        works = [*_without_bias(call.eager)]
     if not layout.has_bias:
         yield replace(call, works=tuple(works))
         return
     result = Access(next(numbers), call.writes[0].num_bytes)
     yield replace(call, works=tuple(works), reads=reads[:2], writes=(result,))
     yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
+
+
+def _without_bias(works: Sequence[Work]) -> tuple[Work, ...]:
+    return tuple(work for work in works if not (isinstance(work, MemoryWork) and work.what in _BIASES))
 
 
 def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
@@ -390,7 +401,9 @@ def compiled_work(
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if sums.domain.is_inner else width
     instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width
-    return MemoryWork(f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}", *num_bytes, rows, width)
+    together = max(1, _WARP // filled) if sums.domain.is_inner else _WARP  # rows of a warp
+    name = f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}"
+    return MemoryWork(name, *num_bytes, -(-rows // together), width * together)
 
 
 def _reads_less(calls: Sequence[Call]) -> bool:
