@@ -190,7 +190,11 @@ def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool
         return True
     is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
     is_whole = channels.bit_count() == 1 and channels >= _BUNDLE and is_last
-    return not of.is_transposed and kernel.engine == "tensor" and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
+    return (
+        not of.is_transposed
+        and kernel.engine == "tensor"
+        and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
+    )
 
 
 def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:

@@ -177,9 +177,7 @@ def _as_on_a_gpu(name: str, args: Sequence[Any], out: Any) -> Any:
     form = torch.contiguous_format
     if name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
         form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
-    if not first.is_contiguous(memory_format=form) or (
-        form is torch.channels_last and not has_channels_last(first)
-    ):
+    if not first.is_contiguous(memory_format=form) or (form is torch.channels_last and not has_channels_last(first)):
         first = torch.empty_like(first, memory_format=form)
     return (first, *rest) if isinstance(out, tuple) else first
 
