@@ -118,9 +118,10 @@ class Shapes:
         if func._schema.name in _LIES_OTHERWISE:
             out = _as_on_a_gpu(func._schema.name, args, out)
         outs = out if isinstance(out, tuple) else (out,)
-        there = {one.untyped_storage()._cdata for one in tensors_of((args, kwargs))}
-        if key is not None and not any(one.untyped_storage()._cdata in there for one in outs):
-            self._made[key] = described(outs)
+        if key is not None and all(isinstance(one, torch.Tensor) for one in outs):
+            there = {one.untyped_storage()._cdata for one in tensors_of((args, kwargs))}
+            if not any(one.untyped_storage()._cdata in there for one in outs):
+                self._made[key] = described(outs)
         return out
 
     def clear(self) -> None:
