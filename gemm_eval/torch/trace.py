@@ -118,9 +118,7 @@ def _gradients(out: Any, state: Mapping[str, Any], recorder: Recorder) -> Any:
         seeds = [torch.empty_like(end) for end in ends]
     # as `backward`, but that modes are left on: what is checkpointed runs again under them
     engine = torch.autograd.Variable._execution_engine
-    engine.run_backward(
-        tuple(ends), tuple(seeds), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    engine.run_backward(tuple(ends), tuple(seeds), False, False, (), allow_unreachable=True, accumulate_grad=True)
     return [tensor.grad for tensor in inputs]
 
 
