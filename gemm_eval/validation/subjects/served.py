@@ -322,18 +322,32 @@ def score_served(
 
     roofline_us = np.empty(len(every))
     for system in dict.fromkeys(run.system for run in runs):
-    def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
-        """Return the estimate of a run under an engine."""
-        pools = run.pools
-        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
-        return serve(
-            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
-            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
-        )  # fmt: skip
-
-    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
-        """Return TPOT and TTFT of a run under an engine."""
-        estimate = self.estimate(run, engine)
+        others, rows = is_fit & (systems != system), systems == system
+        fitted = fit_positive(roof_us, others, np.array([run.tpot_us for run in every]), *_ROOF)
+        roofline_us[rows] = roof_us(fitted, rows)
+    lines: dict[str, list[Line]] = {}
+    has_pools = np.array([run.prefill_workers > 0 for run in runs])
+    is_delayed = np.array([run.delays_prompts for run in runs])
+    for figure, shown in (
+        ("TPOT", ~has_pools), ("TTFT", ~has_pools & ~is_delayed), ("TPOT of pools", has_pools), ("TTFT of pools", has_pools)
+    ):  # fmt: skip
+        if not shown.any():
+            continue
+        name = figure[: len("TPOT")].lower()
+        measured_us, ideal_us, model_us = (
+            np.array([getattr(item, f"{name}_us") for item in items])
+            for items in (runs, ideals[: len(runs)], estimates)
+        )
+        ends = [getattr(estimate, f"{name}_interval_us") for estimate in estimates]
+        inside = np.array([low <= us <= high for (low, high), us in zip(ends, measured_us, strict=True)])
+        roof = {FITTED: roofline_us[: len(runs)]} if name == "tpot" else {}
+        predicted = {IDEAL_STEP: ideal_us, **roof, MODEL: model_us}
+        lines[figure] = [
+            line._replace(more={"coverage_frac": float(inside[mask & shown].mean())})
+            for labels, mask in _groups(runs)
+            for line in lines_of({"figure": figure}, measured_us, predicted, [(labels, mask & shown)])
+        ]
+    return lines
 
 
 def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask]]:
@@ -361,18 +375,11 @@ def validate(
     asked = [run for run in every if run.gpu in (names or [run.gpu]) and run.engine in (engines or [run.engine])]
     runs = [run for run in asked if fits or run.part == "report"]
     if not runs:
-    def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
-        """Return the estimate of a run under an engine."""
-        pools = run.pools
-        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
-        return serve(
-            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
-            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
-        )  # fmt: skip
-
-    def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
-        """Return TPOT and TTFT of a run under an engine."""
-        estimate = self.estimate(run, engine)
+        raise InvalidOptionError("there are no served runs of these engines for these GPUs")
+    lines = score_served(
+        runs, [run for run in list_served_runs() if run.part == "fit" and not run.prefill_workers],
+        held_out_engine if data is None else lambda run: load_engine(run.engine),
+    )  # fmt: skip
 
     def document() -> dict[str, Any]:
         return {
@@ -396,7 +403,8 @@ def validate(
         if not any(run.concurrency == 1 for run in runs):
             yield "TTFT with 1 in flight, of requests alone: no runs"
         yield "ideal: a prompt alone, and a decode step of all requests; roof: weights and KV bytes, fitted"
-        yield _POOLS
+        if any(run.prefill_workers for run in runs):
+            yield _POOLS
         yield _AICONFIGURATOR
 
     return Report(document, parts)
