@@ -329,7 +329,8 @@ def score_served(
     has_pools = np.array([run.prefill_workers > 0 for run in runs])
     is_delayed = np.array([run.delays_prompts for run in runs])
     for figure, shown in (
-        ("TPOT", ~has_pools), ("TTFT", ~has_pools & ~is_delayed), ("TPOT of pools", has_pools), ("TTFT of pools", has_pools)
+        ("TPOT", ~has_pools), ("TTFT", ~has_pools & ~is_delayed), ("TPOT of pools", has_pools),
+        ("TTFT of pools", has_pools),
     ):  # fmt: skip
         if not shown.any():
             continue
