@@ -23,6 +23,7 @@ import pandas as pd
 from benchmarks.compare.operands import EXPERT_LAYERS, MORE_EXPERTS, ROUTINGS, Gemm, Layer, layers_of
 from gemm_eval.device import (
     BenchDevice,
+    TimedGraph,
     TimingProtocol,
     capture_calls,
     limits_of_device,
@@ -57,7 +58,7 @@ def configs_of(gemm: Gemm, rng: np.random.Generator) -> list[KernelConfig]:
     ranked = rank_grouped(groups, gemm.layer.K, gemm.layer.N, *types, spec_of_device(0), MOST_OTHERS)
     ranked = tuple(dict.fromkeys(one._replace(decomposition=Decomposition.STREAM_K, split_k=1) for one in ranked))
     rest = len(ranked) - NUM_BEST
-    others = rng.choice(rest, min(NUM_OTHERS, rest), replace=False) if rest > 0 else []
+    others = rng.permutation(max(0, rest))[:NUM_OTHERS].tolist()
     return [*ranked[:NUM_BEST], *(ranked[NUM_BEST + index] for index in sorted(others))]
 
 
@@ -79,7 +80,9 @@ def time_configs(
     rows = int(offsets[-1])
     A = cp.random.standard_normal((rows, layer.K), dtype=cp.float32).astype(cp.float16)
     out, on_gpu = cp.empty((rows, layer.N), cp.float16), cp.asarray(offsets)
-    graphs, failures, first = {}, {}, None
+    graphs: dict[KernelConfig, TimedGraph] = {}
+    failures: dict[KernelConfig, Exception] = {}
+    first = None
     for config in configs:
         options = {
             "out": out,
@@ -102,7 +105,12 @@ def time_configs(
     table = []
     for config, times in samples.items():
         timing = summarize(times, calls_per_replay=graphs[config].num_calls, num_weight_copies=len(copies))
-        row = {"layer": layer.name, "tokens": gemm.tokens, "routing": gemm.routing, "input_dtype": "fp16"}
+        row: dict[str, Any] = {
+            "layer": layer.name,
+            "tokens": gemm.tokens,
+            "routing": gemm.routing,
+            "input_dtype": "fp16",
+        }
         row |= {
             "rows": rows,
             "expected_rows": min(rows, gemm.expected_rows),

@@ -149,13 +149,16 @@ class Gemm:
     def _counts(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return the tokens of all experts, drawn once."""
         tokens, num_experts, topk = self.tokens, self.layer.num_experts, self.layer.topk
+        counts: npt.NDArray[np.int64]
         if self.routing == "uniform":
-            return uniform_counts(tokens, num_experts, topk, rng)[0]
-        if self.routing == "power-law":
-            return rng.permutation(power_law_counts(tokens, num_experts, topk, _ALPHA, 1, rng)[0])
-        # of one choice only, half of them
-        others = uniform_counts(tokens if topk > 1 else tokens // 2, num_experts - 1, max(1, topk - 1), rng)[0]
-        return np.concatenate(([tokens * topk - others.sum()], others))
+            counts = uniform_counts(tokens, num_experts, topk, rng)[0]
+        elif self.routing == "power-law":
+            counts = power_law_counts(tokens, num_experts, topk, _ALPHA, 1, rng)[0][rng.permutation(num_experts)]
+        else:  # all tokens to the first expert; half of them where that is their only choice
+            others = tokens if topk > 1 else tokens // 2
+            counts = np.append(0, uniform_counts(others, num_experts - 1, max(1, topk - 1), rng)[0])
+            counts[0] = tokens * topk - counts.sum()
+        return counts
 
     @property
     def rows(self) -> int:

@@ -29,8 +29,9 @@ from gemm_eval.kernels.families import (
     family_of,
 )
 from gemm_eval.kernels.gemm import Weights, check_biases, weights_of
+from gemm_eval.kernels.layout import module_of
 from gemm_eval.kernels.plan import Plan, plan_on_device
-from gemm_eval.kernels.weights import GroupedW4, module_of
+from gemm_eval.kernels.weights import GroupedW4
 from gemm_eval.mapping import KernelConfig
 
 MAX_CHOICES = 32
@@ -187,7 +188,9 @@ def _route(
     vectors = tokens.num_columns // _VECTOR_ELEMS
     of_ids = numpy.uint64(ids.address), numpy.uint64(counts if is_counted else 0)
     of_tokens = numpy.uint64(tokens.address), numpy.int64(tokens.stride // _VECTOR_ELEMS)
-    calls = [(_ROUTE, (shares, parts, 1), (*of_tokens, *of_ids, *map(numpy.uint64, written)), (vectors, vectors))]
+    calls: list[tuple[str, tuple[int, int, int], tuple[Any, ...], tuple[int, ...]]] = [
+        (_ROUTE, (shares, parts, 1), (*of_tokens, *of_ids, *map(numpy.uint64, written)), (vectors, vectors))
+    ]
     if is_counted:
         calls.insert(0, (_COUNT, (shares, 1, 1), of_ids, ()))
     for entry, grid, pointers, more in calls:

@@ -47,8 +47,9 @@ def layer_of(cupy: Any, activation: str, mode: str = "group") -> Layer:
         ]
         bits = [cupy.asarray(to_bits(random.standard_normal((EXPERTS, N)), dtype)) for N in (2 * INNER, HIDDEN)]
         exact = [cupy.stack([dequantize(one) for one in of_gemm]).astype(cupy.float64) for of_gemm in packed]
+        first_bias, second_bias = (to_float(cupy, one, dtype).astype(cupy.float64) for one in bits)
         _layers[activation, mode] = Layer(
-            *packed, *bits, (*exact, *(to_float(cupy, one, dtype).astype(cupy.float64) for one in bits))
+            packed[0], packed[1], bits[0], bits[1], (exact[0], exact[1], first_bias, second_bias)
         )
     return _layers[activation, mode]
 

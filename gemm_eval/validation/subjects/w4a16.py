@@ -164,9 +164,11 @@ def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints, layouts
     which = np.stack([index_of.to_numpy(np.int64), parts.to_numpy(np.int64)], axis=1)
     for row, layout in enumerate(layouts.of.tolist()):  # the GPU cuts K where that is faster
         of_row = slice(layouts.starts[layout], layouts.starts[layout + 1])
-        groups, splits = (layouts.rows[of_row], layouts.counts[of_row], True), np.zeros(MAX_SPLITS, np.int64)
-        params, sizes = packed.params[type_of[row] : type_of[row] + 1], frame.loc[row, ["K", "N"]].tolist()
-        num = splits_of_row(params, packed.candidates, which[row, 0], *sizes, *groups, splits)
+        params, splits = packed.params[type_of[row] : type_of[row] + 1], np.zeros(MAX_SPLITS, np.int64)
+        num = splits_of_row(
+            params, packed.candidates, which[row, 0], int(frame["K"].iloc[row]), int(frame["N"].iloc[row]),
+            layouts.rows[of_row], layouts.counts[of_row], True, splits,
+        )  # fmt: skip
         which[row, 1] = splits[num - 1] if which[row, 1] == 0 else 1
     return which
 
