@@ -72,6 +72,7 @@ def test_of_our_kernels_the_correction_chooses_among_near_configs(evaluator: GEM
     assert list(evaluator.evaluate_many(gemms, "w4a16", progress=False)) == results
     assert {result.source for result in results} == {"corrected"}
     assert any(result.mapping != near[0].mapping for result, near in zip(results, physics, strict=True))
+    own: list[float] = []  # factors of other configs over that of the answer
     for result, near in zip(results, physics, strict=True):
         top = evaluator.top(result.problem, 6)
         assert result.mapping in [item.mapping for item in near]
@@ -79,6 +80,7 @@ def test_of_our_kernels_the_correction_chooses_among_near_configs(evaluator: GEM
         assert [item.mapping for item in top] == list(select_config(result.problem, "h200-sxm", 6))
         assert select_config(result.problem, "h200-sxm") == (result.mapping,)
         assert [item.latency_us for item in top] == sorted(item.latency_us for item in top)
+        own += [item.latency_us / item.physics_us / (top[0].latency_us / near[0].latency_us) for item in top[1:]]
         assert top[0].latency_us == result.latency_us
         replayed = [evaluator.evaluate_mapping(result.problem, item.mapping).latency_us for item in top]
         assert replayed == [item.latency_us for item in top]
@@ -88,6 +90,8 @@ def test_of_our_kernels_the_correction_chooses_among_near_configs(evaluator: GEM
                 evaluator.evaluate_problem(result.problem, **state, correction=flag) for flag in (True, False)
             )
             assert other.latency_us / terms.latency_us == pytest.approx(factor, rel=1e-9)
+    assert min(own) < 0.99
+    assert max(own) > 1.01
     h100 = GEMMEvaluator("h100-sxm", disk_cache=False).evaluate(*gemms[0], "w4a16")
     assert h100.source == "analytic"
     assert "h200-sxm, its sibling," in h100.explain()
