@@ -166,8 +166,9 @@ def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tupl
         if kernel.engine == "fp32" and not is_last:
             return (replace(work, kernel=kernel._replace(engine="cuda_cores")),)
         one = kernel._replace(groups=1, columns=of.filters // groups, channels=of.channels // groups)
-        num_bytes = {"read_bytes": work.read_bytes // groups, "write_bytes": work.write_bytes // groups}
-        work = replace(work, kernel=one, problem=replace(work.problem, G=1), **num_bytes)
+        read_bytes, write_bytes = work.read_bytes // groups, work.write_bytes // groups
+        problem = replace(work.problem, G=1)
+        work = replace(work, kernel=one, problem=problem, read_bytes=read_bytes, write_bytes=write_bytes)
         if is_last and kernel.engine != "fp32":
             sliced = _padding(of.x, 1.0 / groups), _padding(of.out, 1.0 / groups)
             return (sliced[0], work, sliced[1]) * groups

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from gemm_eval.arch import GpuSpec, check_nvidia
@@ -68,7 +68,7 @@ class ModulePrices(Prices):
         check_nvidia(arch, "PyTorch's kernels")
         self._gpu = arch if isinstance(arch, GpuSpec) else None
         code_us = evaluator.switch_us(0)  # all that kernels of modules take more: an H100's drawn modules
-        self._switch_us = lambda _: code_us
+        self._switch_us = cache(lambda _: code_us)
         is_hopper = self._gpu is not None and self._gpu.sm_arch.startswith("sm_90")
         self._library = attention_library or ("cudnn" if is_hopper else "flash")
         self._dram_bytes_per_us = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
