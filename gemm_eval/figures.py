@@ -87,6 +87,7 @@ OPERAND_COLORS = {"A": SERIES[0], "B": SERIES[1], "C": SERIES[2], "scales": SERI
 
 RAMP = "cividis"  # of equal steps in lightness, for colour-blind eyes and for print; both packages have it
 ON_DARK_FILL, ON_LIGHT_FILL = "#fefefe", "#101010"  # text on colours stays as it is when the page turns dark
+_DPI = 150
 _EQUAL_CONTRAST = 0.179  # the luminance with which black and white have the same contrast
 _SRGB_KNEE = 0.04045
 
@@ -122,6 +123,12 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_facecolor("none")
     return figure
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG on white; the folder is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=_DPI, facecolor=SURFACE)
 
 
 def import_matplotlib() -> ModuleType:

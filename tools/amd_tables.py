@@ -2,7 +2,8 @@
 
 Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values
 of M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose best
-tuning is of 2025 are a table apart, which is held back, where there are enough of 2026.
+tuning is of 2025 are a table apart, which is held back, where there are enough of 2026. Block-scaled fp8 has a table
+for each version of its kernels, as the same GEMM takes 1.2 to 2 times as long by what its tuner chose among.
 
 Of layers of experts a time that stands for several numbers of tokens is left out: all but one of them are copies. A
 layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out, and so is one below
@@ -11,6 +12,7 @@ layer that takes `MOST_SLOWER` times as long as one of the same model with more 
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -33,30 +35,114 @@ _TILE = re.compile(
 )
 
 
+_VERSIONED = "fp8_block"
+_SINCE, _LEAST_FRAC = "2026-06", 0.01
+
+
+def versions_of(rows: pd.DataFrame) -> Any:
+    """Return the version of aiter's kernels of each row of block-scaled fp8 (`Library.version_tiles`).
+
+    A commit brought kernels of CK-Tile if they win `_LEAST_FRAC` of its rows, or if it is of June 2026 or later.
+    """
+    is_shuffled = rows["kernel"].str.contains("preshuffle", case=False)
+    is_other = (rows["libtype"] != "ck") & ~is_shuffled
+    has_others = is_other[~is_shuffled].groupby(rows["date"]).mean().reindex(rows["date"]).to_numpy() >= _LEAST_FRAC
+    of_plain = np.where(has_others | (rows["date"] >= _SINCE), "ck-tile", "ck")
+    return np.where(is_shuffled, "preshuffled", of_plain)
+
+
 def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield GPU, type and rows of each table."""
-    best = tuned.sort_values("us", kind="stable").drop_duplicates(["chip", "type", "M", "N", "K"])
-    for (chip, dtype), rows in best.groupby(["chip", "type"]):
-        if len(rows) < _FEWEST_ROWS or dtype == "mxfp6":
+    for (chip, dtype), rows in tuned.groupby(["chip", "type"]):
+        table = table_of(rows)
+        if len(table) < _FEWEST_ROWS or dtype == "mxfp6":
             continue
-        kept = [thinned(of_pair.sort_values("M")) for _, of_pair in rows.groupby(["N", "K"])]
-        frame = pd.concat(kept).sort_values(["N", "K", "M"])
-        found = {name: _TILE.search(name) for name in frame["kernel"].unique()}
-        tile_of = {name: next(filter(None, match.groups()), "") if match else "" for name, match in found.items()}
-        table = pd.DataFrame(
-            {
-                **{name: frame[name].to_numpy(np.int64) for name in ("M", "K", "N")},
-                "latency_us": frame["us"].round(3).to_numpy(),
-                "kernel": pd.Categorical(frame["libtype"].fillna("ck")),
-                "tile": pd.Categorical(frame["kernel"].map(tile_of)),
-                "date": pd.Categorical(frame["date"]),
-            }
-        )
         is_old = table["date"].astype(str) < _NEW
         if is_old.sum() >= _FEWEST_OLD and (~is_old).sum() >= _FEWEST_ROWS:
             yield str(chip), f"{dtype}{_OLD}", table[is_old]
-            table = table[~is_old]
-        yield str(chip), str(dtype), table
+            table, rows = table[~is_old], rows[rows["date"] >= _NEW]
+        if dtype == _VERSIONED:
+            for version, of_version in rows.groupby(versions_of(rows)):
+                yield str(chip), f"{dtype}-{version}", table_of(of_version)
+        else:
+            yield str(chip), str(dtype), table
+
+
+def table_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest row of each GEMM, thinned out, as a table of timings."""
+    best = rows.sort_values("us", kind="stable").drop_duplicates(["M", "N", "K"])
+    frame = pd.concat([thinned(of_pair.sort_values("M")) for _, of_pair in best.groupby(["N", "K"])])
+    frame = frame.sort_values(["N", "K", "M"])
+    found = {name: _TILE.search(name) for name in frame["kernel"].unique()}
+    tile_of = {name: next(filter(None, match.groups()), "") if match else "" for name, match in found.items()}
+    return pd.DataFrame(
+        {
+            **{name: frame[name].to_numpy(np.int64) for name in ("M", "K", "N")},
+            "latency_us": frame["us"].round(3).to_numpy(),
+            "kernel": pd.Categorical(frame["libtype"].fillna("ck")),
+            "tile": pd.Categorical(frame["kernel"].map(tile_of)),
+            "date": pd.Categorical(frame["date"]),
+        }
+    )
+
+
+_STEP = re.compile(
+    r"_(?:256|128)x(\d+)x(\d+)x(\d+)_|cktile_(?:[0-9x]+x\d+_)?(\d+)x(\d+)x(\d+)_|_MT(\d+)x(\d+)x(\d+)_|"
+    r"bpreshuflle_(\d+)x(\d+)x(\d+)_|hgemm_bf16_(\d+)x(\d+)x(\d+)|(?:Shuffle|_tn)_(\d+)x(\d+)"
+)
+"""Rows, columns and, but of assembly, the k-step of a tile in names of kernels."""
+_ASM_STEP = {"bf16": 64, "fp8_block": 128}
+_ORIGAMI_TYPES = {"bf16": "bf16", "fp8_row": "f8", "fp8_block": "f8"}
+
+
+def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield GPU and rows of GEMMs that several kernels ran on one date, of kernels whose tile their names tell.
+
+    `origami_cycles` is what AMD's origami predicts (`pip download rocm-origami`, version 0.0.3; its model needs no GPU,
+    and its build no more of HIP than a header with `hipDeviceProp_t`).
+    """
+    import origami  # type: ignore[import-not-found]
+
+    tiles = {name: [int(part) for part in match.groups() if part] for name in tuned["kernel"].unique()
+             if (match := _STEP.search(name))}  # fmt: skip
+    rows = tuned[tuned["kernel"].isin(tiles) & tuned["type"].isin(_ORIGAMI_TYPES)].copy()
+    steps = [[*tiles[name], _ASM_STEP.get(dtype, 128)][:3] for name, dtype in rows[["kernel", "type"]].to_numpy()]
+    rows[["cta_m", "cta_n", "cta_k"]] = steps
+    is_ck = rows["libtype"].fillna("ck").isin(["ck", "cktile"])
+    split = rows["splitK"].fillna(0.0)
+    rows["split_k"] = np.where(is_ck, 2**split, split.clip(lower=1)).astype(np.int64)
+    rows["version"] = np.where(rows["type"] == _VERSIONED, versions_of(rows), "")
+    key = ["chip", "type", "M", "N", "K", "date"]
+    rows = rows.sort_values("us", kind="stable").drop_duplicates([*key, "cta_m", "cta_n", "split_k", "version"])
+    rows = rows[rows.groupby(key)["us"].transform("size") > 1]
+    for chip, of_chip in rows.groupby("chip"):
+        spec = load_arch(str(chip), GpuSpec)
+        hardware = origami.get_hardware_for_arch(
+            getattr(origami.architecture_t, spec.sm_arch), spec.num_sms, spec.smem_per_sm_bytes,
+            spec.l2_bytes // spec.num_l2_caches, round(spec.max_clock_ghz * 1e6),
+        )  # fmt: skip
+        cycles = []
+        for M, N, K, dtype, *tile in of_chip[["M", "N", "K", "type", "cta_m", "cta_n", "cta_k"]].itertuples(
+            index=False
+        ):
+            problem, config = origami.problem_t(), origami.config_t()
+            word = origami.string_to_datatype(_ORIGAMI_TYPES[dtype])
+            problem.size, problem.batch = origami.dim3_t(M, N, K), 1
+            problem.a_transpose, problem.b_transpose = origami.transpose_t.T, origami.transpose_t.N
+            problem.a_dtype = problem.b_dtype = problem.mi_dtype = word
+            problem.c_dtype = problem.d_dtype = origami.string_to_datatype("bf16")
+            config.mt, config.occupancy = origami.dim3_t(*tile), 1
+            config.mi = hardware.get_recommended_matrix_instruction(word)
+            least = math.inf
+            for config.cache_hints_a, config.cache_hints_b in ((0, 0), (4, 0), (0, 4)):  # it knows which may run
+                least = min(least, origami.compute_total_latency(problem, hardware, config, spec.num_sms))
+            cycles.append(least)
+        kept = ["M", "N", "K", "cta_m", "cta_n", "cta_k", "split_k"]
+        frame = of_chip[kept].assign(
+            **{name: pd.Categorical(of_chip[name]) for name in ("type", "version", "date")},
+            latency_us=of_chip["us"].round(3), origami_cycles=np.round(cycles),
+        )  # fmt: skip
+        yield str(chip), frame.sort_values(["type", "N", "K", "M", "date", "latency_us"])
 
 
 EXPERT_DTYPES = {
@@ -134,17 +220,24 @@ def main() -> None:
         if not meta.exists():
             meta.write_text(_EXPERTS_META.format(dtype=dtype, rows=len(frame), models=frame["model"].nunique()))
         print(f"{path}: {len(frame)} rows, {path.stat().st_size:,} bytes")
-    for chip, dtype, frame in tables(pd.read_parquet(sys.argv[1])):
+    tuned = pd.read_parquet(sys.argv[1])
+    for chip, frame in choice_tables(tuned):
+        path = data_root() / "measured" / chip / "aiter" / "choice.parquet"
+        frame.to_parquet(path, index=False, compression="zstd")
+        print(f"{path}: {len(frame)} rows, {path.stat().st_size:,} bytes")
+    for chip, dtype, frame in tables(tuned):
         path = data_root() / "measured" / chip / "aiter" / f"{dtype}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(path, index=False, compression="zstd")
         meta = Path(f"{path.with_suffix('')}.meta.yaml")
-        kind = dtype.removesuffix(_OLD)
+        kind, _, version = dtype.removesuffix(_OLD).partition("-")
         word, library = _DTYPES.get(kind, (kind, "aiter"))
         pairs = frame[["N", "K"]].drop_duplicates()
         if not meta.exists():
             text = _META.format(dtype=kind, pairs=len(pairs), gpu=chip, library=library, word=word)
-            meta.write_text(text + _HELD_BACK * dtype.endswith(_OLD))
+            meta.write_text(
+                text + _HELD_BACK * dtype.endswith(_OLD) + (f"library_version: {version}\n" if version else "")
+            )
         print(f"{path}: {len(frame)} rows, {len(pairs)} pairs, {path.stat().st_size:,} bytes")
 
 

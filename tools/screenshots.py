@@ -35,6 +35,7 @@ PAGES: dict[str, Callable[[], Page]] = {
     "model": pages.model_page,
     "compare": pages.compare_page,
     "gemms": pages.gemms_page,
+    "serve": pages.serve_page,
     **{f"plot-{name}": partial(pages.plot_page, name) for name in pages.PLOTS},
 }
 

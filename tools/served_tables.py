@@ -9,7 +9,8 @@ prediction:
   per token. Only runs of an export without speculation (`dsr1_`) are kept.
 - Runs whose time per token falls, by more than `_MOST_FALL`, where concurrency grows and all else is equal.
 - Runs whose id does not say how many requests were in flight.
-- Disaggregated runs: their pools are not scored yet.
+- Disaggregated runs that do not say how many workers each pool has (their layouts are those of one pool), and runs of
+  data-parallel attention whose experts are cut by tensor parallelism, which no layout here is.
 
 `delays_prompts`: the script of the run asked the engine to hold prompts back, so that its TTFT is not the engine's own:
 TensorRT-LLM's `batch_wait_timeout_iters` (Llama at 1,024 in and out on fewer than 8 GPUs; DeepSeek in fp8 on a B200
@@ -40,21 +41,34 @@ _ID = re.compile(r"_(?:agg|disagg)_\d+x\d+_c(\d+)_")
 _MOST_FALL = 1.4
 _SEED = 45
 _DRAWN = ("deepseek-v3", "llama-3-70b")  # of InferenceMAX, whose lengths are drawn from 0.8 to 1 of the longest
-SERIES = ["engine", "version", "model", "dtype", "prompt_len", "output_len", "tp", "ep", "groups"]
+SERIES = [
+    "engine", "version", "model", "dtype", "prompt_len", "output_len", "tp", "ep", "groups", "replicas",
+    "prefill_workers", "prefill_tp", "prefill_ep", "prefill_groups",
+]  # fmt: skip
 """Columns that are equal in runs of one configuration, which differ in concurrency alone."""
+
+
+def _layout(run: Any, model: str, pool: str = "") -> tuple[int, int, int]:
+    """Return tensor and expert parallelism and the groups of data-parallel attention of a run, or of its pool."""
+    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    sizes = (getattr(run, pool + name) for name in names)
+    tp, groups, moe_tp, moe_ep = (1 if np.isnan(size) or size < 1 else int(size) for size in sizes)
+    if model != "deepseek-v3":
+        return tp, 1, 1
+    if moe_tp == moe_ep > 1:  # these exports write the product of both where one is meant
+        return (moe_ep, moe_ep, 1) if tp > 1 else (1, moe_ep, moe_ep)
+    return tp, moe_ep, groups
 
 
 def _row(run: Any) -> dict[str, Any]:
     """Return a run in the words of gemm_eval."""
     model, precision = _MODELS[run.model_path], run.precision if isinstance(run.precision, str) else None
-    sizes = (run.tp_size, run.attention_dp_size, run.moe_tp_size, run.moe_ep_size)
-    tp, groups, moe_tp, moe_ep = (1 if np.isnan(size) or size < 1 else int(size) for size in sizes)
-    if model != "deepseek-v3":
-        tp, ep, groups = tp, 1, 1
-    elif moe_tp == moe_ep > 1:  # these exports write the product of both where one is meant
-        tp, ep, groups = (moe_ep, moe_ep, 1) if tp > 1 else (1, moe_ep, moe_ep)
-    else:
-        ep = moe_ep
+    is_split = run.mode == "disagg"
+    tp, ep, groups = _layout(run, model, "decode_" if is_split else "")
+    replicas, workers, reading = 1, 0, (0, 0, 0)
+    if is_split:
+        replicas, workers = int(run.decode_num_workers), int(run.prefill_num_workers)
+        reading = _layout(run, model, "prefill_")
     concurrency = _ID.search(run.id)
     # fp8 of DeepSeek and of Qwen/Qwen3-32B-FP8 is published in blocks of 128 x 128, of nvidia/Llama-3.1-70B by tensor
     of_precision = {None: "bf16", "fp8": "fp8" if model == "llama-3-70b" else "fp8_block", "fp4": "nvfp4"}
@@ -64,24 +78,28 @@ def _row(run: Any) -> dict[str, Any]:
         "id": run.id, "engine": run.backend, "version": run.backend_version, "model": model,
         "gpu": _GPUS[run.system], "dtype": of_precision[precision], "kv_dtype": kv_dtype, "prompt_len": int(run.isl),
         "output_len": int(run.osl), "least_len_frac": 0.8 if model in _DRAWN else 1.0, "tp": tp, "ep": ep,
-        "groups": groups, "concurrency": int(concurrency[1] if concurrency else 0),
-        "ttft_us": round(run.silicon_ttft_ms * 1e3, 1), "tpot_us": round(run.silicon_tpot_ms * 1e3, 1),
+        "groups": groups, "replicas": replicas, "prefill_workers": workers,
+        **dict(zip(("prefill_tp", "prefill_ep", "prefill_groups"), reading, strict=True)),
+        "concurrency": int(concurrency[1] if concurrency else 0), "ttft_us": round(run.silicon_ttft_ms * 1e3, 1),
+        "tpot_us": round(run.silicon_tpot_ms * 1e3, 1),
     }  # fmt: skip
 
 
 def tables(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that are kept, and in `part` which are for fits and which for the report."""
-    runs = runs[runs["mode"] == "agg"]
+    runs = runs[(runs["mode"] == "agg") | runs["prefill_num_workers"].notna()]
     is_deepseek = runs["model_path"].str.startswith("deepseek-ai/")
     runs = runs[~is_deepseek | runs["id"].str.startswith("dsr1_")]
     rows = pd.DataFrame([_row(run) for run in runs.itertuples()])
     rows["version"] = rows["version"].fillna("")
+    is_cut = (rows["groups"] > rows["ep"]) | (rows["prefill_groups"] > rows["prefill_ep"])
+    rows = rows[~(is_cut & (rows["prefill_workers"] > 0))]
     rows = rows.drop_duplicates([name for name in rows.columns if name != "id"])
     rows = rows.sort_values([*SERIES, "gpu", "concurrency"], ignore_index=True)
     rows = rows[~rows.groupby(["gpu", *SERIES])["tpot_us"].transform(_falls)]
     draws = random.Random(_SEED)
     kept: set[Any] = set()
-    for _, group in rows.groupby(["model", "gpu"]):
+    for _, group in rows.groupby([rows["prefill_workers"] > 0, "model", "gpu"]):
         series = sorted(set(group[SERIES].itertuples(index=False, name=None)))
         draws.shuffle(series)
         kept |= {(group["gpu"].iloc[0], *names) for names in series[::2]}

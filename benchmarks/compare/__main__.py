@@ -72,6 +72,14 @@ def compare(
             metavar="NAME",
         ),
     ] = None,
+    routing: Annotated[
+        str,
+        typer.Option(
+            help="With --grouped: how tokens go to experts: uniform, power-law (loads of a density x**-1.2) or busy "
+            "(all tokens to one expert, and at random to others).",
+            metavar="NAME",
+        ),
+    ] = "uniform",
     pair: Annotated[
         list[str] | None,
         typer.Option(help="K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N"),
@@ -101,14 +109,14 @@ def compare(
     """Time our kernels, by the model's choice, beside humming-kernels, cuBLAS and PyTorch's int4 GEMM."""
     if grouped and pair:
         raise InvalidOptionError("--grouped does not go with --pair")
-    if layer and not grouped:
-        raise InvalidOptionError("--layer goes with --grouped")
+    if (layer or routing != "uniform") and not grouped:
+        raise InvalidOptionError("--layer and --routing go with --grouped")
     options: dict[str, Any] = {"group_size": group_size, "dtype": activation, "mode": mode}
     if rows is not None:
         options["rows"] = parse_values("--rows", rows)
     if pair:
         options["pairs"] = _parse_pairs(pair)
-    grid = Grid.experts(layer or (), **options) if grouped else Grid.dense(**options)
+    grid = Grid.experts(layer or (), routing=routing, **options) if grouped else Grid.dense(**options)
     if out is not None:
         if out.suffix not in _SUFFIXES:
             raise InvalidOptionError(f"--out must end with {' or '.join(_SUFFIXES)}, got {shown(str(out))}")
@@ -146,6 +154,7 @@ def _rows(result: SideBySide) -> list[dict[str, Any]]:
         layer, row = layers[timing.N, timing.K], timing._asdict()
         tokens = row.pop("M")
         of_layer = {"layer": layer.name, "num_groups": layer.num_groups, "tokens": tokens}
+        of_layer |= {"routing": result.grid.routing}
         rows.append(of_layer | {"expected_rows": layer.expected_rows(tokens)} | row)
     return rows
 

@@ -19,7 +19,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import MIDDLE, WeightMode, encode
 from gemm_eval.kernels.layout import E2M1_VALUES, e4m3_values, e8m0_values, parse_group_size, parse_mode
 from gemm_eval.measure.runner import MAX_ERRORS, decode
-from gemm_eval.moe import uniform_counts
+from gemm_eval.moe import power_law_counts, uniform_counts
 from gemm_eval.words import shown
 
 DEFAULT_PAIRS = (
@@ -31,6 +31,9 @@ DEFAULT_ROWS = (1, 4, 12, 24, 40, 64, 100, 192, 320, 512, 768, 1200, 2048, 3500)
 """M of every regime, few of them powers of 2."""
 DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 """Tokens of all GPUs together."""
+ROUTINGS = ("uniform", "power-law", "busy")
+"""How tokens go to experts: at random; by loads of a density x**-1.2; or all to one, and at random to others."""
+_ALPHA = 1.2
 _ROUTINGS = 8
 _SEED = 20_261_123
 _PATTERN_ELEMS = (1 << 24) - 3  # odd: rows of a matrix start at different places of it
@@ -91,6 +94,22 @@ EXPERT_LAYERS = (
     Layer("deepseek-v3-ep8-down", 32, 256, 8, 7168, 2048),
 )
 """The two GEMMs of experts of three models; DeepSeek-V3 on 8 GPUs that have 32 experts each."""
+MORE_EXPERTS = {
+    "mixtral-8x22b": (8, 8, 2, 6144, 16384), "qwen3-235b-a22b": (128, 128, 8, 4096, 1536),
+    "deepseek-v2-lite": (64, 64, 6, 2048, 1408), "kimi-k2-ep16": (24, 384, 8, 7168, 2048),
+    "glm-4.5-air": (128, 128, 8, 4096, 1408), "gpt-oss-120b": (128, 128, 4, 2880, 2880),
+    "qwen1.5-moe-a2.7b": (60, 60, 4, 2048, 1408), "phi-3.5-moe": (16, 16, 2, 4096, 6400),
+    "llama-4-scout": (16, 16, 1, 5120, 8192), "qwen3-next-80b-a3b": (512, 512, 10, 2048, 512),
+    "qwen3-coder-480b-ep8": (20, 160, 8, 6144, 2560),
+}  # fmt: skip
+"""More models: experts of a GPU, of the layer and of a token, hidden_size, moe_intermediate_size, by config.json."""
+
+
+def layers_of(name: str, of_experts: tuple[int, int, int, int, int]) -> tuple[Layer, Layer]:
+    """Return the two GEMMs of a row of `MORE_EXPERTS`."""
+    num_groups, num_experts, topk, hidden, inner = of_experts
+    sizes = num_groups, num_experts, topk
+    return Layer(f"{name}-up", *sizes, 2 * inner, hidden), Layer(f"{name}-down", *sizes, hidden, inner)
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,7 @@ class Gemm:
         group_size: weights along K that share a scale; 0: all of them.
         activation: type of A and C.
         mode: of the weights.
+        routing: of `ROUTINGS`.
     """
 
     layer: Layer
@@ -110,6 +130,7 @@ class Gemm:
     group_size: int
     activation: DType
     mode: WeightMode = WeightMode.GROUP
+    routing: str = "uniform"
 
     @cached_property
     def routings(self) -> list[Offsets]:
@@ -117,13 +138,27 @@ class Gemm:
         layer = self.layer
         if not layer.is_grouped:
             return [np.array([0, self.tokens], np.int32)]
-        rng = np.random.default_rng([_SEED, self.tokens, *layer[1:]])
+        rng = np.random.default_rng([_SEED, self.tokens, *layer[1:], *([] if self.routing == "uniform" else [1])])
         routings: list[Offsets] = []
         while len(routings) < _ROUTINGS:
-            counts = uniform_counts(self.tokens, layer.num_experts, layer.topk, rng)[0, : layer.num_groups]
+            counts = self._counts(rng)[: layer.num_groups]
             if counts.any():
                 routings.append(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
         return routings
+
+    def _counts(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the tokens of all experts, drawn once."""
+        tokens, num_experts, topk = self.tokens, self.layer.num_experts, self.layer.topk
+        counts: npt.NDArray[np.int64]
+        if self.routing == "uniform":
+            counts = uniform_counts(tokens, num_experts, topk, rng)[0]
+        elif self.routing == "power-law":
+            counts = power_law_counts(tokens, num_experts, topk, _ALPHA, 1, rng)[0][rng.permutation(num_experts)]
+        else:  # all tokens to the first expert; half of them where that is their only choice
+            others = tokens if topk > 1 else tokens // 2
+            counts = np.append(0, uniform_counts(others, num_experts - 1, max(1, topk - 1), rng)[0])
+            counts[0] = tokens * topk - counts.sum()
+        return counts
 
     @property
     def rows(self) -> int:
@@ -146,6 +181,7 @@ class Grid:
         group_size: weights along K that share a scale; None: 128, or what the mode has.
         dtype: "fp16" or "bf16", of A and C.
         mode: of the weights, a name of `WeightMode` in lower case.
+        routing: of `ROUTINGS`: how tokens go to experts.
 
     Raises:
         InvalidOptionError: a value out of its range.
@@ -156,6 +192,7 @@ class Grid:
     group_size: int | None = None
     dtype: str = "fp16"
     mode: str = "group"
+    routing: str = "uniform"
 
     @classmethod
     def dense(cls, pairs: Sequence[tuple[int, int]] = DEFAULT_PAIRS, **options: Any) -> Grid:
@@ -173,6 +210,8 @@ class Grid:
     def __post_init__(self) -> None:
         if self.dtype not in MAX_ERRORS:
             raise InvalidOptionError(f"--activation must be one of {', '.join(MAX_ERRORS)}, got {shown(self.dtype)}")
+        if self.routing not in ROUTINGS:
+            raise InvalidOptionError(f"--routing must be one of {', '.join(ROUTINGS)}, got {shown(self.routing)}")
         mode = parse_mode(self.mode)
         multiple = parse_group_size(self.group_size, mode) or 8
         for layer in self.layers:
@@ -192,7 +231,8 @@ class Grid:
         """Return the GEMMs of a layer, by rows."""
         mode = parse_mode(self.mode)
         group_size = parse_group_size(self.group_size, mode)
-        return [Gemm(layer, rows, group_size, DType(self.dtype), mode) for rows in sorted(set(self.rows))]
+        options = group_size, DType(self.dtype), mode, self.routing
+        return [Gemm(layer, rows, *options) for rows in sorted(set(self.rows))]
 
 
 @dataclass(frozen=True)

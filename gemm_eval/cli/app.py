@@ -18,6 +18,7 @@ from gemm_eval.cli import (
     measure,
     model,
     operations,
+    schema,
     serve,
     space,
     train,
@@ -96,6 +97,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "sweep": space.sweep,
     "pareto": space.pareto,
     "report": space.report,
+    "schema": schema.schema,
 }
 for _name, _function in _COMMANDS.items():
     command(app, _name)(_function)

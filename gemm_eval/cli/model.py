@@ -130,13 +130,14 @@ class _Passes:
     options: opt.MemoryOptions
 
     def __post_init__(self) -> None:
-        from gemm_eval.transformer import check_memory, model_memory, transformer_gemms
+        from gemm_eval.transformer import MemoryShare, check_memory, model_memory, transformer_gemms
 
         self.held, frac = self.asked | self.held, self.options.memory_frac
+        self.share = MemoryShare() if frac is None else MemoryShare(frac)
         self.memory = (
             model_memory(self.config, **self.held)
             if self.options.ignore_memory or self.phase is opt.Pass.TRAIN
-            else check_memory(self.config, self.evaluator.arch, memory_frac=frac, **self.held)
+            else check_memory(self.config, self.evaluator.arch, share=self.share, **self.held)
         )
         self.phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
         for name in self.phase.names:
@@ -179,14 +180,14 @@ class _Passes:
             print_phase(f"{config.name} on {arch.name}, {name}", config, rows, batch * each)
         if self.options.show_memory:
             print_memory(self.memory_document())
-        print_notes(None if self.phase is opt.Pass.TRAIN else self.memory, arch, self.options.memory_frac)
+        print_notes(None if self.phase is opt.Pass.TRAIN else self.memory, arch, self.share)
 
     def memory_document(self) -> dict[str, Any]:
         """Return what the model takes of a device; the largest batch too, which takes time, where memory is shown."""
         from gemm_eval.transformer import memory_document
 
         arch = self.evaluator.arch if self.options.show_memory else None
-        return memory_document(self.memory, self.config, arch, memory_frac=self.options.memory_frac, **self.held)
+        return memory_document(self.memory, self.config, arch, share=self.share, **self.held)
 
 
 def prewarm(
@@ -324,7 +325,7 @@ def _row(estimate: ModelEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
     del document["engine"]  # `options` has its name
-    for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells
+    for name in ("prompt_stage_us", "assumptions", "basis"):  # lists, of which a table has no cells
         del document[name]
     steps = {name: document.pop(name) for name in ("prefill", "decode")}
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name")}

@@ -439,8 +439,10 @@ KvDtypeOption = Annotated[str | None, option(
     "Type of the KV cache. Default: that of the checkpoint if it says one, else of --dense-dtype.",
     complete=complete_types
 )]  # fmt: skip
-MEMORY_FRAC = 0.9  # `gemm_eval.transformer.MEMORY_FRAC`, without importing the models for --help
-MemoryFracOption = Annotated[float, option("Share of the DRAM of a GPU that a model may use, as vLLM has it.")]
+MemoryFracOption = Annotated[float | None, option(
+    "Share of the DRAM of a GPU that a model may use, as the flag of its engine means it. Default: the engine's; 0.9.",
+    show_default=False
+)]  # fmt: skip
 IgnoreMemoryOption = Annotated[
     bool, option("Go on where the model is larger than the DRAM of a GPU.", "--ignore-memory")
 ]
@@ -499,5 +501,5 @@ class MemoryOptions:
     show_memory: Annotated[
         bool, option("Also show what takes the memory of a device, part by part, and the largest batch.", "--memory")
     ] = False
-    memory_frac: MemoryFracOption = MEMORY_FRAC
+    memory_frac: MemoryFracOption = None
     ignore_memory: IgnoreMemoryOption = False

@@ -11,7 +11,7 @@ from gemm_eval.cli.output import Column, format_number, format_share, format_ter
 from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
 from gemm_eval.moe import BREAKDOWN, MoeLayerTable
-from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, say_memory
+from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, MemoryShare, ModelConfig, ModelMemory, say_memory
 from gemm_eval.units import time_text
 
 
@@ -130,11 +130,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
     )
 
 
-def print_notes(memory: ModelMemory | None, arch: ArchSpec, memory_frac: float) -> None:
+def print_notes(memory: ModelMemory | None, arch: ArchSpec, share: MemoryShare) -> None:
     """Print what the model takes of a device, if it is of interest, and what the sums say of a whole pass."""
     console = make_console()
     if memory is not None:
-        console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
+        console.print(f"Memory: {say_memory(memory, arch, share)}.")
     console.print(WHAT_COUNTS)
 
 
@@ -186,6 +186,7 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
             for estimate in estimates
         ]
         print_table(rows, num_keys=3)
+        console.print(f"\n{first.arch_name}: {first.basis}", highlight=False)
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()

@@ -77,7 +77,7 @@ def serve(
         complete=opt.complete_schemes, show_default=False
     )] = None,
     kv_dtype: opt.KvDtypeOption = None,
-    memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
+    memory_frac: opt.MemoryFracOption = None,
     page: Annotated[Path | None, opt.option(
         "Also write an HTML page with the plot of the front to this file.", "--page", metavar="FILE"
     )] = None,
@@ -172,7 +172,8 @@ def _row(estimate: ServingEstimate) -> dict[str, Any]:
     from gemm_eval.serving import summary
 
     names = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "dtype", "kv_dtype")
-    return flat(summary(estimate)) | {name: estimate.options[name] for name in names}
+    of_row = {name: value for name, value in summary(estimate).items() if name != "basis"}
+    return flat(of_row) | {name: estimate.options[name] for name in names}
 
 
 def _show_one(model: str, estimate: ServingEstimate) -> None:
@@ -208,6 +209,8 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         console.print(f"left out: {first.layout}{others} on {first.arch_name}: {reason}", highlight=False)
     if len(result.reasons()) > _MOST_LEFT_OUT:
         console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: --json")
+    best = result.best
+    console.print(f"{best.layout} on {best.arch_name}: {best.basis}", highlight=False)
     _print_commands(commands)
 
 

@@ -179,7 +179,7 @@ def report(
         complete=opt.complete_schemes
     )] = None,
     dense_dtype: opt.DenseDtypeOption = None,
-    memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
+    memory_frac: opt.MemoryFracOption = None,
     ignore_memory: opt.IgnoreMemoryOption = False,
     run: opt.ModelRun,
     idle_cores: opt.IdleCoresOption = True,

@@ -381,11 +381,16 @@ SUBJECTS = (
                 _archs("served runs"), _names("engines", "Engines: vllm, sglang, trtllm. Repeatable. Default: each.")
                 ._replace(flag="--engine"),
                 _flag("fits", "Also the runs that host times were fitted on."),
+                Option(
+                    "data", "CSV of your own runs: gpu, engine, model, prompt_len, output_len, concurrency, ttft_us, "
+                    "tpot_us; tp, ep, groups, dtype, kv_dtype where they are not 1 or the checkpoint's.", _File,
+                    metavar="FILE",
+                ),
             ),
             "Score TPOT and TTFT of models on servers: vLLM, SGLang and TensorRT-LLM, as clients measured them.",
             "Runs of NVIDIA of DeepSeek-R1, Llama-3.1-70B and Qwen3-32B on H100, H200 and B200, aggregated serving. "
             "Takes a minute.",
-            ("validate served", "validate served --engine vllm --arch h200-sxm"),
+            ("validate served", "validate served --engine vllm --arch h200-sxm", "validate served --data runs.csv"),
         ),
         Command(
             "served.calibrate", (_OUT,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,8 +62,11 @@ def train(
     )] = "bf16",
     optimizer: Annotated[str, opt.option("adamw, adamw-bf16 (moments in bf16) or sgd.", panel=_STEP)] = "adamw",
     top: Annotated[int, opt.option("Layouts to show.", "--top", min=1)] = 10,
-    memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
+    memory_frac: opt.MemoryFracOption = None,
     ignore_memory: opt.IgnoreMemoryOption = False,
+    plot: Annotated[Path | None, opt.option(
+        "Also draw what each pipeline stage does over the fastest step (PNG). Needs the extra plot.", metavar="FILE"
+    )] = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
     """Predict time, MFU and memory of a training step, on the fastest of all legal layouts.
@@ -74,9 +78,10 @@ def train(
 
     gemm-eval train llama-3-8b --arch h100-sxm --gpus 8 --batch 128 --seq-len 8192 --dtype fp8 --zero 1,3
 
-    gemm-eval train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --tp 4 --pp 8 --micro-batch 1 --recompute none
+    gemm-eval train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --tp 4 --pp 8 --micro-batch 1 --plot step.png
     """
     from gemm_eval.training import find_training_layouts
+    from gemm_eval.transformer import MEMORY_FRAC
 
     if output.out is not None:
         refuse(ctx, "--out", set())
@@ -92,8 +97,13 @@ def train(
         max_context=max(degrees["context"] or [1]), micro_batches=parse_values("--micro-batch", micro_batch),
         zeros=[int(word) if word.strip().isdigit() else word for word in zero.split(",")],  # type: ignore[misc]
         recomputes=_split(recompute), schedules=_split(schedule), dtype=dtype, optimizer=optimizer,
-        memory_frac=memory_frac, ignore_memory=ignore_memory, **degrees,
+        memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac, ignore_memory=ignore_memory, **degrees,
     )[:top]  # fmt: skip
+    if plot is not None:
+        from gemm_eval.figures import save_figure
+        from gemm_eval.report.plots import plot_training_step
+
+        save_figure(plot_training_step(estimates[0]), plot)
     output.give(
         lambda: map(_row, estimates),
         lambda: opt.one_or_all([estimate.to_dict() for estimate in estimates]),
@@ -107,11 +117,12 @@ def _split(text: str) -> list[str]:
 
 def _row(estimate: TrainingEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
-    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "options")}
-    del document["stage_us"]
+    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "rests_on", "options")}
+    del document["stages"], document["definitions"]
     overlap = parts["options"].pop("overlap")
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name"), **parts["layout"]} | document
     row |= parts["breakdown"] | parts["memory"] | parts["options"]
+    row |= {f"{source}_frac": share for source, share in parts["rests_on"].items()}
     return row | {f"overlap_{name}": share for name, share in (overlap or {}).items()}
 
 

@@ -11,10 +11,10 @@ from gemm_eval.estimate.engine import (
 )
 from gemm_eval.estimate.model import ModelEstimate, estimate_model, estimate_models, tokens_per_step
 from gemm_eval.estimate.price import IN_ATTENTION, OperationCost, Price, Prices, operation_costs, price_of
-from gemm_eval.estimate.replica import KINDS, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
+from gemm_eval.estimate.replica import KINDS, Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 
 __all__ = [
-    "HOST_TIMES", "IDEAL", "IN_ATTENTION", "KINDS", "Engine", "ModelEstimate", "OperationCost", "Price",
+    "HOST_TIMES", "IDEAL", "IN_ATTENTION", "KINDS", "Basis", "Engine", "ModelEstimate", "OperationCost", "Price",
     "Prices", "Replica", "StepEstimate", "StepSize", "default_engine", "engine_calibration_path", "estimate_model",
     "estimate_models", "evaluator_of", "list_engines", "load_engine", "operation_costs", "pipeline_us", "price_of",
     "tokens_per_step",

@@ -6,15 +6,18 @@ served models stands in ``arch/calibration/engines.yaml``, which `gemm-eval cali
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from gemm_eval.arch import (
+    GFX_ARCHS,
+    SM_ARCHS,
     ArchSpec,
     ClockState,
     Frozen,
@@ -29,14 +32,15 @@ from gemm_eval.arch import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.models.gpu import ENGINES, LIBRARIES
+from gemm_eval.models.gpu import ENGINES, LIBRARIES, OTHER_MAKER
 from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES
 from gemm_eval.models.gpu.collective import COLLECTIVE_LIBRARIES
-from gemm_eval.transformer import CHUNK_TOKENS, Fusions
+from gemm_eval.transformer import CHUNK_TOKENS, MEMORY_FRAC, Fusions, MemoryShare
 from gemm_eval.words import refusal, shown
 
 Text = Annotated[str, Field(max_length=4000)]
 HostTime = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 _IDEAL = "ideal"
 
@@ -61,6 +65,9 @@ class Engine(Frozen):
     expert_libraries: Table[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
         default={}, description="generation of SMs -> whose kernels run experts, in the order in which they are tried"
     )
+    wide_expert_libraries: Table[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
+        default={}, description="the same instead where experts lie on more devices than a node of x86 servers has, 8"
+    )
     fusions: Table[str, bool] = Field(default={}, description="fields of Fusions that differ from its defaults")
     writes_cache: bool = Field(default=True, description="attention turns positions and writes the cache in its call")
     clock: Annotated[ClockState, Field(strict=False)] = Field(default=ClockState.BURST, description="of GEMMs")
@@ -73,9 +80,27 @@ class Engine(Frozen):
     reserves_output: bool = Field(
         default=False, description="a request is admitted only with room for its whole output"
     )
+    memory_frac: float = Field(default=MEMORY_FRAC, gt=0, le=1, description="share of a device's memory, by default")
+    memory_of: Literal["device", "static", "free"] = Field(default="device", description="see `MemoryShare.of`")
+    reserve_bytes: int = Field(default=0, ge=0, le=1 << 40, description="see `MemoryShare.reserve_bytes`")
+    block_size: int = Field(default=1, ge=1, le=1 << 24, description="positions of a block of the cache")
+    logit_bytes: int = Field(
+        default=4, ge=1, le=1 << 10, description="of a logit while tokens are sampled, at the peak"
+    )
+    expert_multiples: Table[str, Table[str, Annotated[tuple[int, int], Field(strict=False)]]] = Field(
+        default={}, description="generation of SMs, `WeightPart.types` -> multiples that experts are padded to"
+    )
+    sends_chunks: bool = Field(
+        default=False, description="of pools: the cache of each chunk is sent when it is read; else all after the last"
+    )
+    on_amd: bool = Field(
+        default=False, description="it also runs on AMD's GPUs, where its host times are those of NVIDIA's, less sure"
+    )
     step_us: HostTime = Field(default=0.0, description="host time of a step that the GPU waits for")
     seq_us: HostTime = Field(default=0.0, description="the same for each sequence in it")
     request_us: HostTime = Field(default=0.0, description="time of a request before its first step: HTTP, tokens")
+    tpot_spread: Spread = Field(default=0.0, description="half of the 80% interval of TPOT in log, beside the kernels'")
+    ttft_spread: Spread = Field(default=0.0, description="the same of TTFT")
     sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
     provenance: Table[str, Provenance] = Field(default={}, description="field -> kind and source")
 
@@ -86,7 +111,7 @@ class Engine(Frozen):
         except TypeError:
             unknown = [name for name in self.fusions if name not in Fusions.__slots__]
             raise ValueError(refusal("fusions", unknown[0], Fusions.__slots__)) from None
-        names = [name for of in self.expert_libraries.values() for name in of]
+        names = [name for of in (*self.expert_libraries.values(), *self.wide_expert_libraries.values()) for name in of]
         for name in (*names, *filter(None, [self.gemm_library])):
             if name not in (*LIBRARIES, *ENGINES):
                 raise ValueError(refusal("library", name, (*LIBRARIES, *ENGINES)))
@@ -106,11 +131,21 @@ class Engine(Frozen):
         """Return the host time of a step of so many sequences that the GPU waits for, in microseconds."""
         return self.step_us + self.seq_us * num_seqs
 
+    def memory_share(self, frac: float | None = None) -> MemoryShare:
+        """Return the share of a device's memory that the engine fills; `frac` None: its own."""
+        return MemoryShare(self.memory_frac if frac is None else frac, self.memory_of, self.reserve_bytes)
+
+    def host_spread(self, arch: ArchSpec) -> float:
+        """Return the factor from the host time of a step to both ends of its interval: 1 where it was fitted."""
+        return math.exp(OTHER_MAKER) if isinstance(arch, GpuSpec) and arch.sm_arch in GFX_ARCHS else 1.0
+
     def check(self, arch: ArchSpec) -> None:
         """Raise `UnsupportedError` where an engine is asked for on an arch whose kernels it is not known by."""
-        if self.name != _IDEAL and not (isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_")):
+        known = (*SM_ARCHS, *(GFX_ARCHS if self.on_amd else ()))
+        if self.name != _IDEAL and not (isinstance(arch, GpuSpec) and arch.sm_arch in known):
+            makers = "NVIDIA and AMD GPUs" if self.on_amd else "NVIDIA GPUs"
             raise UnsupportedError(
-                f"engine {self.name} is known on NVIDIA GPUs alone, and {arch.name} is none: use engine={_IDEAL!r}"
+                f"engine {self.name} is known on {makers} alone, and {arch.name} is none: use engine={_IDEAL!r}"
             )
 
     def to_dict(self) -> dict[str, Any]:

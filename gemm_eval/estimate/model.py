@@ -15,14 +15,14 @@ from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate.engine import IDEAL, Engine
-from gemm_eval.estimate.replica import Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
+from gemm_eval.estimate.replica import Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
-    MEMORY_FRAC,
     Fusions,
     GemmWork,
+    Limit,
     ModelConfig,
     ModelMemory,
     largest_batch,
@@ -82,10 +82,11 @@ class ModelEstimate(Result):
     engine: Engine
     options: FrozenDict[str, Any]
     _config: ModelConfig = field(repr=False, compare=False)
+    _limit: Limit | None = field(repr=False, compare=False)
     _held: FrozenDict[str, Any] = field(repr=False, compare=False)
     _derived: ClassVar[tuple[str, ...]] = (
         "ttft_interval_us", "tpot_interval_us", "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device",
-        "tokens_per_s_per_device", "fits", "largest_batch",
+        "tokens_per_s_per_device", "fits", "largest_batch", "basis",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -98,12 +99,12 @@ class ModelEstimate(Result):
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
         """The interval of TTFT, as wide in proportion as that of a step of a prompt."""
-        return self.prefill.interval_of(self.ttft_us)
+        return self.prefill.interval_of(self.ttft_us, self.engine.ttft_spread)
 
     @property
     def tpot_interval_us(self) -> tuple[float, float]:
         """The interval of the time per output token, as wide in proportion as that of a decode step."""
-        return self.decode.interval_of(self.tpot_us)
+        return self.decode.interval_of(self.tpot_us, self.engine.tpot_spread)
 
     @property
     def request_us(self) -> float:
@@ -135,9 +136,7 @@ class ModelEstimate(Result):
     @property
     def largest_batch(self) -> int | None:
         """The most sequences that fit, 0: not one; None: the arch does not say its DRAM."""
-        if self.memory_limit_bytes is None:
-            return None
-        return largest_batch(self._config, self.memory_limit_bytes, **self._held)
+        return None if self._limit is None else largest_batch(self._config, self._limit, **self._held)
 
     def explain(self) -> str:
         """Return a short text: the figures that are asked for, and where the time goes."""
@@ -145,7 +144,8 @@ class ModelEstimate(Result):
         if self.memory_limit_bytes is not None:
             held = (
                 f"{self.memory.total_bytes / 1e9:,.1f} of {self.memory_limit_bytes / 1e9:,.0f} GB a device ("
-                f"{self.options['memory_frac']:g} of its memory); the largest batch that fits is {self.largest_batch:,}"
+                f"{self.engine.memory_share(self.options['memory_frac'])}); the largest batch that fits is "
+                f"{self.largest_batch:,}"
             )
         box = self.options["interconnect"] if self.num_devices > 1 else None
         joined = "" if box is None else f" ({box})"
@@ -161,9 +161,15 @@ class ModelEstimate(Result):
             f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
+        lines.append(str(self.basis))
         if self.engine != IDEAL:
             lines.append(self.engine.explain())
         return "\n".join([*lines, *self.assumptions])
+
+    @property
+    def basis(self) -> Basis:
+        """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
+        return Basis.of(self.engine, self.options, self.prefill, self.decode)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -192,7 +198,7 @@ class ModelEstimate(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: figures first, steps last."""
         data = Result.to_dict(self) | {"assumptions": list(self.assumptions)}
-        for name in ("memory", "assumptions", "engine", "options", "prefill", "decode"):
+        for name in ("memory", "assumptions", "basis", "engine", "options", "prefill", "decode"):
             data[name] = data.pop(name)
         return data
 
@@ -218,7 +224,7 @@ def estimate_model(
     speculative_tokens: int = 0, acceptance: float = 0.7, expert_load: str | Distribution = "uniform",
     fusions: Fusions | None = None, fused: bool | None = None, attention_library: str | None = None,
     collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
-    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False, engine: Engine | str | os.PathLike[str] = IDEAL,
+    memory_frac: float | None = None, ignore_memory: bool = False, engine: Engine | str | os.PathLike[str] = IDEAL,
 ) -> ModelEstimate:  # fmt: skip
     """Say what a model does on an arch: how soon, how fast, and whether it fits.
 
@@ -252,7 +258,9 @@ def estimate_model(
             those of the engine.
         interconnect: how a server joins GPUs over PCIe (`GEMMEvaluator.evaluate_collective`); other GPUs keep their
             link. None: as the spec says.
-        memory_frac: share of the DRAM that may be used; the rest is the runtime's.
+        memory_frac: share of the DRAM that may be used, in the words of the engine (`MemoryShare`): vLLM's
+            gpu_memory_utilization, SGLang's mem_fraction_static, TensorRT-LLM's free_gpu_memory_fraction; None: that
+            of the engine.
         ignore_memory: go on where the model does not fit.
         engine: serving engine (`gemm_eval.estimate.Engine`, a name of `list_engines()`, or a YAML file); ``"ideal"``
             is the sum of the kernels.
@@ -279,6 +287,7 @@ def estimate_model(
     check_flag("ignore_memory", ignore_memory)
     tokens = tokens_per_step(speculative_tokens, acceptance)
     memory = (replica.memory if ignore_memory else replica.check_memory)(batch, prompt_len + output_len)
+    limit = replica.memory_limit
     ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
     chunks = [StepSize("prefill", 1, end - start, end) for start, end in zip((0, *ends[:-1]), ends, strict=True)]
     num_parts = min(pipeline_parallel, batch)  # of the batch, each in another stage
@@ -293,9 +302,10 @@ def estimate_model(
         output_len=output_len, num_devices=replica.num_devices, num_groups=replica.num_groups,
         ttft_us=pipeline_us(chunk_us) + host_us, tpot_us=step_us / tokens, tokens_per_step=tokens,
         prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))), prefill=prefill[-1], decode=decode,
-        memory=memory, memory_limit_bytes=replica.memory_limit_bytes, num_joined_devices=num_joined(replica.arch),
-        has_expanded_weights=replica.has_expanded_weights, engine=replica.engine,
-        options=FrozenDict(asked | {"acceptance": acceptance} | replica.options), _config=replica.config,
+        memory=memory, memory_limit_bytes=None if limit is None else limit(memory),
+        num_joined_devices=num_joined(replica.arch), has_expanded_weights=replica.has_expanded_weights,
+        engine=replica.engine,
+        options=FrozenDict(asked | {"acceptance": acceptance} | replica.options), _config=replica.config, _limit=limit,
         _held=FrozenDict(replica.held | {"seq_len": prompt_len + output_len}),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ IN_ATTENTION = "in attention"
 _QUANTIZATION = ("quantize_us", "cast_us")  # terms of the kernels before a GEMM
 _POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
 _DECISIVE_FRAC = 0.5  # of the time, above which bytes are what limits a memory-bound kernel
+_NODE_DEVICES = 8  # of x86 servers, within which engines hand tokens to experts by gathers
 
 
 class Price(NamedTuple):
@@ -196,7 +197,9 @@ class Prices:
         arch, types = self.evaluator.arch, layer.dtype
         if self._expert_library is not None or not (isinstance(arch, GpuSpec) and isinstance(types, GemmTypes)):
             return self._expert_library
-        return first_library(self.engine.expert_libraries.get(arch.sm_arch, ()), arch, types)
+        tables = self.engine.expert_libraries, self.engine.wide_expert_libraries
+        libraries = tables[layer.ep > _NODE_DEVICES].get(arch.sm_arch) or tables[0].get(arch.sm_arch, ())
+        return first_library(libraries, arch, types)
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         results = (
@@ -226,14 +229,14 @@ def price_of(result: GEMMResult) -> Price:
     return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
 
 
-_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail")
+_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "source")
 
 
 class OperationCost(NamedTuple):
     """The time of one run of an operation of a step on one device, between other kernels, and what limits it.
 
-    80% of measured times lie within `low_us` to `high_us`. `how` is the kernel of attention, or the algorithm of a
-    collective; empty: nothing to add.
+    80% of measured times lie within `low_us` to `high_us`. `how` is the kernel of attention, the library of experts, or
+    the algorithm of a collective; empty: nothing to add. `source` is that of `Price`.
     """
 
     operation: Operation
@@ -242,6 +245,7 @@ class OperationCost(NamedTuple):
     high_us: float
     bound: str
     how: str = ""
+    source: str = ""
 
     @property
     def total_us(self) -> float:
@@ -266,9 +270,7 @@ class OperationCost(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         of_operation = {name: getattr(self.operation, name) for name in ("name", "kind", "layer_kind", "num_layers")}
-        return of_operation | {
-            name: getattr(self, name) for name in ("latency_us", "low_us", "high_us", "total_us", "bound", "detail")
-        }
+        return of_operation | {name: getattr(self, name) for name in _COLUMNS}
 
 
 def operation_costs(
@@ -295,6 +297,6 @@ def costs_of(prices: Prices, operations: Sequence[Operation]) -> tuple[Operation
     return tuple(
         OperationCost(operation, 0.0, 0.0, 0.0, IN_ATTENTION)
         if operation.layer_kind in with_positions and getattr(operation.work, "what", "") in _POSITIONS
-        else OperationCost(operation, *price.interval, price.bound, price.how)
+        else OperationCost(operation, *price.interval, price.bound, price.how, price.source)
         for operation, price in priced
     )

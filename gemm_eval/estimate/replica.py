@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_word
@@ -14,9 +15,9 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
 from gemm_eval.estimate.price import OperationCost, Prices, costs_of
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
+from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
-    MEMORY_FRAC,
     Fusions,
     ModelConfig,
     ModelMemory,
@@ -24,7 +25,6 @@ from gemm_eval.transformer import (
     check_memory,
     largest_batch,
     load_model,
-    memory_limit,
     model_memory,
     model_on,
     model_operations,
@@ -64,7 +64,7 @@ class StepEstimate:
     """A priced step; the first fields are those of `StepSize`.
 
     `stages` are the operations of each pipeline stage, on one of its devices; `host_us` is the time of the engine's
-    host that the GPU waits for (`Engine.host_us`).
+    host that the GPU waits for (`Engine.host_us`), `host_spread` the factor to both ends of its interval.
     """
 
     phase: str
@@ -75,6 +75,11 @@ class StepEstimate:
     num_decodes: int = 0
     decode_len: int = 1
     host_us: float = 0.0
+    host_spread: float = 1.0
+    plain_names: ClassVar = (
+        "phase", "batch", "new_tokens", "seq_len", "latency_us", "interval_us", "host_us", "stage_us", "us_by_kind",
+        "stages",
+    )  # fmt: skip
 
     @property
     def stage_us(self) -> tuple[float, ...]:
@@ -89,13 +94,17 @@ class StepEstimate:
     @property
     def interval_us(self) -> tuple[float, float]:
         """The interval of the time of the step that holds 80% of measured ones."""
-        host = (self.host_us,) * 3
+        host = self.host_us, self.host_us / self.host_spread, self.host_us * self.host_spread
         return sum_interval([*(cost.total for cost in self.costs), *([host] if self.host_us else [])])
 
-    def interval_of(self, latency_us: float) -> tuple[float, float]:
-        """Return the interval of a time that steps such as this one make up: as wide in proportion as its own."""
-        low_us, high_us = self.interval_us
-        return latency_us * low_us / self.latency_us, latency_us * high_us / self.latency_us
+    def interval_of(self, latency_us: float, spread: float = 0.0) -> tuple[float, float]:
+        """Return the interval of a time that steps such as this one make up: as wide in proportion as its own.
+
+        `spread` is how much wider, in log, what no kernel knows makes it by itself: host, schedule and network.
+        """
+        ends = (math.log(end_us / self.latency_us) for end_us in self.interval_us)
+        low, high = (math.copysign(math.hypot(end, spread), sign) for end, sign in zip(ends, (-1.0, 1.0), strict=True))
+        return latency_us * math.exp(low), latency_us * math.exp(high)
 
     @property
     def us_by_kind(self) -> dict[str, float]:
@@ -106,19 +115,54 @@ class StepEstimate:
         return total
 
     @property
+    def frac_by_source(self) -> dict[str, float]:
+        """Share of the time of the kernels by what their prices rest on (`Price.source`), most first."""
+        us_by_source: dict[str, float] = {}
+        for cost in self.costs:
+            us_by_source[cost.source] = us_by_source.get(cost.source, 0.0) + cost.total_us
+        all_us, by_time = sum(us_by_source.values()), sorted(us_by_source.items(), key=lambda item: -item[1])
+        return {source: us / all_us for source, us in by_time if us > 0.0}
+
+    @property
     def costs(self) -> tuple[OperationCost, ...]:
         """Operations of all stages."""
         return tuple(cost for stage in self.stages for cost in stage)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        mixed = ("num_decodes", "decode_len") if self.num_decodes else ()
-        names = (
-            "phase", "batch", "new_tokens", "seq_len", *mixed, "latency_us", "interval_us", "host_us", "stage_us",
-            "us_by_kind",
-        )  # fmt: skip
-        stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
-        return {name: getattr(self, name) for name in names} | {"stages": stages}
+        data = {name: getattr(self, name) for name in self.plain_names}
+        if self.num_decodes:
+            data |= {"num_decodes": self.num_decodes, "decode_len": self.decode_len}
+        return data | {"stages": [[cost.to_dict() for cost in stage] for stage in self.stages]}
+
+
+class Basis(NamedTuple):
+    """What an answer rests on: the engine, libraries by kind of kernel, and shares of the time of steps by source.
+
+    A library that is None is the default of its kernels; sources are those of `Price`.
+    """
+
+    engine: str
+    libraries: dict[str, str | None]
+    sources: dict[str, dict[str, float]]
+
+    @classmethod
+    def of(cls, engine: Engine, options: Mapping[str, Any], *steps: StepEstimate) -> Basis:
+        """Return the basis of steps of a replica with these options."""
+        experts = next((cost.how for cost in steps[-1].costs if cost.operation.kind == "moe"), None)
+        libraries = {
+            "gemm": engine.gemm_library, "attention": options["attention_library"] or engine.attention_library,
+            "collective": options["collective_library"] or engine.collective_library, "expert": experts or None,
+        }  # fmt: skip
+        return cls(str(engine), libraries, {step.phase: step.frac_by_source for step in steps})
+
+    def __str__(self) -> str:
+        libraries = ", ".join(f"{kind} {name}" for kind, name in self.libraries.items() if name is not None)
+        sources = [
+            f"{phase} {', '.join(f'{source} {frac:.0%}' for source, frac in fracs.items())}"
+            for phase, fracs in self.sources.items()
+        ]
+        return f"Kernels: {libraries or 'default libraries'}; time by source: {'; '.join(sources)}."
 
 
 class Replica:
@@ -130,6 +174,7 @@ class Replica:
         engine: the engine that runs it; libraries, fusions and `chunk_tokens` that are None are its own.
         config: the model as the arch runs it.
         held: options of `model_memory`, but for batch and positions.
+        memory_limit: the most bytes that a device may hold (`MemoryShare`); None: the arch does not say its DRAM.
         options: what was asked, by name.
         has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first.
     """
@@ -140,7 +185,7 @@ class Replica:
         dense_dtype: str | None = None, expert_dtype: str | None = None, kv_dtype: str | None = None,
         chunk_tokens: int | None = None, expert_load: str | Distribution = "uniform", fusions: Fusions | None = None,
         fused: bool | None = None, attention_library: str | None = None, collective_library: str | None = None,
-        expert_library: str | None = None, interconnect: str | None = None, memory_frac: float = MEMORY_FRAC,
+        expert_library: str | None = None, interconnect: str | None = None, memory_frac: float | None = None,
         engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
         self.engine = engine = load_engine(engine)
@@ -164,8 +209,13 @@ class Replica:
         }  # fmt: skip
         box = _interconnect(self.arch, interconnect)
         self.tensor_parallel, self.pipeline_parallel, self.expert_parallel = degrees.values()
-        self.memory_frac = memory_frac
-        self.held: dict[str, Any] = {**degrees, **types, "chunk_tokens": self.chunk_tokens}
+        self._share = engine.memory_share(memory_frac)
+        self.memory_limit = self._share.limit_on(self.arch)
+        multiples = engine.expert_multiples.get(self.arch.sm_arch, {}) if isinstance(self.arch, GpuSpec) else {}
+        self.held: dict[str, Any] = {
+            **degrees, **types, "chunk_tokens": self.chunk_tokens, "block_size": engine.block_size,
+            "logit_bytes": engine.logit_bytes, "multiples": FrozenDict(multiples),
+        }  # fmt: skip
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
         if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
             self._asked["node_devices"] = self.arch.interconnect.num_gpus
@@ -177,7 +227,7 @@ class Replica:
         self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
         self.options: dict[str, Any] = degrees | types | {
             "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
-            "memory_frac": memory_frac,
+            "memory_frac": self._share.frac,
             "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
 
@@ -195,11 +245,6 @@ class Replica:
         """Devices of the replica."""
         return self.pipeline_parallel * self.tensor_parallel * self.num_groups
 
-    @property
-    def memory_limit_bytes(self) -> int | None:
-        """Bytes that a device may hold; None: the arch does not say its DRAM."""
-        return memory_limit(self.arch, self.memory_frac)
-
     def memory(self, batch: int, seq_len: int) -> ModelMemory:
         """Return what the device that holds most holds with `batch` sequences of `seq_len` positions a group."""
         return model_memory(self.config, batch_size=batch, seq_len=seq_len, **self.held)
@@ -208,17 +253,16 @@ class Replica:
         """Return `memory`; InfeasibleError: it does not fit, with each change that would do."""
         if (batch, seq_len) not in self._fitting:
             held = {**self.held, "batch_size": batch, "seq_len": seq_len}
-            memory = check_memory(self.config, self.arch, memory_frac=self.memory_frac, **held)
+            memory = check_memory(self.config, self.arch, share=self._share, **held)
             self._fitting[batch, seq_len] = memory
         return self._fitting[batch, seq_len]
 
     def largest_batch(self, seq_len: int) -> int | None:
         """Return the most sequences a group that fit, 0: not one; None: the arch does not say its DRAM."""
-        limit_bytes = self.memory_limit_bytes
-        if limit_bytes is None:
+        if self.memory_limit is None:
             return None
         if seq_len not in self._largest:
-            self._largest[seq_len] = largest_batch(self.config, limit_bytes, seq_len=seq_len, **self.held)
+            self._largest[seq_len] = largest_batch(self.config, self.memory_limit, seq_len=seq_len, **self.held)
         return self._largest[seq_len]
 
     def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:
@@ -240,9 +284,9 @@ class Replica:
         estimates = []
         for size, stages in steps:
             costs = {stage: costs_of(self._prices, operations) for stage, operations in stages.items()}
-            host_us = self.engine.host_us(size.batch + size.num_decodes)
+            host = self.engine.host_us(size.batch + size.num_decodes), self.engine.host_spread(self.arch)
             all_costs = tuple(costs[stage] for stage in self._stages)
-            estimates.append(StepEstimate(*size[:4], all_costs, *size[4:], host_us=host_us))
+            estimates.append(StepEstimate(*size[:4], all_costs, *size[4:], *host))
         return estimates
 
 

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
     from gemm_eval.evaluate.mixers import MixerResult
     from gemm_eval.evaluate.result import GEMMResult, Lever, Result
+    from gemm_eval.evaluate.schema import DIALECT, answer_schema
     from gemm_eval.evaluate.select import select_config
     from gemm_eval.evaluate.table import GEMMTable, progress_bar
 
 __all__ = [
-    "CHIPS", "CORRECTION", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator",
+    "CHIPS", "CORRECTION", "DIALECT", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator",
     "GEMMResult", "GEMMTable", "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "MixerResult",
-    "ProblemBatch", "Result",
-    "RunArguments", "chip_coefficients", "chip_features", "chip_group", "chip_interval", "interval_line",
+    "ProblemBatch", "Result", "RunArguments", "answer_schema", "chip_coefficients",
+    "chip_features", "chip_group", "chip_interval", "interval_line",
     "memory_bounds", "progress_bar", "select_config", "shared_frac", "source_of", "sum_interval", "w4a16_crossover",
 ]  # fmt: skip
 

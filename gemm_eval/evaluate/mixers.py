@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec, check_nvidia
+from gemm_eval.arch import ArchSpec, GpuSpec, check_carried
 from gemm_eval.checks import check_word
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate.interval import interval_line, source_of
@@ -60,11 +60,11 @@ def mixer_results(arch: ArchSpec, problems: Sequence[MixerProblem], library: str
 
     Raises:
         InvalidOptionError: no such library.
-        UnsupportedError: the arch is no NVIDIA GPU.
+        UnsupportedError: the arch is no GPU, or one of another maker whose spec names none to carry over from.
     """
     if library is not None:
         check_word("library", library, MIXER_LIBRARIES)
-    check_nvidia(arch, "linear and sparse attention")
+    check_carried(arch, "linear and sparse attention")
     if not isinstance(arch, GpuSpec):
         raise UnsupportedError(f"linear and sparse attention were timed on NVIDIA GPUs alone, and {arch.name} is none")
     by_kernel: dict[str, list[int]] = {}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.checkpoint_tensors import PackedLayer
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
+    from gemm_eval.kernels.experts import interleave_gate_up, w4a16_experts
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, w4a16_grouped_gemm, workspace_bytes
@@ -66,11 +67,12 @@ __all__ = [
     "BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "SOURCES", "Conversion", "DeviceLimits", "GroupedSizes", "GroupedW4",
     "KernelEntry", "Occupancy", "PackedLayer", "PackedW4", "Plan", "QuantizedFp4", "QuantizedW4", "Sizes", "Variant",
     "WeightMode", "check_sizes", "choose", "choose_grouped", "compile_for", "convert_checkpoint", "dequantize",
-    "encode", "from_awq", "from_gptq", "k_blocks", "legal_configs", "legal_splits", "limits_of", "limits_of_spec",
-    "list_kernels", "load_packed", "make_plan", "make_variant", "occupancy", "occupancy_of", "pack_checkpoint",
-    "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4", "parse_activation", "problem_of", "quantize_fp4",
-    "quantize_w4", "rank", "save_packed", "scale_rows", "scale_unit", "scales_dtype", "scales_shape", "spec_of_device",
-    "stack_w4", "unpack_fp4", "unpack_w4", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes",
+    "encode", "from_awq", "from_gptq", "interleave_gate_up", "k_blocks", "legal_configs", "legal_splits", "limits_of",
+    "limits_of_spec", "list_kernels", "load_packed", "make_plan", "make_variant", "occupancy", "occupancy_of",
+    "pack_checkpoint", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4", "parse_activation",
+    "problem_of", "quantize_fp4", "quantize_w4", "rank", "save_packed", "scale_rows", "scale_unit", "scales_dtype",
+    "scales_shape", "spec_of_device", "stack_w4", "unpack_fp4", "unpack_w4", "w4a16_experts", "w4a16_gemm",
+    "w4a16_grouped_gemm", "workspace_bytes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -10,7 +10,7 @@ import numpy
 
 from gemm_eval.arch import GpuSpec, Occupancy
 from gemm_eval.checks import as_integer, plain_number
-from gemm_eval.device import Rows, as_device_array, check_dtype, check_vector, overlaps, runtime
+from gemm_eval.device import DeviceArray, Rows, as_device_array, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.call import (
@@ -36,7 +36,7 @@ from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import shown
 
 
-class _Weights(NamedTuple):
+class Weights(NamedTuple):
     """Packed weights as a launch takes them; `extra`: address of a permutation (0: none) or of groups' factors."""
 
     qweight: int
@@ -46,7 +46,7 @@ class _Weights(NamedTuple):
     device: int
 
 
-_weights: WeakKeyDictionary[PackedW4 | GroupedW4, _Weights] = WeakKeyDictionary()
+_weights: WeakKeyDictionary[PackedW4 | GroupedW4, Weights] = WeakKeyDictionary()
 _even_offsets: dict[tuple[int, int, int], Any] = {}
 
 
@@ -90,7 +90,7 @@ def w4a16_gemm(
         UnsupportedError: the GPU lacks what the kernel needs.
         GemmEvalError: no GPU, driver, CuPy or NVRTC.
     """
-    weights = _weights_of(packed, PackedW4)
+    weights = weights_of(packed, PackedW4)
     if weights.device != runtime.current_device():
         with runtime.on_device(weights.device):
             return w4a16_gemm(A, packed, bias, alpha, out, config, stream, workspace)
@@ -147,7 +147,7 @@ def w4a16_grouped_gemm(
         UnsupportedError: the GPU lacks what the kernel needs.
         GemmEvalError: no GPU, driver, CuPy or NVRTC.
     """
-    weights = _weights_of(packed, GroupedW4)
+    weights = weights_of(packed, GroupedW4)
     if weights.device != runtime.current_device():
         with runtime.on_device(weights.device):
             return w4a16_grouped_gemm(
@@ -175,7 +175,7 @@ def w4a16_grouped_gemm(
 
 
 def _multiply(
-    plan: Plan[Any], weights: _Weights, packed: PackedW4 | GroupedW4, A: Any, a: Rows, bias: Any, alpha: float,
+    plan: Plan[Any], weights: Weights, packed: PackedW4 | GroupedW4, A: Any, a: Rows, bias: Any, alpha: float,
     out: Any, workspace: Any, stream: int, *, permutation: int = 0, unit: float = 1.0, offsets: int | None = None,
 ) -> Any:  # fmt: skip
     """Check result, bias and workspace, and queue a kernel, behind the one that gathers columns where it is needed.
@@ -194,12 +194,7 @@ def _multiply(
         inputs.append((offsets, 4 * (num_groups + 1)))
     bias_address = 0
     if bias is not None:
-        vectors = on_device_array(bias, "bias", weights.device, stream)
-        check_dtype(vectors, "bias", packed.activation, WHY_THAT_TYPE)
-        if num_groups:
-            _check_biases(vectors, num_groups, packed.N)
-        else:
-            check_vector(vectors, "bias", packed.N)
+        vectors = check_biases(bias, "bias", packed, weights.device, stream)
         bias_address = vectors.address
         inputs.append((bias_address, max(1, num_groups) * packed.N * vectors.itemsize))
     written = c.address, c.num_bytes
@@ -310,11 +305,20 @@ def _expected_rows(given: int | None, sizes: GroupedSizes) -> int:
     return sizes.M if given is None else as_integer("expected_rows", given, 1, sizes.M)
 
 
-def _check_biases(bias: Any, num_groups: int, N: int) -> None:
-    if tuple(bias.shape) != (num_groups, N) or bias.strides not in {None, (N, 1)}:
-        raise InvalidProblemError(f"bias must be contiguous [{num_groups}, {N}], got {list(bias.shape)}")
-    if bias.address % ALIGNMENT_BYTES:
-        raise InvalidProblemError(f"bias must start at a multiple of {ALIGNMENT_BYTES} bytes")
+def check_biases(bias: Any, argument: str, packed: PackedW4 | GroupedW4, device: int, stream: int) -> DeviceArray:
+    """Return where the bias of a GEMM, [N], or those of groups, [num_groups, N], lie on the GPU."""
+    array = on_device_array(bias, argument, device, stream)
+    check_dtype(array, argument, packed.activation, WHY_THAT_TYPE)
+    if isinstance(packed, PackedW4):
+        check_vector(array, argument, packed.N)
+        return array
+    if tuple(array.shape) != (packed.num_groups, packed.N) or array.strides not in {None, (packed.N, 1)}:
+        raise InvalidProblemError(
+            f"{argument} must be contiguous [{packed.num_groups}, {packed.N}], got {list(array.shape)}"
+        )
+    if array.address % ALIGNMENT_BYTES:
+        raise InvalidProblemError(f"{argument} must start at a multiple of {ALIGNMENT_BYTES} bytes")
+    return array
 
 
 def _batch_offsets(A: Any, packed: GroupedW4, device: int, stream: int) -> Any:
@@ -333,7 +337,7 @@ def _batch_offsets(A: Any, packed: GroupedW4, device: int, stream: int) -> Any:
     return result
 
 
-def _weights_of(packed: Any, kind: type[PackedW4 | GroupedW4]) -> _Weights:
+def weights_of(packed: Any, kind: type[PackedW4 | GroupedW4]) -> Weights:
     """Return packed weights of a GEMM or of groups, on a GPU, as a launch takes them; found once."""
     known = _weights.get(packed) if isinstance(packed, kind) else None
     if known is not None:
@@ -353,5 +357,5 @@ def _weights_of(packed: Any, kind: type[PackedW4 | GroupedW4]) -> _Weights:
         raise InvalidProblemError(f"packed must have arrays that start at multiples of {ALIGNMENT_BYTES} bytes")
     memory = tuple((array.address, math.prod(array.shape) * array.itemsize) for array in arrays)
     qweight, scales, *rest = (array.address for array in arrays)
-    weights = _weights[packed] = _Weights(qweight, scales, rest[0] if rest else 0, memory, arrays[0].device)
+    weights = _weights[packed] = Weights(qweight, scales, rest[0] if rest else 0, memory, arrays[0].device)
     return weights

@@ -25,6 +25,7 @@ from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
 from gemm_eval.dtypes import DType, parse_scheme
 from gemm_eval.errors import GemmEvalError, InvalidMappingError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels.families import (
+    Fusion,
     GroupedFamily,
     GroupedSizes,
     Launch,
@@ -248,14 +249,14 @@ def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
 @lru_cache(maxsize=_PLANS)
 def plan_on_device(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None,
-    device: int, expected_rows: int = 0, is_batch: bool = False,
+    device: int, expected_rows: int = 0, is_batch: bool = False, fusion: Fusion = Fusion.NONE,
 ) -> Plan[Any]:  # fmt: skip
     """Return `make_plan` for a GPU of this machine, by default of the config that the model chooses; remembered."""
     limits = runtime.limits_of_device(device)
     types = activation, mode, group_size
     if config is None:
         config = choose_for(sizes, *types, spec_of_device(device), limits, expected_rows, is_batch)
-    return make_plan(sizes, *types, config, limits)
+    return make_plan(sizes, *types, config, limits, fusion)
 
 
 def choose_for(
@@ -271,11 +272,12 @@ def choose_for(
 
 def make_plan(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig,
-    limits: DeviceLimits,
+    limits: DeviceLimits, fusion: Fusion = Fusion.NONE,
 ) -> Plan[Any]:  # fmt: skip
     """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU."""
     check_rows(sizes)
-    variant, family = make_variant(config, activation, mode, group_size), family_of(config)
+    variant = make_variant(config, activation, mode, group_size)._replace(fusion=fusion)
+    family = family_of(config)
     is_of_groups = isinstance(family, GroupedFamily)
     if isinstance(sizes, GroupedSizes) and not is_of_groups:
         raise InvalidMappingError(f"{family.name} has kernels of one GEMM, which w4a16_gemm runs", rule="family")

@@ -88,7 +88,7 @@ def compare_report(
     setting: list[tuple[str, str]] = []
     if isinstance(workload, ModelConfig | str | os.PathLike):
         config = workload if isinstance(workload, ModelConfig) else load_model(workload)
-        sizes = {
+        sizes: dict[str, Any] = {
             "batch_size": batch_size, "seq_len": seq_len, "tensor_parallel": tensor_parallel,
             "expert_parallel": expert_parallel,
         }  # fmt: skip

@@ -12,17 +12,17 @@ from gemm_eval.units import time_text
 _USER, _DEVICE = "tok/s/user", "tok/s/GPU"
 _COLUMNS: tuple[tuple[Column, Callable[[ServingEstimate], Cell]], ...] = (
     (text_column("layout"), lambda e: e.layout),
-    (text_column("arch"), lambda e: e.arch_name),
-    (text_column("engine"), lambda e: e.engine),
-    (text_column("types"), lambda e: e.options["dtype"] or "of the checkpoint"),
-    (Column("GPUs"), lambda e: e.num_devices),
-    (Column("requests in flight"), lambda e: e.concurrency),
     (Column(_DEVICE, digits=3), lambda e: e.tokens_per_s_per_device),
     (Column(_USER, digits=3), lambda e: e.tokens_per_s_per_user),
     (time_column("TTFT"), lambda e: e.ttft_us),
     (time_column("TTFT p99"), lambda e: e.ttft_p99_us),
     (time_column("TPOT"), lambda e: e.tpot_us),
     (time_column("ITL p99"), lambda e: e.itl_p99_us),
+    (Column("requests in flight"), lambda e: e.concurrency),
+    (Column("GPUs"), lambda e: e.num_devices),
+    (text_column("arch"), lambda e: e.arch_name),
+    (text_column("engine"), lambda e: e.engine),
+    (text_column("types"), lambda e: e.options["dtype"] or "of the checkpoint"),
     (Column("requests/s", digits=3), lambda e: e.requests_per_s),
     (Column("sequences in decode", digits=3), lambda e: e.mean_seqs),
     (Column("of at most"), lambda e: e.max_seqs),
@@ -42,20 +42,21 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
         columns, rows, _USER, _DEVICE, log_y=True, highlight=[True] * len(rows), joined="before",
         caption="Throughput of a GPU over the speed that a client sees: no deployment lies above",
     )  # fmt: skip
-    start: list[Part] = [Text(text) for text in commands]
+    start: list[Part] = [Text(text, is_code=True) for text in commands]
     left: list[tuple[Column, Callable[[LeftOut], Cell]]] = [
         (text_column("layout"), lambda item: str(item.layout)),
+        (text_column("why"), lambda item: item.reason),
         (text_column("arch"), lambda item: item.arch_name),
         (text_column("engine"), lambda item: item.engine),
         (text_column("types"), lambda item: item.dtype or "of the checkpoint"),
-        (text_column("why"), lambda item: item.reason),
     ]
+    front = table_of(deployments.front, _COLUMNS, "Deployments that no other beats in both rates")
     sections = [
-        Section("The front", [table_of(deployments.front, _COLUMNS, "Deployments that no other beats in both rates")]),
+        Section("The front", [Facts(_facts(deployments)), front]),
         Section("The best one", [Text(best.explain()), *start]),
         Section("Left out", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
     ]
-    lead: list[Part] = [_verdict(deployments, best), Facts(_facts(deployments)), chart]
+    lead: list[Part] = [_verdict(deployments, best), chart]
     return Page(f"Serving {deployments.model_name}", "deployments and their loads", sections, lead)
 
 

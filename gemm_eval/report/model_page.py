@@ -174,7 +174,7 @@ def _facts(config: ModelConfig, estimate: ModelEstimate, steps: Sequence[Runs]) 
         ("type of what is kept", options["dense_dtype"]),
         ("engine", options["engine"]),
         *((name.replace("_", " "), f"{options[name]:,}") for name in _SHOWN),
-        ("memory", say_memory(estimate.memory, arch, options["memory_frac"])),
+        ("memory", say_memory(estimate.memory, arch, estimate.engine.memory_share(options["memory_frac"]))),
         ("arch", arch.name),
         (cores[0], f"{cores[1]:,}"),
         *(

@@ -125,10 +125,14 @@ percent_column = partial(Column, unit="%", digits=3)
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Paragraphs, an empty line between them; lines stay lines. `title` is a heading below the section's."""
+    """Paragraphs, an empty line between them; lines stay lines. `title` is a heading below the section's.
+
+    `is_code`: what is typed or kept in a file; its spaces stay, and its lines do not wrap.
+    """
 
     text: str
     title: str = ""
+    is_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,9 @@ class Load(NamedTuple):
         first_frac: share of requests that are sent at once, at the start of a benchmark; 0: steady state alone.
         prefill_workers: workers of a pool of their own that read prompts, for each worker that decodes; 0: no pools.
         num_prefill_workers: workers of that pool in all.
-        transfer_us: time in which the cache of a prompt goes from one pool to the other.
+        send_us, receive_us: times in which the cache of a prompt leaves the worker that reads it, and arrives at the
+            one that decodes.
+        num_pieces: pieces in which it is sent, each one when it is read; 1: the whole, after the last chunk.
     """
 
     concurrency: float
@@ -59,7 +61,15 @@ class Load(NamedTuple):
     first_frac: float = 0.0
     prefill_workers: float = 0.0
     num_prefill_workers: int = 1
-    transfer_us: float = 0.0
+    send_us: float = 0.0
+    receive_us: float = 0.0
+    num_pieces: int = 1
+
+    def transfer_left_us(self, read_us: float) -> float:
+        """Return how long after the last chunk the cache of a prompt is there, which was read in `read_us`."""
+        transfer_us = max(self.send_us, self.receive_us)
+        last_frac = 1.0 / self.num_pieces
+        return max(last_frac * transfer_us, transfer_us - (1.0 - last_frac) * read_us)
 
 
 class SteadyState(NamedTuple):
@@ -121,12 +131,7 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
     others_frac = 1.0 - 1.0 / min(load.concurrency, load.max_seqs)
     arrivals = num_seqs / load.num_steps * load.num_chunks
     if load.prefill_workers:
-        service_us = load.num_chunks * times.chunk_us(1.0, 0.0)
-        busy_frac = num_seqs * service_us / (load.num_steps * decode_us * load.prefill_workers)
-        if busy_frac > _MAX_BUSY_FRAC:
-            return None
-        queue = _queue_us(others_frac * busy_frac, service_us / load.num_prefill_workers)
-        return _Mix(decode_us, decode_us, 0.0, service_us + load.transfer_us, 0.0, *queue)
+        return _pools_mix(load, times, decode_us, num_seqs / (load.num_steps * decode_us), others_frac)
     busy_frac = arrivals / load.chunks_per_step
     if load.is_mixed and busy_frac > _MAX_BUSY_FRAC:
         return None
@@ -142,6 +147,30 @@ def _mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:
     batch_us = others_frac * busy_frac * chunk_us
     queue = 0.5 * batch_us, batch_us * (1.0 + _P99_DEVIATIONS / math.sqrt(arrivals))
     return _Mix(step_us, long_step_us, prompt_frac, load.num_chunks * chunk_us, others_frac * decode_us, *queue)
+
+
+def _pools_mix(load: Load, times: Times, decode_us: float, requests_per_us: float, others_frac: float) -> _Mix | None:
+    """Return the mix of steps where a pool of its own reads the prompts: at each step of a worker those that wait.
+
+    The time of a step is taken as straight between one prompt and as many as it holds. A cache is sent while the next
+    step is read.
+    """
+    most = max(1.0, load.chunks_per_step / load.num_chunks)
+    one_us, all_us = (load.num_chunks * times.chunk_us(num, 0.0) for num in (1.0, most))
+    one_us, all_us = max(one_us, load.send_us), max(all_us, most * load.send_us)
+    rate = requests_per_us / load.prefill_workers
+    full_frac = max(rate * all_us / most, requests_per_us * load.receive_us)
+    if full_frac > _MAX_BUSY_FRAC:
+        return None
+    slope_us = (all_us - one_us) / (most - 1.0) if most > 1.0 else 0.0
+    together = min(most, max(1.0, rate * (one_us - slope_us) / (1.0 - rate * slope_us)))
+    service_us = one_us + slope_us * (together - 1.0)
+    busy_frac = min(1.0, rate * service_us / together)
+    running_us = others_frac * busy_frac * service_us / (2.0 * load.num_prefill_workers)
+    queue_us, p99_us = _queue_us(others_frac * full_frac, all_us / most / load.num_prefill_workers)
+    read_us = load.num_chunks * times.chunk_us(together, 0.0)
+    prompt_us = read_us + load.transfer_left_us(read_us)
+    return _Mix(decode_us, decode_us, 0.0, prompt_us, running_us, max(0.0, queue_us - running_us), p99_us)
 
 
 def _fixed_mix(load: Load, times: Times, num_seqs: float) -> _Mix | None:

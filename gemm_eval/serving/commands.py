@@ -181,7 +181,7 @@ def _trtllm(server: _Server) -> Iterator[str]:
     if server.options["dtype"] in _ONLINE_TYPES:
         yield f"# the checkpoint must have weights in {server.options['dtype']}"
     lines = [f"enable_attention_dp: {str(server.groups > 1).lower()}", "kv_cache_config:"]
-    lines.append(f"  free_gpu_memory_fraction: {server.options['memory_frac']}  # of what weights leave")
+    lines.append(f"  free_gpu_memory_fraction: {server.options['memory_frac']}")
     if server.options["kv_dtype"] is not None:
         lines.append(f"  dtype: {server.options['kv_dtype']}")
     if guesses := server.options.get("speculative_tokens", 0):

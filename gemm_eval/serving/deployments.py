@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
@@ -26,7 +26,6 @@ from gemm_eval.workload import MAX_DIM
 _MAX_DEVICES = 1 << 10
 _DIGITS = 6  # after the point, of rates that count as different
 _LEAST_GAIN = 1.01  # in tok/s/user, of a deployment on the front over one with more tok/s/GPU
-_FULL_STEPS = ("prefill", "decode")  # of an estimate, which a list of many does without
 
 
 class LeftOut(NamedTuple):
@@ -34,14 +33,14 @@ class LeftOut(NamedTuple):
 
     Attributes:
         arch_name, engine, dtype: of the replica; None: the types of the checkpoint.
-        layout: degrees of parallelism of a replica.
+        layout: degrees of parallelism of a replica, in words.
         reason: what is missing and by how much, and which options would do.
     """
 
     arch_name: str
     engine: str
     dtype: str | None
-    layout: Layout
+    layout: str
     reason: str
 
 
@@ -103,7 +102,7 @@ class Deployments(Result):
         return Result.to_dict(self) | {
             "front": [summary(estimate) for estimate in self.front],
             "nearest": None if self.nearest is None else summary(self.nearest),
-            "left_out": [item._asdict() | {"layout": str(item.layout)} for item in self.left_out],
+            "left_out": [item._asdict() for item in self.left_out],
         }
 
     def explain(self) -> str:
@@ -127,7 +126,7 @@ class Deployments(Result):
 
 def summary(estimate: ServingEstimate) -> dict[str, Any]:
     """Return an estimate as plain values without the operations of its steps."""
-    return {name: value for name, value in estimate.to_dict().items() if name not in _FULL_STEPS}
+    return {name: value for name, value in estimate.to_dict().items() if name not in estimate.optional_names}
 
 
 def find_deployments(
@@ -146,9 +145,9 @@ def find_deployments(
 
     Searched are all legal layouts of a replica (tensor, pipeline and expert parallelism, attention data parallelism
     where experts are spread further than a tensor-parallel group), as many replicas as fill the devices, types and
-    concurrencies; with `disaggregated` also pools of prefill and decode workers, each with a layout of its own. Of
-    pools, layouts are left out that another of as many devices beats at every load. The sizes of workers divide the
-    number of devices.
+    concurrencies; with `disaggregated` also pools of prefill and decode workers, each with a layout of its own, where
+    a link or a network joins them. Of pools, layouts are left out that another of as many devices beats at every load.
+    The sizes of workers divide the number of devices.
 
     Args:
         model: as for `estimate_model`.
@@ -249,7 +248,7 @@ class _Workers:
         counts: Sequence[int], degrees: Mapping[str, tuple[int, ...] | None], held: Mapping[str, Any],
         left_out: list[LeftOut],
     ) -> None:  # fmt: skip
-        self._requests, self._asked = requests, asked
+        self._evaluator, self._requests, self._asked = evaluator, requests, asked
         self._by_size: dict[int, list[_Worker]] = {}
         first: Replica | None = None
         for size in range(1, max(counts) + 1):
@@ -272,7 +271,7 @@ class _Workers:
                     self._by_size[size].append(self._worker(layout, replica))
                 except (InfeasibleError, UnsupportedError) as error:
                     names = evaluator.arch.name, replica.engine.name, held["dtype"]
-                    left_out.append(LeftOut(*names, layout, _reason(error)))
+                    left_out.append(LeftOut(*names, str(layout), _reason(error)))
         self._readers = {size: _unbeaten(workers, self._reading) for size, workers in self._by_size.items()}
         self._decoders = {size: _unbeaten(workers, self._decoding) for size, workers in self._by_size.items()}
 
@@ -293,7 +292,11 @@ class _Workers:
                 yield from self._estimates(worker, num)
 
     def pools(self, num_devices: int) -> Iterator[ServingEstimate]:
-        """Yield the estimates of a pool of workers that read beside one of workers that decode."""
+        """Yield the estimates of a pool of workers that read beside one of workers that decode; none: no network."""
+        arch = self._evaluator.arch
+        link = arch.interconnect if isinstance(arch, GpuSpec) else None
+        if link is None or (num_devices > link.num_gpus and link.network is None):
+            return
         for size, decoders in self._decoders.items():
             for num in range(1, (num_devices - 1) // size + 1):
                 left = num_devices - num * size
@@ -321,10 +324,11 @@ class _Workers:
                 return
 
     def _reading(self, worker: _Worker) -> tuple[float, ...]:
-        """Return times of prompts on a worker, for each of its schedulers and of all together."""
+        """Return times of a prompt on a worker, alone and in steps of as many as they hold, by all its schedulers."""
         times = worker.times
-        service_us = times.num_chunks * times.chunk_us(1.0, 0.0)
-        return service_us + times.fill_us(), service_us / times.replica.num_groups
+        chunks, groups = times.chunks_per_step, times.replica.num_groups
+        one_us, all_us = (times.num_chunks * times.chunk_us(num, 0.0) / num for num in (1.0, chunks))
+        return one_us + times.fill_us(), one_us / groups, all_us / groups
 
     def _decoding(self, worker: _Worker) -> tuple[float, ...]:
         """Return times of decode steps at powers of two of sequences; infinite beyond what fits."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.estimate import Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
+from gemm_eval.estimate import Basis, Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, Times, steady_state
-from gemm_eval.serving.steps import StepTimes
+from gemm_eval.serving.steps import StepTimes, transfer_us
 from gemm_eval.transformer import Layout, ModelConfig, ModelMemory
 from gemm_eval.units import per_s, time_text
 from gemm_eval.words import shown
@@ -70,9 +70,11 @@ class ServingEstimate(Result):
     prefill: StepEstimate
     decode: StepEstimate
     options: FrozenDict[str, Any]
+    _engine: Engine = field(repr=False, compare=False)
+    optional_names: ClassVar = ("prefill", "decode")  # of JSON: a list of many does without
     _derived: ClassVar[tuple[str, ...]] = (
         "layout", "ttft_interval_us", "tpot_interval_us", "request_us", "output_tokens_per_s",
-        "tokens_per_s_per_device", "tokens_per_s_per_user",
+        "tokens_per_s_per_device", "tokens_per_s_per_user", "basis",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -84,13 +86,18 @@ class ServingEstimate(Result):
 
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
-        """The 80% interval of the mean TTFT: as wide in proportion as that of a step of a prompt."""
-        return self.prefill.interval_of(self.ttft_us)
+        """The 80% interval of the mean TTFT: that of a step of a prompt, and of queues and host of the engine."""
+        return self.prefill.interval_of(self.ttft_us, self._engine.ttft_spread)
 
     @property
     def tpot_interval_us(self) -> tuple[float, float]:
-        """The 80% interval of TPOT: as wide in proportion as that of a decode step."""
-        return self.decode.interval_of(self.tpot_us)
+        """The 80% interval of TPOT: that of a decode step, and of schedule and host of the engine."""
+        return self.decode.interval_of(self.tpot_us, self._engine.tpot_spread)
+
+    @property
+    def basis(self) -> Basis:
+        """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
+        return Basis.of(self._engine, self.options, self.prefill, self.decode)
 
     @property
     def layout(self) -> str:
@@ -136,7 +143,8 @@ class ServingEstimate(Result):
             f"{self.tokens_per_s_per_user:,.0f} tok/s/user;",
             f"{self.mean_seqs:,.1f} sequences in decode in the mean of at most {self.max_seqs:,}; "
             f"{self.prompt_frac:.0%} of decode steps are longer by a chunk of a prompt.",
-        ]
+            str(self.basis), self._engine.explain(),
+        ]  # fmt: skip
         if self.is_full:
             lines.append("Requests queue: memory or steps are full. More replicas, or fewer requests in flight, help.")
         return "\n".join(lines)
@@ -206,7 +214,8 @@ def estimate_serving(
             `default_engine` of the arch.
         num_replicas: copies of the model; each has its share of the requests.
         num_prefill_replicas: workers of a pool of their own, which read the prompts and send their caches to the
-            others (disaggregated serving); 0: each replica does both.
+            others (disaggregated serving); 0: each replica does both. Caches go over the link where both pools fit a
+            node, else over `interconnect.network`.
         prefill: options of `layout` that these workers have otherwise (``{"tensor_parallel": 4}``).
         prefix_hit_frac: share of a prompt whose keys and values are in the cache already.
         speculative_tokens, acceptance: as for `estimate_model`.
@@ -217,7 +226,8 @@ def estimate_serving(
 
     Raises:
         InfeasibleError: the model, or one sequence, does not fit.
-        InvalidOptionError, UnsupportedError, ModelConfigError, ArchError: as for `estimate_model`.
+        UnsupportedError: as for `estimate_model`; or pools do not fit a node, and the arch has no network.
+        InvalidOptionError, ModelConfigError, ArchError: as for `estimate_model`.
     """  # fmt: skip
     requests = Requests(prompt_len, output_len, prefix_hit_frac, speculative_tokens, acceptance, has_fixed_lengths)
     requests.check()
@@ -259,19 +269,20 @@ def serve(
         has_fixed_lengths=requests.has_fixed_lengths,
         first_frac=0.0 if num_requests is None else concurrency / num_requests,
     )  # fmt: skip
+    devices = num_replicas * replica.num_devices
     if prefill is not None:
         prefill.replica.check_memory(1, requests.prompt_len)
+        devices += num_prefill_replicas * prefill.replica.num_devices
         num_workers = num_prefill_replicas * prefill.replica.num_groups
+        send_us, receive_us = transfer_us(prefill, times, devices)
         load = load._replace(
-            prefill_workers=num_workers / num_schedulers, num_prefill_workers=num_workers,
-            transfer_us=times.transfer_us,
+            prefill_workers=num_workers / num_schedulers, num_prefill_workers=num_workers, send_us=send_us,
+            receive_us=receive_us, num_pieces=reader.num_chunks if replica.engine.sends_chunks else 1,
         )  # fmt: skip
     state = steady_state(load, Times(times.decode_us, reader.chunk_us))
     overhead_us = replica.engine.request_us + reader.fill_us()
-    alone_us = reader.num_chunks * reader.alone_us() + overhead_us + load.transfer_us
-    devices = num_replicas * replica.num_devices
-    if prefill is not None:
-        devices += num_prefill_replicas * prefill.replica.num_devices
+    read_us = reader.num_chunks * reader.alone_us()
+    alone_us = read_us + overhead_us + load.transfer_left_us(read_us)
     return ServingEstimate(
         model_name=replica.config.name, arch_name=replica.arch.name, engine=replica.engine.name,
         concurrency=concurrency, prompt_len=requests.prompt_len, output_len=requests.output_len,
@@ -287,4 +298,5 @@ def serve(
             replica.options | requests._asdict()
             | {"prefill": None if prefill is None else FrozenDict(prefill.replica.options)}
         ),
+        _engine=replica.engine,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from gemm_eval.estimate import Replica, StepEstimate, StepSize
+from gemm_eval.transformer import num_joined
 
 _GRID_BITS = 3  # leading bits that a number of sequences on the grid has: steps of 12 to 25%
 _COARSE_BITS = 1  # the same of chunks, and of decodes beside them, in which times are nearly straight
@@ -50,7 +51,7 @@ class StepTimes:
         if reads_prompts:
             beside = _grid(most_decodes, _COARSE_BITS) if self._is_mixed and most_decodes else [0]
             chunks = _grid(math.ceil(self.chunks_per_step), _COARSE_BITS) if most_decodes else [1]
-            sizes += [self._chunk_size(1, 0), *(self._chunk_size(num, other) for num in chunks for other in beside)]
+            sizes += [self._chunk_size(num, other) for num in chunks for other in dict.fromkeys((0, *beside))]
         self._find(sizes)
 
     def decode_us(self, num_seqs: float) -> float:
@@ -79,10 +80,9 @@ class StepTimes:
         return sum(stage_us) - max(stage_us)
 
     @cached_property
-    def transfer_us(self) -> float:
-        """Time in which the cache of a prompt goes to the devices that decode it."""
-        num_bytes = self.replica.memory(1, self._prompt_len).kv_cache_bytes
-        return self.replica.evaluator.evaluate_collective("send", num_bytes, 2).latency_us
+    def prompt_cache_bytes(self) -> int:
+        """Bytes of the cache of a prompt on each of the devices that hold it."""
+        return self.replica.memory(1, self._prompt_len).kv_cache_bytes
 
     def decode_step(self, num_seqs: float) -> StepEstimate:
         """Return the step of decode with the number of sequences on the grid that is next below.
@@ -129,6 +129,27 @@ class StepTimes:
         new = [size for size in dict.fromkeys(sizes) if size not in self._steps]
         if new:
             self._steps.update(zip(new, self.replica.steps(new), strict=True))
+
+
+def transfer_us(reader: StepTimes, decoder: StepTimes, num_devices: int) -> tuple[float, float]:
+    """Return the times in which the cache of a prompt leaves its reader's devices, and arrives at those of its decoder.
+
+    Devices send and receive side by side, each by its own rail: over the network where `num_devices`, of both pools,
+    are more than the link joins. What several devices of a decoder hold alike (latents) is sent to each of them.
+
+    Raises:
+        UnsupportedError: no link joins devices, or no network joins nodes.
+    """
+    evaluator = decoder.replica.evaluator
+    senders, receivers = (each.replica.tensor_parallel * each.replica.pipeline_parallel for each in (reader, decoder))
+    per_node = 1 if num_devices > num_joined(evaluator.arch) else None
+    received = decoder.prompt_cache_bytes
+    sent = -(-received * receivers // senders)
+    send_us, receive_us = (
+        evaluator.evaluate_collective("send", num_bytes, 2, ranks_per_node=per_node).latency_us
+        for num_bytes in (sent, received)
+    )
+    return send_us, receive_us
 
 
 def _grid(most: int, bits: int = _GRID_BITS) -> list[int]:

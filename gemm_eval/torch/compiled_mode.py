@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gemm_eval.torch.eager_mode import FUNCTIONS
-from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, ConvolutionWork, Domain, Role, Trace, blocks
+from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, Domain, Role, Trace, Work, blocks, work_flop
 from gemm_eval.transformer import GemmWork, MemoryWork
 
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
@@ -30,7 +31,7 @@ _INSTRUCTIONS = {
 modules on an H100."""
 _INSTRUCTIONS_OF = FUNCTIONS | {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
-_BIAS_LOOP = "torch_offsets"  # the kernel of eager mode that adds a bias
+_BIASES = ("torch_bias", "torch_bias_last", "torch_offsets_wide")  # kernels of eager mode that add a bias
 _MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
@@ -42,6 +43,7 @@ _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
 _UNROLLED = 8  # elements of a sum that is a map over its results
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
+_CONVOLUTION, _IMAGE = "aten.convolution", 4
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
 _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
 _INDEX_BYTES, _STATISTICS_BYTES = 8, 8  # mean and variance of a row
@@ -111,9 +113,12 @@ class _Lowering:
             for part in self.sums.get(access.buffer, (access,))
         )
         written = [access.buffer for access in call.writes]
+        changed: dict[str, Any] = {"reads": tuple(dict.fromkeys(reads))}
+        if call.role is Role.ELEMENTWISE and len(changed["reads"]) > len(call.reads):
+            changed["eager"] = ()  # no kernel of eager mode adds up what it reads
         for buffer in written:
             self.sums.pop(buffer, None)
-        lowered = self._in_role(replace(call, reads=tuple(dict.fromkeys(reads))))
+        lowered = self._in_role(replace(call, **changed))
         instructions = sum(self.constants.get(access.buffer, 0.0) for access in lowered.reads)
         if lowered.role is Role.CONSTANT or self._is_constant(lowered):
             lowered = replace(lowered, role=Role.CONSTANT, reads=())
@@ -128,6 +133,8 @@ class _Lowering:
             self._reduction(lowered)
         elif lowered.layout is not None:
             self._convolution(lowered, lowered.layout)
+        elif lowered.name == _CONVOLUTION and lowered.eager and not (self.is_last and len(lowered.sizes) == _IMAGE):
+            self.calls.append(replace(lowered, works=_without_bias(lowered.eager)))
         else:
             self.calls.append(lowered)
         self.writers |= dict.fromkeys(written, len(self.calls) - 1)
@@ -135,9 +142,9 @@ class _Lowering:
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
 
-        So does the place of the largest of one element, whatever that is.
+        So does the place of the largest of one element, whatever that is, unless complex numbers keep what is dead.
         """
-        if call.name in _PLACES and call.domain.width == 1:
+        if call.name in _PLACES and call.domain.width == 1 and not self.complex:
             return True
         is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
         return (
@@ -302,7 +309,7 @@ def _nearest_divisor(number: int, wanted: int) -> int:
 
 def _has_channels_last(calls: Sequence[Call]) -> bool:
     """Say whether Inductor changes convolutions to channels last."""
-    convolutions = [(call.layout, call.works[0]) for call in calls if call.layout is not None]
+    convolutions = [(call.layout, call.works) for call in calls if call.layout is not None]
     if not convolutions or len(calls) * _NODES_OF_CALL >= _MAX_NODES * len(convolutions):
         return False
     layouts = [layout for layout, _ in convolutions]
@@ -311,8 +318,8 @@ def _has_channels_last(calls: Sequence[Call]) -> bool:
             any(layout.is_grouped or _is_narrowing(layout) for layout in layouts) or all(map(_is_small, layouts))
         )
     total = weighted = 0.0
-    for layout, work in convolutions:
-        flop = work.problem.flop if isinstance(work, ConvolutionWork) else 0
+    for layout, works in convolutions:
+        flop = sum(work_flop(work)[0] for work in works)
         is_kind = layout.is_grouped, _is_small(layout), _is_narrowing(layout), True
         weights = _GROUPED, _SMALL, _NARROWING, _OTHER
         total += flop
@@ -342,13 +349,17 @@ def _convolution(
         ]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
-        works = [each for each in call.eager if not (isinstance(each, MemoryWork) and each.what == _BIAS_LOOP)]
+        works = [*_without_bias(call.eager)]
     if not layout.has_bias:
         yield replace(call, works=tuple(works))
         return
     result = Access(next(numbers), call.writes[0].num_bytes)
     yield replace(call, works=tuple(works), reads=reads[:2], writes=(result,))
     yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
+
+
+def _without_bias(works: Sequence[Work]) -> tuple[Work, ...]:
+    return tuple(work for work in works if not (isinstance(work, MemoryWork) and work.what in _BIASES))
 
 
 def map_work(num_bytes: int, instructions: int = 0) -> MemoryWork:
@@ -390,7 +401,9 @@ def compiled_work(
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if sums.domain.is_inner else width
     instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width
-    return MemoryWork(f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}", *num_bytes, rows, width)
+    together = max(1, _WARP // filled) if sums.domain.is_inner else _WARP  # rows of a warp
+    name = f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}"
+    return MemoryWork(name, *num_bytes, -(-rows // together), width * together)
 
 
 def _reads_less(calls: Sequence[Call]) -> bool:

@@ -26,8 +26,10 @@ _TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
 _LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
 _MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
 """Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
+_MAX_NARROW_N_LAST = 40  # filters of 16 bits that they take whatever the window
 _MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels that take less than a load
 _BUNDLE = 64  # channels of small groups that a tile takes together
+_MIN_ALONE_K = 500  # places and channels of a group from which groups run one after the other
 _MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
 """Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
 
@@ -70,15 +72,21 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         of.stride[-1] * of.x.element_size(),
     )  # fmt: skip
     if groups > 1 and channels == 1:
-        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last))
+        if is_last and filters > 1:  # cuDNN has none for these, and runs a launch for each channel
+            return kernel._replace(engine="cuda_cores")
+        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=int(max(of.x.shape[2:])))
+    if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
+        return kernel._replace(engine="direct" if is_last else "cuda_cores")
     is_unaligned = channels * of.x.element_size() % LOAD_BYTES and dtype is not DType.FP32
     is_small = kernel.rows <= _MAX_CORE_M and filters <= _MAX_CORE_N and of.positions(of.out) > 1
     if is_unaligned and is_small and not is_last:
         return kernel._replace(engine="direct" if of.is_transposed else "cuda_cores", window=of.window)
-    if groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}:
+    is_plain = groups == 1 and window == 1 and not of.is_transposed and set(of.stride) <= {1}
+    if is_plain and (dtype is not DType.FP32 or of.positions(of.out) == 1):
         return None
     if dtype is DType.FP32:
         is_shifted = set(of.stride) | set(of.dilation) <= {1} and window >= _MIN_FFT_WINDOW and groups == 1
+        is_shifted &= of.weight.dim() == _IMAGE_DIM
         side = max(of.x.shape[2:]) + max(of.weight.shape[2:]) - 1 if is_shifted else 0
         engine = "cuda_cores" if of.is_few and is_last else "fp32"
         return kernel._replace(engine=engine, images=of.images, side=int(side))
@@ -96,7 +104,8 @@ def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
     """Say which kernel runs; with channels first torch hands fp16 alone to cuDNN (`use_cudnn_depthwise`)."""
     sides, is_same = set(of.weight.shape[2:]), of.filters == of.groups
     if is_last:
-        return "channels" if max(sides) < _LARGE_SIDE and is_same else "direct"
+        is_wide = of.x.element_size() >= 4 and max(of.dilation) > 1
+        return "channels" if max(sides) < _LARGE_SIDE and is_same and not is_wide else "direct"
     is_of_cudnn = str(of.x.dtype) == "torch.float16" and of.channels >= _MIN_TILED_CHANNELS
     if not is_of_cudnn or not is_same or set(of.dilation) | set(of.stride) != {1}:
         return "planes"
@@ -105,13 +114,20 @@ def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
 
 
 def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> str:
+    """Say which kernel runs: tensor cores take whole tiles of filters, or long windows of many."""
     K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
     if is_last and kernel.dtype is DType.FP16:
-        return "few"
-    if is_last and (of.filters * item_bytes % LOAD_BYTES or of.filters <= _MAX_CORE_N_LAST):
+        return "few" if of.filters >= _MAX_CORE_N_LAST else "cuda_cores"
+    if is_last and of.filters * item_bytes % LOAD_BYTES:
         return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
     if is_last:
-        return "cuda_cores" if _MAX_CORE_K_LAST < K <= _MAX_CORE_K and kernel.rows > 2 * _MAX_CORE_M else "few"
+        is_short = K <= _MAX_CORE_K and (
+            of.filters % _MIN_WIDE_FILTERS > 0 or (K > _MAX_CORE_K_LAST and kernel.rows > 2 * _MAX_CORE_M)
+        )
+        is_core = is_short or of.filters <= _MAX_NARROW_N_LAST
+        return "cuda_cores" if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
+    if kernel.channels == 1 and kernel.dtype is not DType.FP16 and kernel.rows > _MAX_CORE_M:
+        return "cuda_cores"
     is_half_a_load = of.channels * item_bytes * 2 == LOAD_BYTES and K > _MAX_CORE_K_LAST
     return "cuda_cores" if of.weight.dim() > _IMAGE_DIM or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
 
@@ -119,10 +135,10 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
 def convolution_kernels(
     work: ConvolutionWork, x: Any, weight: Any, bias: Any, stride: Sequence[int], dilation: Sequence[int],
     is_transposed: bool, groups: int, out: Any,
-) -> tuple[ConvolutionWork, tuple[Work, ...]]:  # fmt: skip
-    """Return a convolution with its kernel for channels last, and all kernels of eager mode.
+) -> tuple[tuple[Work, ...], tuple[Work, ...]]:  # fmt: skip
+    """Return the kernels of a convolution with channels last, and all kernels of eager mode.
 
-    Those are copies, changes of layout around the convolution, and the bias; arguments are those of torch's
+    The latter are copies, changes of layout around the convolution, and the bias; arguments are those of torch's
     `convolution`, and its result.
     """
     rank = weight.dim()
@@ -132,7 +148,7 @@ def convolution_kernels(
     )
     kernels = [_kernel_of(of, work.problem.input_dtype, is_last=is_last) for is_last in (False, True)]
     is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
-    kernel, compiled = kernels[is_last], replace(work, kernel=kernels[True])
+    kernel, compiled = kernels[is_last], _laid_out(of, replace(work, kernel=kernels[True]), is_last=True)
     copies = [copy for tensor in (x, weight) for copy in copied_work(tensor, is_last=is_last)]
     main = _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
     if bias is None or (kernel is not None and kernel.engine == "planes"):  # torch's kernel of these adds the bias
@@ -143,19 +159,43 @@ def convolution_kernels(
 
 
 def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
-    kernel, parts = work.kernel, 1
+    kernel, groups = work.kernel, of.groups
     if kernel is None:
         return _plain(of, work, is_last=is_last)
+    if groups > 1 and _is_one_by_one(of, kernel, is_last=is_last):
+        if kernel.engine == "fp32" and not is_last:
+            return (replace(work, kernel=kernel._replace(engine="cuda_cores")),)
+        one = kernel._replace(groups=1, columns=of.filters // groups, channels=of.channels // groups)
+        read_bytes, write_bytes = work.read_bytes // groups, work.write_bytes // groups
+        problem = replace(work.problem, G=1)
+        work = replace(work, kernel=one, problem=problem, read_bytes=read_bytes, write_bytes=write_bytes)
+        if is_last and kernel.engine != "fp32":
+            sliced = _padding(of.x, 1.0 / groups), _padding(of.out, 1.0 / groups)
+            return (sliced[0], work, sliced[1]) * groups
+        return _in_other_layout(of, work, is_filled=kernel.engine != "fp32", parts=groups) * groups
     if kernel.engine == "fp32" and is_last:
         return _in_other_layout(of, work, is_filled=False)
     if kernel.engine not in ("tensor", "few"):
         return (work,)
     if is_last:
         return _filled(of, work)
-    if of.groups == 2 and not of.is_transposed and kernel.channels > _BUNDLE // 2:  # one group after the other
-        parts, halves = 2, (work.read_bytes // 2, work.write_bytes // 2)
-        work = replace(work, kernel=kernel._replace(groups=1), read_bytes=halves[0], write_bytes=halves[1])
-    return _in_other_layout(of, work, parts=parts) * parts
+    if kernel.engine == "few" and kernel.dtype is DType.FP16 and of.channels == 1:
+        return (work,)
+    return _in_other_layout(of, work)
+
+
+def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool) -> bool:
+    """Say whether groups run one after the other: in fp32, and long sums of 16 bits."""
+    channels = of.channels // of.groups
+    if kernel.engine == "fp32" and not of.is_transposed:
+        return True
+    is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
+    is_whole = channels.bit_count() == 1 and channels >= _BUNDLE and is_last
+    return (
+        not of.is_transposed
+        and kernel.engine == "tensor"
+        and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
+    )
 
 
 def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:
@@ -214,7 +254,14 @@ def _in_other_layout(
 def _filled(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
     """Return a convolution with channels last between kernels that fill up channels, and take filters out again."""
     more, more_filters = (_filling(size // of.groups, of.x) for size in (of.channels, of.filters))
-    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and of.window <= _MAX_GATHERED_WINDOW
+    if of.groups > 1 and (of.channels // of.groups).bit_count() > 1:
+        x, w, out = (
+            blocks("cudnn_transform_all", bytes_of(tensor), bytes_of(tensor), int(tensor.numel() * factor))
+            for tensor, factor in ((of.x, more), (of.weight, more), (of.out, more_filters))
+        )
+        return x, w, work, out
+    is_short = of.window <= _MAX_GATHERED_WINDOW or of.channels == 1
+    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and is_short
     if is_gathered or more == more_filters == 1:
         return (work,)
     before: list[MemoryWork] = []

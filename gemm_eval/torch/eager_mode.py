@@ -28,8 +28,10 @@ _COPY_PIECE = 512  # bytes
 _CAST_ELEMENTS = 512  # of a CTA that casts them one by one; of fewer no thread waits for four
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
-_GPU_THREADS = 132 * 2048  # of a GPU of Hopper that is full
+_NUM_SMS = 132  # of a GPU of Hopper
+_GPU_THREADS = _NUM_SMS * 2048
 _MAX_COLUMN_CTAS = 128
+_MAX_POOL_THREADS = 1024  # of adaptive pooling; and of a CTA that takes windows apart, of which an SM runs one
 _MIN_LAST_CHANNELS = 16
 _MULTI_BLOCK = (
     (0, 20, 20000),
@@ -50,7 +52,8 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "where", "log
 _INTO = ("index_add", "index_copy", "index_put", "scatter", "scatter_add", "scatter_reduce")
 _SUMS_INTO = ("index_add", "scatter_add", "scatter_reduce")
 _LOSSES = {"mse_loss": 1, "smooth_l1_loss": 1, "huber_loss": 1, "binary_cross_entropy": 1}
-_EXTREMES = ("max", "min", "amax", "amin", "argmax", "argmin", "aminmax")
+_EXTREMES = ("max", "min", "amax", "amin", "aminmax")
+_PLACES = ("argmax", "argmin")
 _INSTRUCTIONS = {
     "silu glu sigmoid tanh elu exp expm1 celu selu sin cos rsqrt sqrt _weight_norm": 20,
     "gelu erf erfc erfinv log log1p": 25, "softplus logaddexp log_sigmoid_forward": 46, "mish": 65,
@@ -65,6 +68,7 @@ _MIXED, _BYTES, _LINE, _MISS = 48, 20, 29, 130
 _LINE_BYTES, _L1_STEPS = 128, 256  # of a line, and elements after which its other elements are read too late
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
 _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
+_NORM_VECTOR = 4  # elements of a load of a norm of layers; other rows take two kernels
 _NORM_GRADIENTS = tuple(f"{name}_backward" for name in _NORMS)
 
 
@@ -94,6 +98,8 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
         return _batch_norm(of) if "batch_norm" in of.name and "backward" not in of.name else _of_rows(of)
     if of.name == "nll_loss_backward" and of.args[1].dim() == 2:
         return _constant(of.write_bytes), _nll_loss(of.args[1])
+    if of.name == "im2col":
+        return _windows_apart(of)
     if of.role is Role.WINDOW and of.name not in _GATHERED:
         return (_window(of),)
     if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
@@ -135,7 +141,7 @@ def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -
 def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     read, written = of.read_bytes, of.write_bytes
     if of.name in ("cat", "stack"):
-        return (_joined(of),)
+        return _joined(of)
     if of.name == "roll":
         shifts = of.args[1] if isinstance(of.args[1], list | tuple) else [of.args[1]]
         return (of.blocks("torch_roll"),) * max(1, len(shifts))
@@ -174,18 +180,33 @@ def _copy(tensor: Any) -> MemoryWork:
     return vector_work(num_bytes, num_bytes, "memcpy" if num_bytes % _COPY_PIECE == 0 else "memcpy_odd")
 
 
-def _joined(of: Operation) -> MemoryWork:
-    """Return the kernel of `cat`: whole vectors, single elements of tensors without gaps, or any elements."""
+def _joined(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernel of `cat`: whole vectors, single elements of tensors without gaps, or any elements.
+
+    Of several types each tensor has a copy of its own.
+    """
     dim = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], int) else 0
-    parts = [part for part in of.inputs if part.dim()]
+    parts, out = [part for part in of.inputs if part.dim()], of.outputs[0]
+    if len({part.dtype for part in parts}) > 1:
+        steps = list(out.stride())
+        if of.name == "stack":
+            del steps[dim]
+        kernels = [
+            _loop_kernel(part.shape, (steps, part.stride()), out.element_size(), is_cast=part.dtype != out.dtype)
+            for part in parts
+        ]
+        return tuple(
+            blocks(kernel, bytes_of(part), part.numel() * out.element_size(), part.numel())
+            for kernel, part in zip(kernels, parts, strict=True)
+        )
     if of.name == "stack" and dim < 0:
         dim += 1
     if all(part.is_contiguous() for part in parts):
         tails = (math.prod(part.shape[dim:] if dim or of.name == "cat" else part.shape) for part in parts)
         if all(tail * parts[0].element_size() % _VECTOR_BYTES == 0 for tail in tails):
-            return vector_work(of.read_bytes, of.write_bytes)
-        return of.blocks("torch_cat_contiguous")
-    return of.blocks("torch_cat_contiguous" if all(map(has_channels_last, parts)) else "torch_cat")
+            return (vector_work(of.read_bytes, of.write_bytes),)
+        return (of.blocks("torch_cat_contiguous"),)
+    return (of.blocks("torch_cat_contiguous" if all(map(has_channels_last, parts)) else "torch_cat"),)
 
 
 def _gather(of: Operation) -> MemoryWork:
@@ -318,7 +339,11 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
     rows, read, written = max(1, sums), of.read_bytes, of.write_bytes
     if of.name in _NORMS:
         wide = "_wide" if x.element_size() >= 4 else ""
-        return (*copied_work(x), MemoryWork(_NORMS[of.name] + wide, read, written, rows, width))
+        copies = copied_work(x)
+        if width % _NORM_VECTOR and of.name == "native_layer_norm":
+            moments = MemoryWork("torch_moments", read, rows * 8, rows, width)
+            return (*copies, moments, MemoryWork("torch_norm_rows", read, written, rows, width))
+        return (*copies, MemoryWork(_NORMS[of.name] + wide, read, written, rows, width))
     if of.name == "native_group_norm":
         few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
@@ -340,6 +365,8 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         return (_nll_loss(of.args[0]),)
     if of.name.startswith("_adaptive_avg_pool"):
         planes = math.prod(x.shape[:2])
+        if has_channels_last(x) and x.dim() == min(_IMAGE_DIMS):
+            return (_adaptive_pool_last(of),)
         return (MemoryWork("torch_adaptive_pool", read, written, planes, x.numel() // planes),)
     if of.name == "binary_cross_entropy_with_logits":
         return _cross_entropy(of)
@@ -349,12 +376,36 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         before = [vector_work(2 * num_bytes, num_bytes)]
         if of.outputs[0].dim():
             return tuple(before)
-    return (*before, *_reduction(x, _dims(of), num_bytes, written, is_max=of.name in _EXTREMES))
+    if of.name in _PLACES and width == 1:
+        return (_constant(written),)
+    kind = "_arg" if of.name in _PLACES else "_max" if of.name in _EXTREMES else ""
+    return (*before, *_reduction(x, _dims(of), num_bytes, written, kind))
 
 
 def _nll_loss(scores: Any) -> MemoryWork:
-    threads = 1 << max(5, round(math.log2(max(1, len(scores)) / 16)))
+    threads = 1 << min(10, max(5, round(math.log2(max(1, len(scores)) / 16))))
     return MemoryWork("torch_nll_loss", 0, 0, threads // _WARP, _WARP * -(-len(scores) // threads))
+
+
+def _adaptive_pool_last(of: Operation) -> MemoryWork:
+    """Return the pooling of channels side by side: CTAs of an image, whose threads sum up windows one by one.
+
+    Follows AdaptiveAveragePooling.cu: threads along channels, columns and rows of the result.
+    """
+    images, channels, height, width = of.inputs[0].shape
+    sides = of.outputs[0].shape[2:]
+    columns, rows = (min(_floor_power(side), 32) for side in reversed(sides))
+    along = min(_floor_power(channels), _MAX_POOL_THREADS // (columns * rows))
+    parts = -(-channels // (along * 4))
+    outputs = math.prod(-(-side // threads) for side, threads in zip(sides, (rows, columns), strict=True))
+    windows = math.prod(-(-size // side) for size, side in zip((height, width), sides, strict=True))
+    steps = outputs * windows * -(-channels // (along * parts))
+    warps = images * parts * max(1, along * columns * rows // _WARP)
+    return _chain("torch_adaptive_pool_last", of.read_bytes, of.write_bytes, warps, steps)
+
+
+def _floor_power(size: int) -> int:
+    return 1 << (max(1, int(size)).bit_length() - 1)
 
 
 def _dims(of: Operation) -> list[int]:
@@ -382,7 +433,7 @@ def _cross_entropy(of: Operation) -> tuple[MemoryWork, ...]:
     return tuple(works)
 
 
-def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: bool = False) -> tuple[MemoryWork, ...]:
+def _reduction(x: Any, dims: Sequence[int], read: int, written: int, kind: str = "") -> tuple[MemoryWork, ...]:
     """Return the kernel of Reduce.cuh, whose threads each go over some values, and what several CTAs meet at.
 
     Follows `setReduceConfig`: a CTA is as wide as the dimension that moves fastest; its threads divide outputs or,
@@ -418,7 +469,7 @@ def _reduction(x: Any, dims: Sequence[int], read: int, written: int, *, is_max: 
     else:
         ctas = -(-outputs // (at_once * height))
     kernel = "torch_sum" if is_inner else "torch_columns"
-    kernel += "_shared" if parts > 1 else "_max" if is_max else ""
+    kernel += "_shared" if parts > 1 else kind
     warps = ctas * -(-width * height // _WARP)
     return (MemoryWork(kernel, read, written, warps, _WARP * values),)
 
@@ -465,7 +516,7 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
 
     x, weight, bias, mean, *_ = of.args
     channels = int(x.shape[1])
-    is_last = has_channels_last(x)
+    is_last = has_channels_last(x) or (x.is_contiguous() and x.stride(1) == 1)
     is_training = of.role is Role.REDUCTION
     positions = x.numel() // max(1, channels)
     planes = int(x.shape[0]) * channels
@@ -491,6 +542,10 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
         statistics = MemoryWork("torch_statistics_last", of.read_bytes, 0, ctas, width)
         last = MemoryWork("torch_transform_last", of.read_bytes, of.write_bytes, ctas, width)
         return (small, statistics, root, last) if is_training else (small, root, last)
+    if not x.is_contiguous():  # a loop with divisions, and a sum of columns
+        loop = of.blocks("torch_batch_norm_loop")
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        return (*(_reduction(x, dims, of.read_bytes, few, "_arg") if is_training else (small,)), root, loop)
     if not is_training:
         return small, root, by_planes
     threads = threads_of(plane)  # of a CTA's 512, as many as a plane has, times the planes
@@ -520,6 +575,17 @@ def _window(of: Operation) -> MemoryWork:
         return of.blocks("torch_scattered" if is_last else "torch_offsets")
     last = "_last" * is_last
     return of.blocks(f"torch_max_pool{last}" if "max" in of.name else f"torch_avg_pool{last}")
+
+
+def _windows_apart(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernels of `im2col`: a copy, then one for each image, a thread for a channel at each position."""
+    x, out = of.inputs[0], of.outputs[0]
+    images, window = int(x.shape[0]), math.prod(of.args[1])
+    ctas = -(-out.numel() // (images * window * _MAX_POOL_THREADS))
+    waves = -(-ctas // _NUM_SMS)
+    warps, num_bytes = ctas * _MAX_POOL_THREADS // _WARP, bytes_of(x)
+    each = _chain("torch_im2col", of.read_bytes // images, of.write_bytes // images, warps, waves * (window + 4))
+    return *copied_work(x), vector_work(num_bytes, num_bytes), *[each] * images
 
 
 def _chain(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:

@@ -56,7 +56,8 @@ def predict_module(
         example_inputs: of its `forward`: a tensor, a sequence of arguments, or a mapping of arguments by name.
             Values of small integer tensors (positions, masks) are read where the module asks for them; others never.
         arch: an arch, the name or path of one, or a `GEMMEvaluator`.
-        backward: gradients of all parameters that require them, too: both GEMMs of each GEMM, and what lies between.
+        backward: gradients of all parameters and inputs that require them, too: both GEMMs of each GEMM, and what lies
+            between.
         optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
             torch; None: none.
         fusion: ``"inductor"``: elementwise operations and reductions fuse as torch.compile has it; ``"eager"``: each

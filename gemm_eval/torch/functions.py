@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -29,16 +29,26 @@ with needs_extra("gemm_eval.torch", "torch"):
     from torch.utils._pytree import tree_map_only
 
 
-_CONVOLUTIONS = tuple(f"conv{word}{dims}d" for word in ("", "_transpose") for dims in (1, 2, 3))
-_PRODUCTS = ("matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm")
-_LOWERED = (
-    (torch.nn.functional, ("linear", "bilinear", *_CONVOLUTIONS)),
-    (torch, ("einsum", "chain_matmul", *_PRODUCTS, *_CONVOLUTIONS)),
-    (torch.Tensor, ("__matmul__", "__rmatmul__", *_PRODUCTS)),
+_CONVOLUTIONS = " ".join(f"conv{word}{dims}d" for word in ("", "_transpose") for dims in (1, 2, 3))
+_LOWER = (
+    f"linear bilinear {_CONVOLUTIONS} einsum chain_matmul matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addbmm "
+    "baddbmm prelu"
 )
-AUTOCAST = frozenset(getattr(home, name) for home, names in _LOWERED for name in names)
-"""Functions that autocast runs in its lower type (https://docs.pytorch.org/docs/stable/amp.html, CUDA Op-Specific
-Behavior)."""
+_FP32 = (
+    "layer_norm group_norm rms_norm softmax softmin log_softmax cross_entropy nll_loss mse_loss smooth_l1_loss l1_loss "
+    "huber_loss binary_cross_entropy_with_logits kl_div cosine_similarity cosine_embedding_loss margin_ranking_loss "
+    "softplus exp expm1 log log10 log1p log2 pow __pow__ __rpow__ reciprocal rsqrt cumsum cumprod cdist dist acos asin "
+    "cosh sinh tan erfinv renorm logsumexp interpolate upsample"
+)
+_HOMES = torch.nn.functional, torch, torch.Tensor
+AUTOCAST = {
+    getattr(home, name): is_lower
+    for is_lower, names in ((True, _LOWER), (False, _FP32))
+    for name in names.split()
+    for home in _HOMES
+    if hasattr(home, name)
+}
+"""Functions that autocast runs in its lower type (True), or in fp32 (False): aten/src/ATen/autocast_mode.h."""
 
 
 @contextmanager
@@ -52,13 +62,21 @@ def replaced(home: Any, name: str, value: Any) -> Iterator[None]:
         setattr(home, name, original)
 
 
-def cast_as_autocast(args: Any, kwargs: Any) -> Any:
-    """Return arguments with tensors of wider floating types in the type of autocast."""
-    lower = torch.get_autocast_dtype("cuda")
+def cast_as_autocast(args: Any, kwargs: Any, casts: dict[int, Any], *, is_lower: bool = True) -> Any:
+    """Return arguments with floating tensors in the lower type of autocast, or in fp32.
+
+    `casts` keeps what became of weights, which autocast casts once.
+    """
+    wanted = torch.get_autocast_dtype("cuda") if is_lower else torch.float32
 
     def cast(tensor: Any) -> Any:
-        is_cast = tensor.is_floating_point() and tensor.dtype not in (lower, torch.float64)
-        return tensor.to(lower) if is_cast else tensor
+        if not tensor.is_floating_point() or tensor.dtype in (wanted, torch.float64):
+            return tensor
+        if not (is_lower and tensor.is_leaf and tensor.requires_grad):
+            return tensor.to(wanted)
+        if id(tensor) not in casts:
+            casts[id(tensor)] = tensor.to(wanted)
+        return casts[id(tensor)]
 
     return tree_map_only(torch.Tensor, cast, (args, kwargs))
 
@@ -250,6 +268,11 @@ _FAST: dict[Any, Callable[..., Any]] = {
 
 
 _FLEX = "flex_attention"
+_INSIDE = (
+    (torch.nn.functional, ("scaled_dot_product_attention",)), (torch.nn.functional, ("linear", "softmax")),
+    (torch, ("bmm", "baddbmm")),
+)  # fmt: skip
+"""Functions that `multi_head_attention_forward` calls: where there is no autocast the first alone matters."""
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 Works = Callable[..., tuple[Work, ...]]
@@ -318,19 +341,21 @@ class _FunctionMode(TorchFunctionMode):
     def __init__(self, recorder: Recorder, shapes: Shapes | None, is_compiled: bool) -> None:
         super().__init__()
         self._recorder, self._shapes, self._is_compiled = recorder, shapes, is_compiled
+        self._casts: dict[int, Any] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        is_cast = self._shapes is not None and torch.is_autocast_enabled("cuda")
+        if is_cast and (func is _ATTENTION or func in AUTOCAST):
+            args, kwargs = cast_as_autocast(args, kwargs, self._casts, is_lower=AUTOCAST.get(func, True))
         if func is _ATTENTION:
-            if self._shapes is not None and torch.is_autocast_enabled("cuda"):
-                args, kwargs = cast_as_autocast(args, kwargs)
             return self._attention(func, args, kwargs)
         if getattr(func, "_name", "") == _FLEX and isinstance(func, torch._ops.HigherOrderOperator):
             q, k, v, _, mask = args[:5]
             works = partial(flex_attention_work, q, k, v, mask, self._recorder.precision)
             return self._run(func, args, kwargs, _FLEX, works, [q, k, v])
         if func is torch.nn.functional.multi_head_attention_forward:
-            with self._attention_inside():
+            with self._caught_inside(is_cast=is_cast):
                 return func(*args, **kwargs)
         if self._shapes is not None:
             if func in (torch.Tensor.tolist, torch.Tensor.numpy):
@@ -342,20 +367,25 @@ class _FunctionMode(TorchFunctionMode):
                 out = self._rms_norm(*args, **kwargs)
                 if out is not None:
                     return out
-            elif func in AUTOCAST and torch.is_autocast_enabled("cuda"):
-                args, kwargs = cast_as_autocast(args, kwargs)
         return func(*args, **kwargs)
 
-    def _attention_inside(self) -> AbstractContextManager[None]:
-        """Catch attention that a function of torch calls in itself, where no mode sees it; in this thread alone."""
-        home, name, thread = torch.nn.functional, "scaled_dot_product_attention", threading.get_ident()
-        original = getattr(home, name)
+    @contextmanager
+    def _caught_inside(self, *, is_cast: bool) -> Iterator[None]:
+        """Catch what a function of torch calls in itself, where no mode sees it: attention, and what is cast."""
+        thread = threading.get_ident()
 
-        def caught(*args: Any, **kwargs: Any) -> Any:
-            is_ours = threading.get_ident() == thread
-            return self._attention(original, args, kwargs) if is_ours else original(*args, **kwargs)
+        def catching(original: Any) -> Any:
+            def caught(*args: Any, **kwargs: Any) -> Any:
+                is_ours = threading.get_ident() == thread
+                return self.__torch_function__(original, (), args, kwargs) if is_ours else original(*args, **kwargs)
 
-        return replaced(home, name, caught)
+            return caught
+
+        with ExitStack() as stack:
+            for home, names in _INSIDE if is_cast else _INSIDE[:1]:
+                for name in names:
+                    stack.enter_context(replaced(home, name, catching(getattr(home, name))))
+            yield
 
     def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
         """Replace what comes apart on "meta", and is one kernel on a GPU where it has one type."""

@@ -238,8 +238,7 @@ def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) 
         works = _implicit_works(sizes, (x, weight), bytes_of(out), weight, x.dtype, is_tf32)
         if len(works) != 1 or not isinstance(works[0], ConvolutionWork):
             return works, ()
-        work, eager = convolution_kernels(works[0], x, weight, bias, stride, dilation, is_transposed, groups, out)
-        return (work,), eager
+        return convolution_kernels(works[0], x, weight, bias, stride, dilation, is_transposed, groups, out)
     if name != "convolution_backward":
         return None, ()
     grad, x, weight, wanted = args[0], args[1], args[2], args[10]

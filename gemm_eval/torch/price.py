@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from gemm_eval.arch import GpuSpec, check_nvidia
@@ -67,6 +67,8 @@ class ModulePrices(Prices):
         arch = evaluator.arch
         check_nvidia(arch, "PyTorch's kernels")
         self._gpu = arch if isinstance(arch, GpuSpec) else None
+        code_us = evaluator.switch_us(0)  # all that kernels of modules take more: an H100's drawn modules
+        self._switch_us = cache(lambda _: code_us)
         is_hopper = self._gpu is not None and self._gpu.sm_arch.startswith("sm_90")
         self._library = attention_library or ("cudnn" if is_hopper else "flash")
         self._dram_bytes_per_us = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
@@ -145,7 +147,7 @@ class ModulePrices(Prices):
             latency_us = convolution_us(gpu, kernel)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
             bound = "dram" if bytes_us > latency_us else "compute" if is_tensor else "cuda cores"
-            latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
+            latency_us = max(latency_us, bytes_us) + self._switch_us(problem.M)
             return Price(latency_us, bound, "analytic", detail=words, num_bytes=num_bytes)
         if work.is_depthwise:
             most = max(work.read_bytes, work.write_bytes)
@@ -179,7 +181,7 @@ class ModulePrices(Prices):
             latency_us += cycles / cycles_per_us(self._gpu.boost_clock_ghz)
         words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
         return Price(
-            latency_us + self.evaluator.switch_us(problem.batch * problem.q_len), result.bound,
+            latency_us + self._switch_us(problem.q_len), result.bound,
             result.source, detail=", ".join(words), num_bytes=problem.num_bytes + work.mask_bytes,
         )  # fmt: skip
 

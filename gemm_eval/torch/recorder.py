@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -234,6 +235,7 @@ class Recorder(TorchDispatchMode):
         self._written: set[int] = set()
         self._path_of_node: dict[int, str] = {}
         self._backward_path = ""
+        self._calls_of: dict[Any, Call] = {}
 
     def buffer_of(self, tensor: Any) -> int:
         """Return the number of a tensor's storage; a weak reference keeps its identity from being given to others."""
@@ -326,7 +328,28 @@ class Recorder(TorchDispatchMode):
         known = {self.buffer_of(tensor) for tensor in inputs}
         if not facts.written and all(self.buffer_of(tensor) in known for tensor in outputs):
             return  # a view
-        self.trace.calls.append(self._call(facts, args, kwargs, inputs, outputs, path, phase))
+        self.trace.calls.append(self._call_like(func, facts, args, kwargs, inputs, outputs, path, phase))
+
+    def _call_like(
+        self, func: Any, facts: _Facts, args: Any, kwargs: Any, inputs: list[Any], outputs: list[Any], path: str,
+        phase: str,
+    ) -> Call:  # fmt: skip
+        """Return the operation; what follows from sizes and types alone is that of the last one that had the same."""
+        places: dict[int, int] = {}
+        same = tuple(places.setdefault(self.buffer_of(tensor), len(places)) for tensor in (*inputs, *outputs))
+        key = func, described(args), described(kwargs), described(outputs), same
+        try:
+            known = self._calls_of.get(key)
+        except TypeError:
+            return self._call(facts, args, kwargs, inputs, outputs, path, phase)
+        if known is None:
+            call = self._call(facts, args, kwargs, inputs, outputs, path, phase)
+            if not facts.written:
+                self._calls_of[key] = call
+            return call
+        full = tuple(args) + tuple(kwargs.values())
+        reads, writes = self._accesses(facts, full, inputs, outputs)
+        return replace(known, path=path, phase=phase, reads=reads, writes=writes)
 
     def _place(self) -> tuple[str, str]:
         """Return module and phase of what runs: autograd's nodes remember where they were made."""
@@ -418,6 +441,17 @@ def tensors_of(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_of(item)
+
+
+def described(value: Any) -> Any:
+    """Return sizes, strides and types of the tensors of a value, in its containers too, and what else is in it."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.storage_offset()
+    if isinstance(value, list | tuple):
+        return tuple(map(described, value))
+    if isinstance(value, dict):
+        return tuple((name, described(item)) for name, item in value.items())
+    return type(value), value
 
 
 def _num_seen(tensor: Any) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import has_channels_last
-from gemm_eval.torch.recorder import tensors_of
+from gemm_eval.torch.recorder import described, tensors_of
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
@@ -51,6 +51,7 @@ class Shapes:
         self._metas: dict[int, tuple[Any, Any]] = {}
         self._values: dict[int, tuple[Any, Any]] = {}
         self._stale: set[int] = set()
+        self._made: dict[Any, Any] = {}
         self._storages: list[Any] = []
 
     def of(self, tensor: Any, *, keeps_grad: bool = False, is_weight: bool = False) -> Any:
@@ -96,14 +97,32 @@ class Shapes:
             return args, kwargs, tree_map_only(torch.Tensor, self.of, answer) if is_tensor else answer
         if kwargs.get("device") is not None or _is_factory(func):
             kwargs = kwargs | {"device": _META}
-        out = func(*args, **kwargs)
-        if func._schema.name in _LIES_OTHERWISE:
-            out = _as_on_a_gpu(func._schema.name, args, out)
+        out = self._out(func, args, kwargs)
         if values is not None and _is_small(out):
             self._learn(out, func(*values[0], **values[1]))
         elif func._schema.is_mutable:
             self._forget(func, args)
         return args, kwargs, out
+
+    def _out(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the result of an operation: sizes and strides as those of the last one that had the same arguments."""
+        key = (func, described(args), described(kwargs)) if _is_fresh(func) else None
+        try:
+            known = self._made.get(key)
+        except TypeError:  # an argument has no hash
+            key = known = None
+        if known is not None:
+            outs = tuple(torch.empty_strided(*like[:2], dtype=like[2], device=_META) for like in known)
+            return outs if len(outs) > 1 else outs[0]
+        out = func(*args, **kwargs)
+        if func._schema.name in _LIES_OTHERWISE:
+            out = _as_on_a_gpu(func._schema.name, args, out)
+        outs = out if isinstance(out, tuple) else (out,)
+        if key is not None and all(isinstance(one, torch.Tensor) for one in outs):
+            there = {one.untyped_storage()._cdata for one in tensors_of((args, kwargs))}
+            if not any(one.untyped_storage()._cdata in there for one in outs):
+                self._made[key] = described(outs)
+        return out
 
     def clear(self) -> None:
         """Let go of all tensors, so that what is still there afterwards is held by others."""
@@ -159,7 +178,7 @@ def _as_on_a_gpu(name: str, args: Sequence[Any], out: Any) -> Any:
     form = torch.contiguous_format
     if name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
         form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
-    if not first.is_contiguous(memory_format=form):
+    if not first.is_contiguous(memory_format=form) or (form is torch.channels_last and not has_channels_last(first)):
         first = torch.empty_like(first, memory_format=form)
     return (first, *rest) if isinstance(out, tuple) else first
 
@@ -175,6 +194,16 @@ def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _is_factory(func: Any) -> bool:
     arguments = func._schema.arguments
     return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
+
+
+@lru_cache(maxsize=4096)
+def _is_fresh(func: Any) -> bool:
+    """Say whether all results of an operation are tensors of their own."""
+    returns = func._schema.returns
+    is_new = not func._schema.is_mutable and all(
+        one.alias_info is None and str(one.type) == "Tensor" for one in returns
+    )
+    return is_new and bool(returns)
 
 
 def _is_small(value: Any) -> bool:

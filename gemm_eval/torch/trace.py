@@ -22,6 +22,7 @@ from gemm_eval.torch.shapes import Shapes
 
 with needs_extra("predict", "torch"):
     import torch
+    import torch.utils.checkpoint
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -115,7 +116,10 @@ def _gradients(out: Any, state: Mapping[str, Any], recorder: Recorder) -> Any:
     recorder.phase = "backward"
     with recorder.quiet():
         seeds = [torch.empty_like(end) for end in ends]
-    return torch.autograd.grad(ends, inputs, seeds, allow_unused=True)
+    # as `backward`, but that modes are left on: what is checkpointed runs again under them
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(tuple(ends), tuple(seeds), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    return [tensor.grad for tensor in inputs]
 
 
 @contextmanager
@@ -138,7 +142,7 @@ def _standing_in(module: torch.nn.Module, linears: Mapping[str, Any], recorder: 
 
 @contextmanager
 def _as_written(is_compiled: bool) -> Iterator[None]:
-    """Functions that torch.compile made run as they were written, and autocast as where there is a GPU.
+    """Functions that torch.compile made run as they were written, autocast and checkpoints as where there is a GPU.
 
     Modules that ask whether they are compiled hear what the prediction is for: transformers makes masks of attention
     then, for what it would see in values it does not see in a graph.
@@ -146,7 +150,7 @@ def _as_written(is_compiled: bool) -> Iterator[None]:
     with ExitStack() as stack:
         for home, name, answer in (
             (torch.cuda.amp.common, "amp_definitely_not_available", False), (torch.cuda, "is_bf16_supported", True),
-            (torch.compiler, "is_compiling", is_compiled),
+            (torch.compiler, "is_compiling", is_compiled), (torch.utils.checkpoint, "_infer_device_type", "cuda"),
         ):  # fmt: skip
             stack.enter_context(replaced(home, name, lambda *_, answer=answer, **__: answer))
         if "torch._dynamo" in sys.modules:

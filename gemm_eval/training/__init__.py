@@ -2,11 +2,12 @@
 
 from gemm_eval.training.estimate import estimate_training, find_training_layouts
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, Optimizer, TrainingMemory
-from gemm_eval.training.result import BREAKDOWN, TrainingEstimate, model_flop
+from gemm_eval.training.result import BREAKDOWN, DEFINITIONS, StageStep, TrainingEstimate, model_flop
 from gemm_eval.training.schedule import SCHEDULES, StageTimes, num_in_flight, schedule_us, stage_chunks
+from gemm_eval.training.timeline import Task, timeline
 
 __all__ = [
-    "BREAKDOWN", "OPTIMIZERS", "RECOMPUTE", "SCHEDULES", "Optimizer", "StageTimes", "TrainingEstimate",
-    "TrainingMemory", "estimate_training", "find_training_layouts", "model_flop", "num_in_flight", "schedule_us",
-    "stage_chunks",
+    "BREAKDOWN", "DEFINITIONS", "OPTIMIZERS", "RECOMPUTE", "SCHEDULES", "Optimizer", "StageStep", "StageTimes", "Task",
+    "TrainingEstimate", "TrainingMemory", "estimate_training", "find_training_layouts", "model_flop", "num_in_flight",
+    "schedule_us", "stage_chunks", "timeline",
 ]  # fmt: skip

@@ -17,9 +17,9 @@ from gemm_eval.estimate import evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, TrainingMemory, stage_memory
-from gemm_eval.training.result import BREAKDOWN, TrainingEstimate, layers_flop, model_flop
+from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, StageStep, TrainingEstimate, layers_flop, model_flop
 from gemm_eval.training.schedule import SCHEDULES, num_in_flight, schedule_us
-from gemm_eval.training.step import StepPrices, stage_parts, stages_of, update_us
+from gemm_eval.training.step import DISPATCHERS, StepPrices, stage_parts, stages_of, unknown_us, update_us
 from gemm_eval.transformer import (
     GROUPS,
     MEMORY_FRAC,
@@ -82,7 +82,8 @@ def estimate_training(
     expert_parallel: int = 1, data_parallel: int | None = None, num_devices: int | None = None, micro_batch: int = 1,
     zero: int = 1, recompute: str = "none", schedule: str = "1f1b", num_chunks: int = 1, dtype: str = "bf16",
     optimizer: str = "adamw", overlap: Mapping[str, float] | None = None, expert_load: str = "balanced",
-    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
+    dispatcher: str = DISPATCHERS[0], attention_library: str | None = None, memory_frac: float = MEMORY_FRAC,
+    ignore_memory: bool = False,
 ) -> TrainingEstimate:  # fmt: skip
     """Return the time, MFU and memory of a training step of a model on many devices.
 
@@ -110,6 +111,10 @@ def estimate_training(
         overlap: shares of messages that run beside computation, by group: tp, cp, ep, pp, dp; None, or a group that is
             missing: `gemm_eval.training.step.default_overlap`.
         expert_load: rows of each expert; see `transformer_gemms`.
+        dispatcher: how tokens go to experts on other nodes: ``"once"`` to each node (DeepEP, HybridEP), or
+            ``"alltoall"``, each copy by itself (NCCL).
+        attention_library: whose attention kernels GPUs run: ``"cudnn"`` or ``"flash"`` (FlashAttention-2); None: those
+            that PyTorch takes.
         memory_frac: share of the DRAM that may be used; the rest is the runtime's.
         ignore_memory: go on where it does not fit.
 
@@ -126,7 +131,10 @@ def estimate_training(
     tp, pp, cp, ep = (as_integer(name, value, 1, MAX_DIM) for name, value in degrees.items())
     layout = Layout(tp, pp, cp, ep, _data_parallel(tp * pp * cp, data_parallel, num_devices))
     plan = Plan(micro_batch, zero, recompute, schedule, num_chunks)
-    training = _Training(arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, memory_frac)
+    training = _Training(
+        arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, dispatcher, attention_library,
+        memory_frac,
+    )  # fmt: skip
     plan.check()
     training.check(layout, plan)
     if not ignore_memory:
@@ -142,8 +150,8 @@ def find_training_layouts(
     data: Iterable[int] | None = None, micro_batches: Sequence[int] = (1, 2, 4), zeros: Sequence[int] = (1,),
     recomputes: Sequence[str] = RECOMPUTE, schedules: Sequence[str] = ("1f1b", "interleaved"),
     max_chunks: int = 8, max_context: int = 1, dtype: str = "bf16", optimizer: str = "adamw",
-    overlap: Mapping[str, float] | None = None, expert_load: str = "balanced", memory_frac: float = MEMORY_FRAC,
-    ignore_memory: bool = False,
+    overlap: Mapping[str, float] | None = None, expert_load: str = "balanced", dispatcher: str = DISPATCHERS[0],
+    attention_library: str | None = None, memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
 ) -> list[TrainingEstimate]:  # fmt: skip
     """Return a step on each legal layout of a number of devices that fits, the fastest first.
 
@@ -165,7 +173,10 @@ def find_training_layouts(
         InvalidOptionError: no layout is legal; the error says what the last one lacks.
         InfeasibleError: none fits; the error has what would help the one that holds least.
     """
-    training = _Training(arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, memory_frac)
+    training = _Training(
+        arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, dispatcher, attention_library,
+        memory_frac,
+    )  # fmt: skip
     layouts = legal_layouts(
         training.config, num_devices, max_tensor=num_joined(training.arch), max_context=max_context, tensor=tensor,
         pipeline=pipeline, context=context, expert=expert, data=data,
@@ -224,7 +235,8 @@ class _Training:
 
     def __init__(
         self, arch: Any, model: Any, global_batch: int, seq_len: int, dtype: str, optimizer: str,
-        overlap: Mapping[str, float] | None, expert_load: Any, memory_frac: float,
+        overlap: Mapping[str, float] | None, expert_load: Any, dispatcher: str, attention_library: str | None,
+        memory_frac: float,
     ) -> None:  # fmt: skip
         evaluator = evaluator_of(arch)
         if evaluator is not arch and isinstance(evaluator.arch, GpuSpec):
@@ -235,16 +247,24 @@ class _Training:
         self.seq_len = as_integer("seq_len", seq_len, 1, MAX_DIM)
         check_word("optimizer", optimizer, OPTIMIZERS)
         self.optimizer = OPTIMIZERS[optimizer]
+        check_word("dispatcher", dispatcher, DISPATCHERS)
         self.overlap = _check_overlap(overlap)
         self.limit_bytes = memory_limit(self.arch, memory_frac)
         types = types_on(self.arch, dtype, None, self.config)
         self.options = {
-            "dtype": dtype, "optimizer": optimizer, "expert_load": str(expert_load), "memory_frac": memory_frac,
+            "dtype": dtype, "optimizer": optimizer, "expert_load": str(expert_load), "dispatcher": dispatcher,
+            "attention_library": attention_library, "memory_frac": memory_frac,
             "overlap": None if overlap is None else FrozenDict(self.overlap),
         }  # fmt: skip
         self.elem_bytes = parse_dtype(types["dense_dtype"]).bits // 8
-        self.peak = self.arch.peak_tflop_per_s(parse_scheme(dtype).input_dtype)
-        self.prices = StepPrices(evaluator, self.config, self.seq_len, types | {"expert_load": expert_load})
+        try:
+            self.peak = self.arch.peak_tflop_per_s(parse_scheme(dtype).input_dtype)
+        except KeyError as error:
+            raise UnsupportedError(f"{self.arch.name} does not multiply {error.args[0]}, which {dtype} is") from error
+        self.prices = StepPrices(
+            evaluator, self.config, self.seq_len, types | {"expert_load": expert_load}, dispatcher=dispatcher,
+            attention_library=attention_library,
+        )  # fmt: skip
 
     def num_microbatches(self, layout: Layout, plan: Plan) -> int:
         """Return the microbatches of each pipeline in a step."""
@@ -311,23 +331,28 @@ class _Training:
         times = [stage.times for stage in stages]
         passes_us = schedule_us(times, num, plan.schedule, plan.num_chunks)
         updates = [update_us(prices, stage, layout, self.optimizer, plan.zero) for stage in stages]
-        data_us, optimizer_us = max(updates, key=sum)
+        data_us, optimizer_us, hidden_us = max(updates, key=lambda us: us[0] + us[1])
         slowest = max(stages, key=lambda stage: stage.times.total_us)
         terms = {name: num * us for name, us in slowest.us_by_kind.items()}
         terms["dp"] += data_us
         terms |= {"bubble": passes_us - num * slowest.times.total_us, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us
-        low, high = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
+        low, high, shares = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
+        less_us, more_us = (num * us for us in unknown_us(prices, slowest, self.overlap))
+        if "dp" not in self.overlap:
+            less_us += terms["dp"]
+            more_us += num * slowest.hidden_data_us + hidden_us
         peak_us = us_at_peak(self.global_batch, self.peak) / layout.num_devices  # of 1 FLOP a sequence
         flop = model_flop(self.config, self.seq_len)
         again = 1 / 3 if plan.recompute == "full" else 0.0
         return TrainingEstimate(
             self.config.name, self.arch.name, layout, layout.num_devices, self.global_batch, plan.micro_batch, num,
-            self.seq_len, latency_us, latency_us * low, latency_us * high,
-            FrozenDict({name: terms[name] for name in BREAKDOWN}), tuple(stage.total_us for stage in times),
+            self.seq_len, latency_us, (latency_us - less_us) * low, (latency_us + more_us) * high * (1.0 + HOST_FRAC),
+            FrozenDict({name: terms[name] for name in BREAKDOWN}),
+            tuple(StageStep(*of.times, of.messages_us, *us[:2]) for of, us in zip(stages, updates, strict=True)),
             flop * peak_us / latency_us, model_flop(self.config, self.seq_len, is_full=True) * peak_us / latency_us,
             (flop + again * layers_flop(self.config, self.seq_len)) * peak_us / latency_us,
-            self.memory(layout, plan), self.limit_bytes, FrozenDict(self.options | asdict(plan)),
+            self.memory(layout, plan), self.limit_bytes, FrozenDict(shares), FrozenDict(self.options | asdict(plan)),
         )  # fmt: skip
 
 

@@ -86,9 +86,13 @@ def stage_memory(
     copies = sum(count * part.copy_bytes for part, count in parts)
     num_held = sharded(num_params, num_experts, layout, zero >= 3)
     weight_bytes = num_held * elem_bytes + round(copies * num_held / max(1, num_params + num_experts))
-    largest = max((part for part, _ in parts), key=lambda part: part.num_params + part.num_expert_params)
-    if zero >= 3:  # weights of a layer at work, and of the next one
-        weight_bytes += 2 * elem_bytes * (largest.num_params + largest.num_expert_params)
+    if zero >= 3:  # of what is divided, weights of a layer at work and of the next one
+        largest = max((part for part, _ in parts), key=lambda part: part.num_params + part.num_expert_params)
+        divided = (
+            (largest.num_params, num_params, layout.data * layout.context),
+            (largest.num_expert_params, num_experts, layout.num_expert_replicas),
+        )
+        weight_bytes += elem_bytes * sum(min(2 * num, whole) for num, whole, ranks in divided if ranks > 1)
     saved, again = 0.0, 0
     for part, count in parts:
         if recompute == "full" and part.layers:

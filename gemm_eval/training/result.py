@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.evaluate import Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import TrainingMemory
+from gemm_eval.training.schedule import StageTimes
 from gemm_eval.training.step import KINDS
 from gemm_eval.transformer import GROUPS, GroupedAttention, Layout, ModelConfig, count_parameters
 from gemm_eval.units import FLOP_PER_MAC, per_s, time_text
 from gemm_eval.workload import AttentionProblem
+
+HOST_FRAC = 0.12
+"""Share by which a step takes longer where a host starts its kernels: 90% of the 12 steps measured on an H100, without
+a CUDA graph and with (arch/measured/h100-sxm/training/steps.csv)."""
+
+DEFINITIONS = {
+    "tokens_per_s_per_device": "tokens of a step over its time and the number of devices",
+    "mfu_frac": "model FLOP over time x devices x peak of the GEMMs' type; 6 FLOP a token for each parameter that it "
+    "meets in a GEMM, and 3 passes of attention over the pairs that its mask leaves",
+    "palm_mfu_frac": "MFU with all pairs of queries and keys",
+    "hfu_frac": "MFU with the forward pass of layers that full recomputation runs again",
+    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, messages whose "
+    "overlap is not given all beside computation or none, and a host that starts kernels one by one",
+    "rests_on": "share of computation by the source of its kernels' times",
+}
+"""What figures mean, in words."""
 
 _S_PER_DAY = 86_400
 _PASSES = 3  # forward, and two gradients
@@ -64,6 +81,27 @@ def layers_flop(config: ModelConfig, seq_len: int) -> int:
     return model_flop(config, seq_len) - _PASSES * FLOP_PER_MAC * config.vocab_size * config.hidden_size * seq_len
 
 
+class StageStep(NamedTuple):
+    """Times of a pipeline stage in us: passes of a microbatch, messages exposed in them, and what follows the last."""
+
+    forward_us: float
+    dgrad_us: float
+    wgrad_us: float
+    messages_us: float
+    data_us: float
+    optimizer_us: float
+
+    @property
+    def times(self) -> StageTimes:
+        """The passes of a microbatch."""
+        return StageTimes(*self[:3])
+
+    @property
+    def messages_frac(self) -> float:
+        """Share of all passes that are exposed messages."""
+        return self.messages_us / self.times.total_us
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate(Result):
     """A training step of a model on a layout of devices of one arch.
@@ -72,16 +110,16 @@ class TrainingEstimate(Result):
         layout: degrees of parallelism.
         global_batch, micro_batch: sequences of a step, and of one microbatch.
         num_microbatches: of each pipeline in a step.
-        latency_us: time of the step; 80% of measured times are expected within `low_us` to `high_us`, as far as
-            errors of computation go.
+        latency_us: time of the step; 80% of measured times are expected within `low_us` to `high_us` (`DEFINITIONS`).
         breakdown: microseconds by term (`BREAKDOWN`) of the slowest pipeline stage; they add up to `latency_us`.
-        stage_us: time of a microbatch on each stage, forward and backward.
+        stages: times of each pipeline stage.
         mfu_frac: model FLOP utilization: `model_flop` of the step over its time at the peak of all devices for the type
             of GEMMs. Masked pairs of attention are no work, so that it is below 1.
         palm_mfu_frac: the same with all pairs of queries and keys, as PaLM's formula counts them.
         hfu_frac: hardware FLOP utilization: with what full recomputation runs again.
         memory: what the device that holds most holds.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
+        rests_on: shares of computation by source: ``corrected``, ``calibrated``, ``analytic``, ...
         options: what was asked, by name.
     """
 
@@ -97,12 +135,13 @@ class TrainingEstimate(Result):
     low_us: float
     high_us: float
     breakdown: FrozenDict[str, float]
-    stage_us: tuple[float, ...]
+    stages: tuple[StageStep, ...]
     mfu_frac: float
     palm_mfu_frac: float
     hfu_frac: float
     memory: TrainingMemory
     memory_limit_bytes: int | None
+    rests_on: FrozenDict[str, float]
     options: FrozenDict[str, Any]
     _derived: ClassVar[tuple[str, ...]] = (
         "bound", "source", "tokens_per_s", "tokens_per_s_per_device", "tokens_per_day", "fits",
@@ -158,7 +197,8 @@ class TrainingEstimate(Result):
             f"{self.tokens_per_day / 1e9:,.3g} billion tokens a day;",
             f"MFU {self.mfu_frac:.1%} ({self.palm_mfu_frac:.1%} by PaLM's formula), HFU {self.hfu_frac:.1%} of the "
             f"{self.options['dtype']} peak;",
-            f"80% of measured times are expected within {time_text(self.low_us)} to {time_text(self.high_us)}.",
+            f"80% of measured times are expected within {time_text(self.low_us)} to {time_text(self.high_us)}; "
+            f"computation rests on {', '.join(f'{source} {share:.0%}' for source, share in self.rests_on.items())}.",
             *(
                 f"  {name:10} {time_text(us):>9} {us / self.latency_us:>5.0%}  {_MEANINGS[name]}"
                 for name, us in self.breakdown.items()
@@ -167,9 +207,13 @@ class TrainingEstimate(Result):
             f"{held}: weights {memory.weight_bytes / 1e9:,.1f}, gradients {memory.gradient_bytes / 1e9:,.1f}, main "
             f"weights {memory.main_bytes / 1e9:,.1f}, moments {memory.moment_bytes / 1e9:,.1f}, activations "
             f"{memory.activation_bytes / 1e9:,.1f}.",
+            *(f"{name}: {DEFINITIONS[name]}." for name in ("mfu_frac", "hfu_frac")),
         ]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return Result.to_dict(self) | {"stage_us": list(self.stage_us)}
+        return Result.to_dict(self) | {
+            "stages": [stage._asdict() for stage in self.stages],
+            "definitions": dict(DEFINITIONS),
+        }

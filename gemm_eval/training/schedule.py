@@ -56,8 +56,8 @@ def schedule_us(
         zero-bubble    F + B - W of each other stage: weight gradients fill the rest
         dualpipe       F + 2B - W of half of the stages but one, in the mean
 
-    F, B and W are the `StageTimes`. With equal stages these are the published formulas; 1F1B of unequal ones takes at
-    most so long.
+    F, B and W are the `StageTimes`. With equal stages these are the published formulas. 1F1B takes at most so long
+    where the passes of all stages are in proportion, and hardly longer else.
     """
     slowest = max(range(len(stages)), key=lambda index: stages[index].total_us)
     busy_us = num_microbatches * stages[slowest].total_us

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.estimate import Price, Prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
@@ -37,6 +37,12 @@ KINDS = ("gemm", "attention", "memory")
 
 _PARAMETER_DTYPE_BYTES = 2  # as they are gathered
 
+DISPATCHERS = ("once", "alltoall")
+"""How tokens go to experts between nodes: once to each node (DeepEP, HybridEP), or each copy by itself (NCCL)."""
+
+EXPERT_SMS = 20
+"""SMs that messages to experts take from computation beside them (DeepSeek-V3, section 3.2.2; DeepEP's default)."""
+
 
 def default_overlap(layout: Layout, num_layers: int, schedule: str) -> dict[str, float]:
     """Return the share of each group's messages that runs beside computation, if there is enough of it.
@@ -61,13 +67,16 @@ class Pass(NamedTuple):
     compute_us: float
     messages_us: tuple[float, ...]
 
-    def exposed_us(self, overlap: Mapping[str, float]) -> tuple[float, ...]:
-        """Return the time of each group's messages that computation does not hide."""
+    def exposed_us(self, overlap: Mapping[str, float], taken: Mapping[str, float]) -> tuple[float, ...]:
+        """Return the time that each group's messages add: those that computation does not hide, and what they slow it.
+
+        `taken` is the share of the device that hidden messages of a group take from computation.
+        """
         result, left_us = [], self.compute_us
         for name, us in zip(GROUPS, self.messages_us, strict=True):
             hidden_us = min(overlap[name] * us, left_us)
             left_us -= hidden_us
-            result.append(us - hidden_us)
+            result.append(us - hidden_us * (1.0 - taken.get(name, 0.0)))
         return tuple(result)
 
 
@@ -92,13 +101,22 @@ def ranks_per_node(size: int, stride: int, node: int) -> int:
 class StepPrices:
     """Prices of training on one arch: each distinct operation, part and message is priced once.
 
-    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's.
+    Attention runs the kernels that PyTorch takes for gradients, collectives NCCL's; on AMD's GPUs aiter's and RCCL's.
     """
 
-    def __init__(self, evaluator: GEMMEvaluator, config: ModelConfig, seq_len: int, types: Mapping[str, Any]) -> None:
+    def __init__(
+        self, evaluator: GEMMEvaluator, config: ModelConfig, seq_len: int, types: Mapping[str, Any], *,
+        attention_library: str | None = None, dispatcher: str = DISPATCHERS[0],
+    ) -> None:  # fmt: skip
         arch = evaluator.arch
-        library = library_of_gradients(arch) if isinstance(arch, GpuSpec) else None
-        self._prices = Prices(evaluator, attention_library=library, collective_library="nccl" if library else None)
+        attention, collectives = attention_library, None
+        if isinstance(arch, GpuSpec):
+            is_amd = arch.sm_arch in GFX_ARCHS
+            attention = attention_library or (None if is_amd else library_of_gradients(arch))
+            collectives = "rccl" if is_amd else "nccl"
+        self._prices = Prices(evaluator, attention_library=attention, collective_library=collectives)
+        self.taken = {"ep": EXPERT_SMS / arch.num_sms} if isinstance(arch, GpuSpec) else {}
+        self._sends_copies = dispatcher == "alltoall"
         self._others = Prices(evaluator)
         self.node = num_joined(arch)
         self.config, self.seq_len, self.types = config, seq_len, types
@@ -152,7 +170,8 @@ class StepPrices:
             work = operation.work
             if isinstance(work, CollectiveProblem):
                 group = operation.name[:2]
-                us = self.message_us(work.what, work.message_bytes, work.num_ranks, strides[group], work.network_bytes)
+                leaving = None if self._sends_copies else work.network_bytes
+                us = self.message_us(work.what, work.message_bytes, work.num_ranks, strides[group], leaving)
                 messages_us[group] += operation.num_layers * us
             else:
                 compute_us += operation.num_layers * self.price(work).latency_us
@@ -172,17 +191,19 @@ class StepPrices:
             result.append(PartTimes(part, forward, dgrad, wgrad, selective_us, tuple(by_kind.values())))
         return tuple(result)
 
-    def _spread(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[float, float]:
-        """Return the ends of the 80% interval of all computation of the model, over its time."""
-        ends = [
-            tuple(us * op.num_layers * max(1, len(part.layers)) for us in self.price(op.work).interval)
-            for part in self.parts(tp, cp, ep, micro_batch)
-            for op in part.operations
-            if op.kind != "collective"
-        ]
+    def _spread(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[float, float, dict[str, float]]:
+        """Return the ends of the 80% interval of all computation of the model, over its time, and shares by source."""
+        ends, by_source = [], Counter[str]()
+        for part in self.parts(tp, cp, ep, micro_batch):
+            for op in part.operations:
+                if op.kind != "collective":
+                    price, count = self.price(op.work), op.num_layers * max(1, len(part.layers))
+                    ends.append(tuple(us * count for us in price.interval))
+                    by_source[price.source] += price.latency_us * count  # type: ignore[assignment]
         total_us = sum(us for us, *_ in ends)
         low_us, high_us = sum_interval(ends)  # type: ignore[arg-type]
-        return low_us / total_us, high_us / total_us
+        shares = {source: us / total_us for source, us in by_source.most_common()}
+        return low_us / total_us, high_us / total_us, shares
 
     def optimizer_us(self, num_params: int, num_gradients: int, optimizer: Optimizer, copy_bytes: int) -> float:
         """Return the time of an optimizer's step: states read and written, the norm of gradients, gradients set to 0.
@@ -223,13 +244,19 @@ class Stage(NamedTuple):
     """A pipeline stage of a layout: its parts with their counts, and times of a microbatch in us.
 
     `us_by_kind`: computation by kind, ``recompute``, and exposed messages by group. `data_overlap` is the share of
-    data-parallel messages that runs beside computation.
+    data-parallel messages that runs beside computation, `hidden_data_us` what does in a microbatch (ZeRO 3).
     """
 
     parts: tuple[tuple[PartTimes, int], ...]
     times: StageTimes
     us_by_kind: dict[str, float]
     data_overlap: float
+    hidden_data_us: float = 0.0
+
+    @property
+    def messages_us(self) -> float:
+        """Return the time of a microbatch's exposed messages."""
+        return sum(self.us_by_kind[group] for group in (*GROUPS, "dp"))
 
     @property
     def num_params(self) -> tuple[int, int]:
@@ -260,15 +287,15 @@ def _stage(
     for times, count in parts:
         for kind, us in zip(KINDS, times.us_by_kind, strict=True):
             us_by_kind[kind] += count * us
-    passes = [_sum((getattr(times, name), count) for times, count in parts) for name in ("forward", "dgrad", "wgrad")]
-    exposed = [each.exposed_us(overlap) for each in passes]
+    passes = _passes(parts)
+    exposed = [each.exposed_us(overlap, prices.taken) for each in passes]
     us_by_kind |= {group: sum(us) for group, *us in zip(GROUPS, *exposed, strict=True)}
     forward_us, dgrad_us, wgrad_us = (each.compute_us + sum(us) for each, us in zip(passes, exposed, strict=True))
     if recompute == "selective":
         us_by_kind["recompute"] = sum(count * times.selective_us for times, count in parts)
     elif recompute == "full":
         again = _sum((times.forward, count) for times, count in parts if times.part.layers)
-        us_by_kind["recompute"] = again.compute_us + sum(again.exposed_us(overlap))
+        us_by_kind["recompute"] = again.compute_us + sum(again.exposed_us(overlap, prices.taken))
     dgrad_us += us_by_kind["recompute"]
     stage = Stage(parts, StageTimes(forward_us, dgrad_us, wgrad_us), us_by_kind, overlap["dp"])
     if zero < 3:
@@ -279,7 +306,28 @@ def _stage(
     before_us = _exposed_us(gather_us, passes[0].compute_us, overlap["dp"])
     behind_us = _exposed_us(gather_us + scatter_us, backward_us, overlap["dp"])
     us_by_kind["dp"] = before_us + behind_us
-    return stage._replace(times=StageTimes(forward_us + before_us, dgrad_us + behind_us, wgrad_us))
+    return stage._replace(
+        times=StageTimes(forward_us + before_us, dgrad_us + behind_us, wgrad_us),
+        hidden_data_us=2 * gather_us + scatter_us - before_us - behind_us,
+    )
+
+
+def _passes(parts: Sequence[tuple[PartTimes, int]]) -> list[Pass]:
+    return [_sum((getattr(times, name), count) for times, count in parts) for name in ("forward", "dgrad", "wgrad")]
+
+
+def unknown_us(prices: StepPrices, stage: Stage, given: Mapping[str, float]) -> tuple[float, float]:
+    """Return how much less a stage takes with all messages beside computation, and how much more with none.
+
+    Groups whose share is given keep it. Messages of data parallelism are not among these.
+    """
+    passes = _passes(stage.parts)
+    exposed_us = [
+        sum(sum(each.exposed_us({**dict.fromkeys(GROUPS, share), **given}, prices.taken)) for each in passes)
+        for share in (1.0, 0.0)
+    ]
+    now_us = sum(stage.us_by_kind[group] for group in GROUPS)
+    return now_us - exposed_us[0], exposed_us[1] - now_us
 
 
 def _sum(passes: Iterable[tuple[Pass, int]]) -> Pass:
@@ -310,19 +358,22 @@ def data_us(prices: StepPrices, layout: Layout, num_params: int, num_expert_para
     return total_us
 
 
-def update_us(prices: StepPrices, stage: Stage, layout: Layout, optimizer: Optimizer, zero: int) -> tuple[float, float]:
-    """Return the exposed time of gradients and weights between data-parallel devices, and that of the optimizer's step.
+def update_us(
+    prices: StepPrices, stage: Stage, layout: Layout, optimizer: Optimizer, zero: int
+) -> tuple[float, float, float]:
+    """Return times after the passes in us: exposed gradients and weights, the optimizer's step, and hidden messages.
 
     Gradients go beside the backward pass of the last microbatch, weights beside the forward pass of the first one.
     """
     num, experts = stage.num_params
-    exposed_us = 0.0
+    exposed_us = messages_us = 0.0
     if zero < 3:
         forward_us, backward_us = stage.times.forward_us, stage.times.dgrad_us + stage.times.wgrad_us
         gradients_us = data_us(prices, layout, num, experts, "scatter" if zero else "sum")
+        weights_us = data_us(prices, layout, num, experts, "gather") if zero else 0.0
+        messages_us = gradients_us + weights_us
         exposed_us = _exposed_us(gradients_us, backward_us, stage.data_overlap)
-        if zero:
-            exposed_us += _exposed_us(data_us(prices, layout, num, experts, "gather"), forward_us, stage.data_overlap)
+        exposed_us += _exposed_us(weights_us, forward_us, stage.data_overlap)
     copies = sum(count * times.part.copy_bytes for times, count in stage.parts)
     here, gradients = (sharded(num, experts, layout, zero >= least) for least in (1, 2))
-    return exposed_us, prices.optimizer_us(here, gradients, optimizer, copies)
+    return exposed_us, prices.optimizer_us(here, gradients, optimizer, copies), messages_us - exposed_us

@@ -19,6 +19,7 @@ from gemm_eval.transformer.parts import (
     Frozen,
     GroupedAttention,
     LatentAttention,
+    LayerSet,
     LinearAttention,
     Maybe,
     Moe,
@@ -40,8 +41,8 @@ class ModelConfig(Frozen):
     ... ).num_dense_layers
     32
 
-    Sizes are in elements. Every layer holds attention and either `ffn` or `moe`; give `ffn` if and only if some
-    layers are dense. `with_` gives a changed copy for sweeps.
+    Sizes are in elements. Every layer holds attention, and either `ffn` or `moe` but for `no_ffn_layers`; give `ffn` if
+    and only if some layers are dense. `with_` gives a changed copy for sweeps.
 
     Raises:
         pydantic.ValidationError: on direct construction (a ValueError); `load_model` and `with_` raise
@@ -60,6 +61,7 @@ class ModelConfig(Frozen):
     linear: LinearAttention | None = Field(default=None, description="layers of linear attention; None: none")
     ffn: Ffn | None = None
     moe: Moe | None = None
+    no_ffn_layers: LayerSet | None = Field(default=None, description="layers without `ffn` and `moe`; None: none")
 
     tied_embeddings: bool = Field(default=False, description="the LM head is the embedding, transposed")
     norm: Literal["rms", "layer"] = Field(default="rms", description="rms: a weight; layer: a weight and a bias")
@@ -88,11 +90,14 @@ class ModelConfig(Frozen):
         for what, layers in (
             ("moe.layers", self.moe and self.moe.layers),
             ("linear.layers", self.linear and self.linear.layers),
+            ("no_ffn_layers", self.no_ffn_layers),
             ("attention.window_layers", attention and attention.window_layers),
             ("attention.no_rope_layers", attention and attention.no_rope_layers),
         ):
             if layers and parse_layers(layers)[-1] >= self.num_layers:
                 raise ValueError(f"{what} must be layers of 0..{self.num_layers - 1}, got {layers}")
+        if self.bare_layers and self.moe is not None and not set(self.bare_layers).isdisjoint(self.moe_layers):
+            raise ValueError("moe.layers must be given, and have none of no_ffn_layers")
         if self.num_linear_layers > self.num_layers or (self.linear is not None and self.num_window_layers):
             raise ValueError("linear.num_layers must be <= num_layers, and no other layers may attend to a window")
         return self
@@ -122,7 +127,12 @@ class ModelConfig(Frozen):
     @property
     def num_dense_layers(self) -> int:
         """Layers with a plain or gated feed-forward network."""
-        return self.num_layers - self.num_moe_layers
+        return self.num_layers - self.num_moe_layers - len(self.bare_layers)
+
+    @property
+    def bare_layers(self) -> tuple[int, ...]:
+        """The layers without a feed-forward network, counted from 0."""
+        return () if self.no_ffn_layers is None else parse_layers(self.no_ffn_layers)
 
     @property
     def num_window_layers(self) -> int:
@@ -139,7 +149,7 @@ class ModelConfig(Frozen):
     @property
     def dense_layers(self) -> tuple[int, ...]:
         """The layers with a plain or gated feed-forward network."""
-        others = set(self.moe_layers)
+        others = {*self.moe_layers, *self.bare_layers}
         return tuple(layer for layer in range(self.num_layers) if layer not in others)
 
     @property
@@ -209,13 +219,14 @@ def stage_config(config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
     moe = None
     if config.moe is not None and moe_layers:
         moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
+    bare_layers = _placed(config.bare_layers, index_of)
     linear_layers, linear = _placed(config.linear_layers, index_of), None
     if config.linear is not None and linear_layers:
         named = {"num_layers": len(linear_layers), "layers": layers_text(linear_layers)}
         linear = config.linear.model_copy(update=named)
     changes: dict[str, Any] = {
-        "linear": linear,
-        "num_layers": len(layers), "moe": moe, "ffn": config.ffn if len(moe_layers) < len(layers) else None,
+        "linear": linear, "no_ffn_layers": layers_text(bare_layers) or None, "num_layers": len(layers), "moe": moe,
+        "ffn": config.ffn if len(moe_layers) + len(bare_layers) < len(layers) else None,
         "attention": _attention_of(config, index_of), "published": None,
     }  # fmt: skip
     if config.quantization is not None:
@@ -279,7 +290,8 @@ def with_redundant_experts(config: ModelConfig, num_redundant: int) -> ModelConf
 @lru_cache(maxsize=1024)
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that a model has, in the order in which they first occur."""
-    windows, experts, attention = set(config.window_layers), set(config.moe_layers), config.attention
+    windows, attention = set(config.window_layers), config.attention
+    networks = dict.fromkeys(config.moe_layers, "experts") | dict.fromkeys(config.bare_layers, "no network")
     linear = set(config.linear_layers)
     never, without = False, set[int]()
     if isinstance(attention, LatentAttention):
@@ -288,14 +300,14 @@ def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
         never = attention.rotary_dim == 0
         without = set(parse_layers(attention.no_rope_layers) if attention.no_rope_layers else ())
     whole = "sparse" if isinstance(attention, LatentAttention) and attention.indexer else "full"
-    result: dict[tuple[str, bool, bool], list[int]] = {}
+    result: dict[tuple[str, str, bool], list[int]] = {}
     for layer in range(config.num_layers):
         mixer = "linear" if layer in linear else "window" if layer in windows else whole
         has_rope = mixer != "linear" and not never and layer not in without
-        result.setdefault((mixer, layer in experts, has_rope), []).append(layer)
+        result.setdefault((mixer, networks.get(layer, "dense"), has_rope), []).append(layer)
     kinds = []
-    for (mixer, has_experts, has_rope), layers in result.items():
+    for (mixer, network, has_rope), layers in result.items():
         rope = "" if has_rope or never or mixer == "linear" else " without rotary positions"
-        name = f"{mixer} attention{rope}, {'experts' if has_experts else 'dense'}"
+        name = f"{mixer} attention{rope}, {network}"
         kinds.append(LayerKind(name, tuple(layers), has_rope))
     return tuple(kinds)

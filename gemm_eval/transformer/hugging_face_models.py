@@ -1,4 +1,4 @@
-"""Readers of `config.json`, one for each architecture of Hugging Face transformers."""
+"""Readers of `config.json`, one for each architecture of Hugging Face transformers with attention in all layers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rotary_dim(keys: Keys, size: int) -> int | None:
     return None if factor == 1 else int(size * factor)
 
 
-def _layers_of_type(keys: Keys, kind: str) -> list[int] | None:
+def layers_of_type(keys: Keys, kind: str) -> list[int] | None:
     """Layers that `layer_types` says are of a kind, not full attention; None: it is not given."""
     types = keys.items("layer_types", str)
     if types is None:
@@ -101,21 +101,24 @@ def attention(
     heads = keys.size("num_attention_heads")
     num_kv_heads = kv_heads(keys, heads if derives_kv_heads else None)
     layers, usual = num_layers(keys), tuple(_window_layers(keys, windows))
-    listed = _layers_of_type(keys, "sliding_attention")
+    listed = layers_of_type(keys, "sliding_attention")
     with_window = tuple(listed) if listed is not None else usual if "sliding_window" in keys else ()
     size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
     return {
         "kind": "gqa", "num_heads": heads, "num_kv_heads": num_kv_heads, "head_dim": size,
         "window_size": keys.size("sliding_window") if with_window else None, "num_window_layers": len(with_window),
-        "window_layers": some(with_window, layers), "rotary_dim": rotary_dim(keys, size), **_biases(keys, biases),
+        "window_layers": some(with_window, layers), "rotary_dim": rotary_dim(keys, size), **biases_of(keys, biases),
         **options,
     }  # fmt: skip
 
 
-_QKV, _ALL = ("qkv_bias",), ("qkv_bias", "output_bias")  # what `attention_bias` means to GLM, and to Llama
+_QKV = ("qkv_bias",)
+ALL_BIASES = ("qkv_bias", "output_bias")
+"""Biases that `attention_bias` switches on: of most architectures these; of GLM those of queries, keys and values."""
 
 
-def _biases(keys: Keys, names: Sequence[str]) -> Fields:
+def biases_of(keys: Keys, names: Sequence[str]) -> Fields:
+    """Return fields of biases as `attention_bias` says."""
     return dict.fromkeys(names, keys.flag("attention_bias", default=False)) if names else {}
 
 
@@ -198,21 +201,22 @@ def read_opt(keys: Keys) -> Fields:
 _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, where the file does not say it
 
 
-def _experts(
+def experts_of(
     keys: Keys,
     layers: Iterable[int],
     num_key: str,
     width_key: str,
-    experts_key: str = "num_experts_per_tok",
+    chosen_key: str = "num_experts_per_tok",
     **more: Any,
 ) -> Fields | None:
+    """Return the experts of some layers; None: no layers."""
     result = tuple(layers)
     if not result:
-        keys.ignore(num_key, experts_key, width_key)
+        keys.ignore(num_key, chosen_key, width_key)
         return None
     return {
         "num_layers": len(result), "layers": some(result, num_layers(keys)), "num_experts": keys.size(num_key),
-        "experts_per_token": keys.size(experts_key), "intermediate_size": keys.size(width_key), **more,
+        "experts_per_token": keys.size(chosen_key), "intermediate_size": keys.size(width_key), **more,
     }  # fmt: skip
 
 
@@ -222,7 +226,8 @@ def _groups(keys: Keys) -> Fields:
     return {"num_groups": groups, "groups_per_token": min(groups, keys.size("topk_group", groups))}
 
 
-def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
+def dense_ffn(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
+    """Return the gated network of the layers without experts; None: all have them."""
     if moe is not None and moe["num_layers"] == num_layers(keys):
         keys.ignore(key)
         return None
@@ -231,98 +236,45 @@ def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fi
 
 def read_mixtral(keys: Keys) -> Fields:
     """Mixtral."""
-    moe = _experts(keys, range(num_layers(keys)), "num_local_experts", "intermediate_size")
+    moe = experts_of(keys, range(num_layers(keys)), "num_local_experts", "intermediate_size")
     return {**sizes(keys), "attention": attention(keys, windows="all"), "moe": moe}
 
 
 def read_phimoe(keys: Keys) -> Fields:
     """Phi-3.5-MoE: Mixtral with layer norms and biases, one on the LM head too."""
     return read_mixtral(keys) | {
-        "attention": attention(keys, windows="all", biases=_ALL),
+        "attention": attention(keys, windows="all", biases=ALL_BIASES),
         "norm": "layer",
         "lm_head_bias": keys.flag("lm_head_bias", default=False),
     }
 
 
-def _qwen_experts(keys: Keys, **shared: Any) -> Fields:
+def qwen_experts(keys: Keys, *, has_shared: bool = False) -> Fields:
+    """Return experts in every `decoder_sparse_step`-th layer, with a shared one or not, and the other layers' FFN."""
+    width = keys.size("shared_expert_intermediate_size") if has_shared else None
+    shared: Fields = {"num_shared_experts": 1, "shared_intermediate_size": width, "shared_gate": True}
     step = keys.size("decoder_sparse_step", 1)
     dense = set(keys.items("mlp_only_layers", int) or ())
     layers = [layer for layer in range(num_layers(keys)) if (layer + 1) % step == 0 and layer not in dense]
-    moe = _experts(keys, layers, "num_experts", "moe_intermediate_size", **shared)
-    return {"moe": moe, "ffn": _dense(keys, moe)}
+    moe = experts_of(keys, layers, "num_experts", "moe_intermediate_size", **(shared if has_shared else {}))
+    return {"moe": moe, "ffn": dense_ffn(keys, moe)}
 
 
 def read_qwen2_moe(keys: Keys) -> Fields:
     """Qwen1.5 and Qwen2 MoE: a shared expert with a gate of its own."""
     attended = attention(keys, windows="qwen", qkv_bias=keys.flag("qkv_bias", default=True))
-    shared = keys.size("shared_expert_intermediate_size")
-    experts = _qwen_experts(keys, num_shared_experts=1, shared_intermediate_size=shared, shared_gate=True)
-    return {**sizes(keys), "attention": attended, **experts}
+    return {**sizes(keys), "attention": attended, **qwen_experts(keys, has_shared=True)}
 
 
 def read_qwen3_moe(keys: Keys) -> Fields:
     """Qwen3 MoE, also the language part of Qwen3-VL-MoE."""
     if not keys.flag("use_qk_norm", default=True):
         keys.refuse("use_qk_norm", "must be true: Qwen3 has norms of queries and keys")
-    attended = attention(keys, windows="qwen", qk_norm=True, biases=_ALL)
-    return {**sizes(keys), "attention": attended, **_qwen_experts(keys)}
+    attended = attention(keys, windows="qwen", qk_norm=True, biases=ALL_BIASES)
+    return {**sizes(keys), "attention": attended, **qwen_experts(keys)}
 
 
-def read_qwen3_next(keys: Keys) -> Fields:
-    """Qwen3-Next: gated delta net in three layers of four, attention with gates in the fourth, experts in all."""
-    layers = num_layers(keys)
-    linear = _layers_of_type(keys, "linear_attention")
-    interval = keys.size("full_attention_interval", 4)
-    if linear is None:
-        linear = [layer for layer in range(layers) if (layer + 1) % interval]
-    size = keys.size("head_dim")
-    attended = {
-        "kind": "gqa", "num_heads": keys.size("num_attention_heads"), "num_kv_heads": kv_heads(keys), "head_dim": size,
-        "rotary_dim": rotary_dim(keys, size), "qk_norm": True, "has_gate": keys.flag("attn_output_gate", default=True),
-        **_biases(keys, _ALL),
-    }  # fmt: skip
-    mixer = {
-        "kind": "gdn", "num_layers": len(linear), "layers": some(linear, layers),
-        "num_heads": keys.size("linear_num_value_heads"), "key_heads": keys.size("linear_num_key_heads"),
-        "key_dim": keys.size("linear_key_head_dim"), "value_dim": keys.size("linear_value_head_dim"),
-        "conv_width": keys.size("linear_conv_kernel_dim", 4),
-    }  # fmt: skip
-    shared = keys.size("shared_expert_intermediate_size")
-    experts = _qwen_experts(keys, num_shared_experts=1, shared_intermediate_size=shared, shared_gate=True)
-    keys.ignore("intermediate_size")
-    return {**sizes(keys), "attention": attended, "linear": mixer, **experts}
-
-
-def read_kimi_linear(keys: Keys) -> Fields:
-    """Kimi Linear: Kimi Delta Attention, and latent attention without positions in the layers that the file names."""
-    layers, own = num_layers(keys), keys.part("linear_attn_config")
-    linear = [layer - 1 for layer in own.items("kda_layers", int) or ()]  # the file counts from 1
-    full = {layer - 1 for layer in own.items("full_attn_layers", int) or ()}
-    if sorted({*linear, *full}) != list(range(layers)) or len(linear) + len(full) != layers or not full:
-        keys.refuse(
-            "linear_attn_config", f"kda_layers and full_attn_layers must be the layers 1..{layers}, some of each"
-        )
-    heads = own.size("num_heads")
-    mixer = {
-        "kind": "kda", "num_layers": len(linear), "layers": some(linear, layers), "num_heads": heads,
-        "key_heads": heads, "key_dim": own.size("head_dim"), "value_dim": own.size("head_dim"),
-        "conv_width": own.size("short_conv_kernel_size", 4),
-    }  # fmt: skip
-    first, step = keys.count("first_k_dense_replace", 0), keys.size("moe_layer_freq", 1)
-    of_experts = [layer for layer in range(layers) if layer >= first and layer % step == 0]
-    latent = _latent(keys) | {"has_rope": not keys.flag("mla_use_nope", default=False)}
-    keys.ignore("num_expert_group", "use_grouped_topk", "moe_router_activation_func")
-    keys.ignore("moe_renormalize")
-    moe = _experts(
-        keys, of_experts, "num_experts", "moe_intermediate_size", experts_key="num_experts_per_token", router_bias=True
-    )
-    if moe is not None:
-        moe["num_shared_experts"] = keys.count("num_shared_experts", 0)
-    keys.count("num_nextn_predict_layers", 0)
-    return {**sizes(keys), "attention": latent, "linear": mixer, "ffn": _dense(keys, moe), "moe": moe}
-
-
-def _latent(keys: Keys) -> Fields:
+def latent_attention(keys: Keys) -> Fields:
     """Return latent attention."""
     keys.require("q_lora_rank")
     keys.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
@@ -334,7 +286,10 @@ def _latent(keys: Keys) -> Fields:
 
 
 def read_deepseek_sparse(keys: Keys) -> Fields:
-    """DeepSeek-V3.2: V3 with an indexer before each layer of attention."""
+    """DeepSeek-V3.2 and GLM-5: V3 with an indexer before each layer of attention."""
+    keys.ignore("indexer_rope_interleave", "mlp_layer_types", "index_share_for_mtp_iteration", "moe_router_dtype")
+    if "shared" in (keys.items("indexer_types", str) or ()) or keys.size("index_topk_freq", 1) > 1:
+        keys.refuse("indexer_types", "must be full in all layers: layers that take another's choice are not modelled")
     fields = read_deepseek(keys)
     indexer = {
         "num_heads": keys.size("index_n_heads"), "head_dim": keys.size("index_head_dim"),
@@ -350,37 +305,62 @@ def read_deepseek(keys: Keys) -> Fields:
     keys.require("n_routed_experts", "n_shared_experts", "first_k_dense_replace")
     keys.ignore("moe_layer_freq", "num_experts_per_tok")
     keys.ignore("moe_intermediate_size", "n_shared_experts", "first_k_dense_replace")
-    latent = _latent(keys)
+    latent = latent_attention(keys)
     layers: Iterable[int] = ()
     if "n_routed_experts" in keys:
         first, step = keys.count("first_k_dense_replace", 0), keys.size("moe_layer_freq", 1)
         layers = [layer for layer in range(num_layers(keys)) if layer >= first and layer % step == 0]
     # V3 balances its experts with a learned bias each (topk_method noaux_tc), which is part of the checkpoint
     method = keys.text("topk_method", "greedy" if keys.text("model_type") == "deepseek_v2" else "noaux_tc")
-    moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
+    moe = experts_of(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
         if method != "greedy":
             moe |= _groups(keys)
     keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
-    return {**sizes(keys), "attention": latent, "ffn": _dense(keys, moe), "moe": moe}
+    return {**sizes(keys), "attention": latent, "ffn": dense_ffn(keys, moe), "moe": moe}
+
+
+def read_minimax_m2(keys: Keys) -> Fields:
+    """MiniMax-M2: experts in all layers; norms of all queries together and of all keys, half of a head turns."""
+    keys.ignore("use_mtp", "mtp_transformer_layers", "num_mtp_modules", "attn_type_list")
+    attended = attention(keys, qk_norm=keys.flag("use_qk_norm", default=True)) | {
+        "rotary_dim": keys.optional_size("rotary_dim"),
+        "qk_norm_is_whole": keys.text("qk_norm_type", "per_layer") == "per_layer",
+    }  # fmt: skip
+    has_bias = keys.flag("use_routing_bias", default=True)
+    layers = range(num_layers(keys))
+    moe = experts_of(keys, layers, "num_local_experts", "intermediate_size", router_bias=has_bias)
+    return {**sizes(keys), "attention": attended, "moe": moe}
+
+
+def read_ernie_moe(keys: Keys) -> Fields:
+    """ERNIE 4.5 with experts: some layers of a range have them, with shared ones and a bias for each in the router."""
+    first, end = keys.count("moe_layer_start_index", 1), keys.optional_size("moe_layer_end_index")
+    last = num_layers(keys) - 1 if end is None else min(end, num_layers(keys) - 1)
+    keys.ignore("moe_capacity", "moe_gate", "moe_gate_act", "moe_use_aux_free", "moe_norm_min", "moe_layer_interval")
+    layers = [at for at in range(first, last + 1) if (at + 1) % keys.size("moe_layer_interval", 1) == 0]
+    moe = experts_of(keys, layers, "moe_num_experts", "moe_intermediate_size", "moe_k", router_bias=True)
+    if moe is not None:
+        moe["num_shared_experts"] = keys.count("moe_num_shared_experts", 0)
+    return {**sizes(keys, tied=True), "attention": attention(keys), "ffn": dense_ffn(keys, moe), "moe": moe}
 
 
 def read_glm4_moe(keys: Keys) -> Fields:
     """GLM-4.5, 4.6, 4.7: DeepSeek-V3's experts behind grouped attention, half of a head turns."""
     attended = attention(keys, biases=_QKV, qk_norm=keys.flag("use_qk_norm", default=False))
     layers = range(min(keys.count("first_k_dense_replace"), num_layers(keys)), num_layers(keys))
-    moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
+    moe = experts_of(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
         moe |= {"num_shared_experts": keys.count("n_shared_experts"), **_groups(keys)}
     keys.count("num_nextn_predict_layers", 0)
-    return {**sizes(keys), "attention": attended, "ffn": _dense(keys, moe), "moe": moe}
+    return {**sizes(keys), "attention": attended, "ffn": dense_ffn(keys, moe), "moe": moe}
 
 
 def read_gpt_oss(keys: Keys) -> Fields:
     """gpt-oss: biases everywhere, sinks in attention; every other layer, from the first on, attends to a window."""
-    attended = attention(keys, windows="even", sinks=True, biases=_ALL)
-    moe = _experts(
+    attended = attention(keys, windows="even", sinks=True, biases=ALL_BIASES)
+    moe = experts_of(
         keys, range(num_layers(keys)), "num_local_experts", "intermediate_size", router_bias=True, expert_bias=True
     )
     return {**sizes(keys), "attention": attended, "moe": moe}
@@ -394,7 +374,7 @@ def read_llama4(keys: Keys) -> Fields:
     layers = num_layers(keys)
     with_rope = _rope_layers(keys, layers)
     chunk = keys.optional_size("attention_chunk_size")
-    listed = None if chunk is None else _layers_of_type(keys, "chunked_attention")
+    listed = None if chunk is None else layers_of_type(keys, "chunked_attention")
     chunked = [] if chunk is None else with_rope if listed is None else listed
     size = keys.size("head_dim")
     attended = {
@@ -402,13 +382,13 @@ def read_llama4(keys: Keys) -> Fields:
         "window_size": chunk if chunked else None, "num_window_layers": len(chunked),
         "window_layers": some(chunked, layers), "window_is_chunk": bool(chunked), "rotary_dim": rotary_dim(keys, size),
         "no_rope_layers": some(set(range(layers)) - set(with_rope), layers),
-        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **_biases(keys, _ALL),
+        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **biases_of(keys, ALL_BIASES),
     }  # fmt: skip
-    moe = _experts(keys, _llama4_moe_layers(keys, layers), "num_local_experts", "intermediate_size")
+    moe = experts_of(keys, _llama4_moe_layers(keys, layers), "num_local_experts", "intermediate_size")
     if moe is not None:
         moe["num_shared_experts"] = 1
     keys.ignore("interleave_moe_layer_step")
-    return {**sizes(keys), "attention": attended, "ffn": _dense(keys, moe, "intermediate_size_mlp"), "moe": moe}
+    return {**sizes(keys), "attention": attended, "ffn": dense_ffn(keys, moe, "intermediate_size_mlp"), "moe": moe}
 
 
 def _rope_layers(keys: Keys, layers: int) -> list[int]:
@@ -435,17 +415,19 @@ def _llama4_moe_layers(keys: Keys, layers: int) -> list[int]:
 
 
 _qwen2 = partial(read_dense, windows="qwen", qkv_bias=True)
-_qwen3 = partial(read_dense, windows="qwen", qk_norm=True, biases=_ALL, has_own_head_dim=True)
-_gemma = partial(read_dense, biases=_ALL, has_own_head_dim=True, tied=True)
+_qwen3 = partial(read_dense, windows="qwen", qk_norm=True, biases=ALL_BIASES, has_own_head_dim=True)
+_gemma = partial(read_dense, biases=ALL_BIASES, has_own_head_dim=True, tied=True)
 _glm4 = partial(read_dense, biases=_QKV, norms_per_layer=4)
-READERS: Mapping[str, Callable[[Keys], Fields]] = {
+DENSE_READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "kimi_k2": read_deepseek, "gemma": _gemma,
     "gemma2": partial(_gemma, windows="even", norms_per_layer=4),
     "gemma3_text": partial(_gemma, windows="gemma3", norms_per_layer=4, qk_norm=True),
-    "deepseek_v32": read_deepseek_sparse, "kimi_linear": read_kimi_linear, "qwen3_next": read_qwen3_next,
+    "deepseek_v32": read_deepseek_sparse,
+    "ernie4_5": partial(read_dense, tied=True), "ernie4_5_moe": read_ernie_moe, "glm_moe_dsa": read_deepseek_sparse,
+    "minimax_m2": read_minimax_m2,
     "glm": partial(read_dense, biases=_QKV), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
     "glm4v_moe_text": read_glm4_moe, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox, "gpt_oss": read_gpt_oss,
-    "llama": partial(read_dense, biases=_ALL, derives_kv_heads=True, has_mlp_bias=True),
+    "llama": partial(read_dense, biases=ALL_BIASES, derives_kv_heads=True, has_mlp_bias=True),
     "llama4_text": read_llama4, "ministral": partial(read_dense, windows="all"),
     "ministral3": partial(read_dense, windows="all"), "mistral": read_mistral, "mixtral": read_mixtral,
     "opt": read_opt, "phi3": partial(read_dense, windows="all", derives_kv_heads=True), "phimoe": read_phimoe,
@@ -453,4 +435,4 @@ READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "qwen2_moe": read_qwen2_moe, "qwen3": _qwen3, "qwen3_vl_text": _qwen3, "qwen3_moe": read_qwen3_moe,
     "qwen3_vl_moe_text": read_qwen3_moe,
 }  # fmt: skip
-"""Readers of the `model_type` values of `config.json`."""
+"""Readers of the `model_type` values of models whose layers are all attention."""

@@ -46,7 +46,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _finite(text: str) -> float:
     value = float(text)  # "Infinity" and "NaN" too, which are words of Python's JSON
-    if not math.isfinite(value):
+    if not math.isfinite(value) and text != "Infinity":  # which says that there is no limit (time_step_limit)
         raise ValueError(f"{shown(text)} is no number, or too large a one")
     return value
 

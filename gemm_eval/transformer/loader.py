@@ -17,7 +17,8 @@ from gemm_eval.arch import data_root, preset_files, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, ModelConfigError
 from gemm_eval.transformer.config import ModelConfig, build_config
-from gemm_eval.transformer.hugging_face_models import READERS, Fields
+from gemm_eval.transformer.hugging_face_hybrids import HYBRID_READERS
+from gemm_eval.transformer.hugging_face_models import DENSE_READERS, Fields
 from gemm_eval.transformer.hugging_face_quantization import read_quantization
 from gemm_eval.transformer.json import Keys, read_json
 from gemm_eval.words import did_you_mean, shown
@@ -37,7 +38,8 @@ _OF_TOKENS = (
     "image_token_index", "video_token_index", "vision_start_token_id", "vision_end_token_id", "vision_token_id",
     "boi_token_index", "eoi_token_index", "image_start_token_id", "image_end_token_id", "video_start_token_id",
     "video_end_token_id", "media_placeholder_token_id", "boi_token_id", "eoi_token_id", "image_break_token_id",
-    "initial_context_length",
+    "initial_context_length", "length_penalty", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
+    "max_length", "num_beams", "num_beam_groups", "num_return_sequences",
 )  # fmt: skip
 _OF_TRAINING = (
     "initializer_range", "initializer_factor", "init_std", "embd_pdrop", "attn_pdrop", "resid_pdrop", "summary_type",
@@ -67,25 +69,33 @@ OF_WRAPPERS = frozenset(
         "vision_config", "audio_config", "multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size",
         "vision_feature_layer", "vision_feature_select_strategy", "mm_tokens_per_image", "vision_tower",
         "mm_projector_lr", "use_unified_vision_chunk", "video_placeholder", "media_proc_cfg", "projector_ln_eps",
+        "ignore_index",
     )
 )  # fmt: skip
 """Keys of models that see and hear: their encoders are no part of the language model that is read."""
 
+READERS = {**DENSE_READERS, **HYBRID_READERS}
+
 WRAPPERS = {
     "gemma3": "gemma3_text", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "kimi_vl": "deepseek_v3",
     "kimi_k25": "kimi_k2", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_5_vl": "qwen2_5_vl_text",
-    "qwen2_vl": "qwen2_vl_text", "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "qwen2_vl": "qwen2_vl_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text",
 }  # fmt: skip
 """Models that hold a language model in `text_config`, and the `model_type` of that where it does not say its own."""
 
 _NOT_MODELLED = {
-    "its state-space layers": "bamba falcon_h1 jamba mamba mamba2 nemotron_h",
-    "its sparse attention (index_topk), an indexer before each layer of attention": "glm_moe_dsa",
+    "its layers of Mamba2 and attention side by side": "falcon_h1",
+    "its state-space layers, which are not of Mamba2": "jamba mamba",
+    "its attention blocks that layers share, and their adapters": "zamba zamba2",
+    "its compressed and sparse caches, and hyper-connections": "deepseek_v4",
+    "its sizes, of which the file has lists by layer": "hunyuan_v1_moe nemotron-nas",
     "its per-layer embeddings and shared KV layers": "gemma3n gemma3n_text",
     "its short convolutions": "lfm2 lfm2_moe",
     "its linear attention (lightning attention)": "minimax",
+    "its sparse attention, an indexer over blocks of keys": "minimax_m3 minimax_m3_vl",
+    "its heads of other sizes in layers with a window": "gemma4 gemma4_text",
     "its layers of cross-attention to an image": "mllama mllama_text_model",
-    "its linear attention (gated delta net)": "qwen3_5 qwen3_5_moe",
     "its recurrent layers": "rwkv",
 }
 REFUSED_TYPES = {kind: what for what, kinds in _NOT_MODELLED.items() for kind in kinds.split()}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
+from gemm_eval.frozen import FrozenDict
 from gemm_eval.transformer.config import ModelConfig, stage_config, stage_layers
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, make_step, weight_types
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
@@ -101,12 +103,19 @@ def num_norm_elems(config: ModelConfig, *, has_head: bool) -> int:
     norm = config.hidden_size * (1 if config.norm == "rms" else 2)
     attention = config.attention
     if isinstance(attention, GroupedAttention):
-        own = attention.qk_norm * 2 * attention.head_dim
+        heads = attention.num_heads + attention.num_kv_heads if attention.qk_norm_is_whole else 2
+        own = attention.qk_norm * heads * attention.head_dim
     else:
         own = attention.kv_lora_rank + (attention.q_lora_rank or 0)
         own += 0 if attention.indexer is None else 2 * attention.indexer.head_dim
-    of_linear = 0 if config.linear is None else config.linear.num_layers * config.linear.value_dim
-    total = config.num_layers * config.norms_per_layer * norm + config.num_attention_layers * own + of_linear
+    linear, of_linear = config.linear, 0
+    if linear is not None:
+        of_linear = linear.num_layers * linear.value_dim * (linear.num_heads if linear.kind == "mamba2" else 1)
+    total = (
+        (config.num_layers * config.norms_per_layer - len(config.bare_layers)) * norm
+        + config.num_attention_layers * own
+        + of_linear
+    )
     return total + has_head * norm
 
 
@@ -118,8 +127,10 @@ def num_bias_elems(config: ModelConfig, step: Step) -> int:
     hidden, attention, total = config.hidden_size, config.attention, 0
     if config.linear is not None:  # taps of the convolution, decays of heads, and biases of gates
         linear = config.linear
-        gates = linear.num_heads * (1 if linear.kind == "gdn" else linear.key_dim)
+        gates = linear.num_heads * (linear.key_dim if linear.kind == "kda" else 1)
         own = linear.channels * linear.conv_width + linear.num_heads + gates
+        if linear.kind == "mamba2":  # a bias of each channel, and what a head adds of its input
+            own += linear.channels + linear.num_heads
         total += linear.num_layers * own // step.tensor_parallel
     if isinstance(attention, GroupedAttention):
         heads = step.tensor_split(attention.num_heads, "num_heads")
@@ -145,6 +156,7 @@ def _expert_bias_elems(config: ModelConfig, width: int) -> int:
 
 _BITS_PER_BYTE = 8
 _FP32_BYTES = 4
+_NO_MULTIPLES: FrozenDict[str, tuple[int, int]] = FrozenDict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +174,9 @@ class WeightPart:
 
 
 def local_weights(
-    config: ModelConfig, step: Step, types: WeightTypes, *, has_embedding: bool = True, has_head: bool = True
-) -> tuple[WeightPart, ...]:
+    config: ModelConfig, step: Step, types: WeightTypes, *, has_embedding: bool = True, has_head: bool = True,
+    multiples: Mapping[str, tuple[int, int]] = _NO_MULTIPLES,
+) -> tuple[WeightPart, ...]:  # fmt: skip
     """Return the weights of one device of a tensor-parallel group that has all layers of `config`.
 
     The vocabulary and what belongs to heads and intermediate channels is divided; norms, routers, latent projections
@@ -179,7 +192,7 @@ def local_weights(
     has_own_head = has_head and not config.tied_embeddings
     rows = [_kept("embedding", head.N * hidden, kept)] if has_rows else []
     return (
-        *rows, *_matrices(layer_shapes(config, step), types),
+        *rows, *_matrices(layer_shapes(config, step), types, multiples),
         *(part for part in outside if part.num_elems), *(_matrices((head,), types) if has_own_head else []),
     )  # fmt: skip
 
@@ -188,14 +201,25 @@ def _kept(name: str, num_elems: int, dtype: DType) -> WeightPart:
     return WeightPart(name, str(dtype), num_elems, num_elems * dtype.bits // _BITS_PER_BYTE)
 
 
-def _matrices(shapes: Iterable[Shape], types: WeightTypes) -> Iterator[WeightPart]:
+def _matrices(
+    shapes: Iterable[Shape], types: WeightTypes, multiples: Mapping[str, tuple[int, int]] = _NO_MULTIPLES
+) -> Iterator[WeightPart]:
     for shape in shapes:
         if shape.operand is Operand.ACTIVATION:
             continue
         for stored in types.of(shape):
             num = (shape.num_held or shape.G) * stored.num_layers
-            num_bytes = -(-stored.stored_bits(shape.N, shape.K, types.kept) // _BITS_PER_BYTE)
+            padded = _padded(shape, *multiples.get(str(stored.types.b), (1, 1)))
+            num_bytes = -(-stored.stored_bits(*padded, types.kept) // _BITS_PER_BYTE)
             yield WeightPart(shape.name, str(stored.types.b), num * shape.K * shape.N, num * num_bytes)
+
+
+def _padded(shape: Shape, width: int, hidden: int) -> tuple[int, int]:
+    """Return N and K of a matrix; those of experts padded to multiples of their width and of the hidden size."""
+    if not shape.name.startswith("expert_"):
+        return shape.N, shape.K
+    of_n, of_k = (hidden, width) if shape.name == "expert_down" else (width * (1 + ("gate" in shape.name)), hidden)
+    return -(-shape.N // of_n) * of_n, -(-shape.K // of_k) * of_k
 
 
 def kv_token_bytes(config: ModelConfig, step: Step, dtype: DType) -> int:
@@ -229,8 +253,14 @@ def kv_cache_bytes(config: ModelConfig, step: Step, dtype: DType, block_size: in
 
     States of linear attention are in it, which do not grow with the positions. A window layer holds the last
     `window_size` positions. With blocks of `block_size` positions (paged attention), each sequence holds whole blocks,
-    and a window one more than it fills, as it begins anywhere in one.
+    and a window one more than it fills, as it begins anywhere in one. Beside layers of linear attention a block is a
+    multiple of that, as large as the state of a layer, since both are pages of one pool (vLLM's hybrid allocator).
     """
+    token_bytes, state_bytes = kv_token_bytes(config, step, dtype), linear_state_bytes(config, step)
+    if block_size > 1 and state_bytes and config.num_attention_layers:  # a block is as large as a state of a layer
+        assert config.linear is not None
+        per_layer = state_bytes // config.linear.num_layers
+        block_size *= -(-per_layer // (block_size * token_bytes))
     context = -(-step.context // block_size) * block_size
     window = config.attention.window_size if isinstance(config.attention, GroupedAttention) else None
     in_window = context
@@ -238,16 +268,17 @@ def kv_cache_bytes(config: ModelConfig, step: Step, dtype: DType, block_size: in
         in_window = min(context, (-(-(window - 1) // block_size) + 1) * block_size)
     positions = context * (config.num_attention_layers - config.num_window_layers)
     positions += in_window * config.num_window_layers
-    own = positions * kv_token_bytes(config, step, dtype) if positions else 0
-    return step.num_seqs * (own + linear_state_bytes(config, step))
+    return step.num_seqs * (positions * token_bytes + state_bytes)
 
 
 def activation_bytes(
-    config: ModelConfig, step: Step, kept: DType, num_tokens: int, *, has_head: bool = True, expert_copies: bool = False
-) -> int:
+    config: ModelConfig, step: Step, kept: DType, num_tokens: int, *, has_head: bool = True,
+    expert_copies: bool = False, logit_bytes: int = _FP32_BYTES,
+) -> int:  # fmt: skip
     """Return the bytes of activations that are alive at once, at the peak of a pass over `num_tokens` tokens.
 
-    MODELS.md has the formula. `expert_copies`: rows of experts are copied before GEMM 1.
+    MODELS.md has the formula. `expert_copies`: rows of experts are copied before GEMM 1. `logit_bytes`: of a logit
+    while tokens are sampled.
     """
     whole = replace(step, num_seqs=1, new_tokens=num_tokens, context=num_tokens, absorb_mla=False, expands_cache=False)
     widths = {s.name: s for s in layer_shapes(config, whole) if s.operand is not Operand.ACTIVATION}
@@ -266,7 +297,7 @@ def activation_bytes(
         rows = min(step.num_seqs, num_tokens)
         local = lm_head_shape(config, step).N
         of_all = config.vocab_size * num_bytes * (step.tensor_parallel > 1)
-        peak = max(peak, rows * (local * num_bytes + of_all + config.vocab_size * _FP32_BYTES))
+        peak = max(peak, rows * (local * num_bytes + of_all + config.vocab_size * logit_bytes))
     return 2 * num_tokens * hidden * num_bytes + peak
 
 
@@ -310,6 +341,9 @@ class ModelMemory:
     activation_bytes: int
     weights: tuple[WeightPart, ...] = ()
     stage: int = 0
+    plain_names: ClassVar = (
+        "weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type",
+    )  # fmt: skip
 
     @property
     def total_bytes(self) -> int:
@@ -326,8 +360,7 @@ class ModelMemory:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as plain values."""
-        names = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.plain_names}
 
 
 @suggests_names
@@ -336,6 +369,7 @@ def model_memory(
     pipeline_parallel: int = 1, stage: int | None = None, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
     block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, expert_copies: bool = False,
+    logit_bytes: int = _FP32_BYTES, multiples: Mapping[str, tuple[int, int]] = _NO_MULTIPLES,
 ) -> ModelMemory:  # fmt: skip
     """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions in the cache.
 
@@ -351,6 +385,9 @@ def model_memory(
         chunk_tokens: tokens of a pass at most.
         expert_copies: the library of experts copies rows before their GEMM (PyTorch's, CUTLASS's and our grouped
             kernels), not reads them where tokens are (Triton's).
+        logit_bytes: of a logit while tokens are sampled, with all that is made of it.
+        multiples: weights, as `WeightPart.types` names them -> to which multiples the width of experts and the hidden
+            size are padded.
     """
     step = make_step(config, "prefill", batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=EXPECTED)
     block = as_integer("block_size", block_size, 1, MAX_DIM)
@@ -365,8 +402,10 @@ def model_memory(
         types = weight_types(part, dtype, dense_dtype, expert_dtype)
         kv = kv_type(config, types, dtype, kv_dtype)
         inner = step if part.moe is not None or config.moe is None else replace(step, expert_parallel=1)
-        weights = local_weights(part, inner, types, has_embedding=is_first, has_head=is_last)
-        alive = activation_bytes(part, inner, types.kept, num_tokens, has_head=is_last, expert_copies=expert_copies)
+        weights = local_weights(part, inner, types, has_embedding=is_first, has_head=is_last, multiples=multiples)
+        alive = activation_bytes(
+            part, inner, types.kept, num_tokens, has_head=is_last, expert_copies=expert_copies, logit_bytes=logit_bytes
+        )
         num_bytes = sum(item.num_bytes for item in weights)
         result.append(ModelMemory(num_bytes, kv_cache_bytes(part, inner, kv, block), alive, weights, index))
     return max(result, key=lambda memory: memory.total_bytes)
@@ -380,6 +419,47 @@ _MAX_COUNT = 1 << 30
 _NARROWER = (("dtype", "fp8"), ("dtype", "w4a16"), ("kv_dtype", "fp8"))
 
 
+class MemoryShare(NamedTuple):
+    """The share of a device's memory that an engine fills, and what it is a share of.
+
+    Attributes:
+        frac: the share.
+        of: ``"device"``: weights, activations and cache take this share of the memory (vLLM, gpu_memory_utilization);
+            ``"static"``: weights and cache do, and activations lie in the rest (SGLang, mem_fraction_static);
+            ``"free"``: the cache takes this share of what weights and activations leave (TensorRT-LLM,
+            free_gpu_memory_fraction).
+        reserve_bytes: of the context of the driver, of libraries and of graphs.
+    """
+
+    frac: float = MEMORY_FRAC
+    of: Literal["device", "static", "free"] = "device"
+    reserve_bytes: int = 0
+
+    def __str__(self) -> str:
+        dram = {"device": "DRAM", "static": "DRAM without activations", "free": "free DRAM"}
+        return f"{self.frac:g} of the {dram[self.of]}"
+
+    def limit_on(self, arch: ArchSpec) -> Limit | None:
+        """Return the limit on a device; None: the arch does not say its DRAM. InvalidOptionError: a bad share."""
+        memory_limit(arch, self.frac)
+        return partial(self._limit_bytes, arch.dram_bytes) if isinstance(arch, GpuSpec) else None
+
+    def _limit_bytes(self, dram_bytes: int, memory: ModelMemory) -> int:
+        usable = dram_bytes - self.reserve_bytes
+        if self.of == "free":
+            held = memory.weight_bytes + memory.activation_bytes
+            return held + int(self.frac * (usable - held))
+        if self.of == "static":
+            return min(usable, int(self.frac * usable) + memory.activation_bytes)
+        return int(self.frac * dram_bytes) - self.reserve_bytes
+
+
+_SHARE = MemoryShare()
+
+Limit = Callable[[ModelMemory], int]
+"""The most bytes of weights, activations and cache on a device, by how large weights and activations are."""
+
+
 class MemoryLever(NamedTuple):
     """The least change of an argument of `model_memory` that makes a model fit, and what a device then holds."""
 
@@ -391,25 +471,23 @@ class MemoryLever(NamedTuple):
         return f"{self.option}={self.value} ({self.total_bytes / 1e9:,.1f} GB a device)"
 
 
-def check_memory(
-    config: ModelConfig, arch: ArchSpec, *, memory_frac: float = MEMORY_FRAC, **options: Any
-) -> ModelMemory:
+def check_memory(config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = _SHARE, **options: Any) -> ModelMemory:
     """Check that a model fits into the DRAM of each device, as far as the size of that is known; return what it takes.
 
-    Multi-core chips do not say the size of their DRAM, and are not checked. `memory_frac` is the share of the DRAM that
-    may be used; `options` and other errors are those of `model_memory`.
+    Multi-core chips do not say the size of their DRAM, and are not checked. `options` and other errors are those of
+    `model_memory`.
 
     Raises:
-        InfeasibleError: it is larger than that share; the error says what would help, with the figure of each.
+        InfeasibleError: it is larger than its share; the error says what would help, with the figure of each.
     """
     memory = model_memory(config, **options)
-    limit = memory_limit(arch, memory_frac)
-    if limit is not None and memory.total_bytes > limit:
+    limit = share.limit_on(arch)
+    if limit is not None and memory.total_bytes > limit(memory):
         raise InfeasibleError(
-            f"{config.name} does not fit into {memory_frac:g} of the DRAM of a device ({arch.name}; memory_frac), with "
+            f"{config.name} does not fit into {share} of a device ({arch.name}; memory_frac), with "
             f"weights of {memory.weight_bytes:,}, a KV cache of {memory.kv_cache_bytes:,} and activations of "
             f"{memory.activation_bytes:,} bytes",
-            resource="dram", demand=memory.total_bytes, limit=limit, unit="bytes",
+            resource="dram", demand=memory.total_bytes, limit=limit(memory), unit="bytes",
             levers=tuple(map(str, memory_levers(config, limit, arch=arch, **options))),
         )  # fmt: skip
     return memory
@@ -426,53 +504,57 @@ def memory_limit(arch: ArchSpec, memory_frac: float = MEMORY_FRAC) -> int | None
     return int(arch.dram_bytes * frac) if isinstance(arch, GpuSpec) else None
 
 
-def say_memory(memory: ModelMemory, arch: ArchSpec, memory_frac: float = MEMORY_FRAC) -> str:
-    """Return one line: what a model takes of a device, and what it may take (`memory_frac` of its DRAM)."""
+def say_memory(memory: ModelMemory, arch: ArchSpec, share: MemoryShare = _SHARE) -> str:
+    """Return one line: what a model takes of a device, and what it may take."""
     held = (
         f"weights {memory.weight_bytes / 1e9:,.1f} GB, KV cache {memory.kv_cache_bytes / 1e9:,.1f} GB and activations "
         f"{memory.activation_bytes / 1e9:,.1f} GB a device"
     )
     if isinstance(arch, GpuSpec):
-        return f"{held}, of {memory_frac:g} x {arch.dram_bytes / 1e9:,.1f} GB that may be used (memory_frac)"
+        return f"{held}, within {share} of {arch.dram_bytes / 1e9:,.1f} GB (memory_frac)"
     return f"{held}; the size of its DRAM is not known, so whether they fit is not checked"
 
 
 def memory_document(
-    memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, *, memory_frac: float = MEMORY_FRAC, **options: Any
+    memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, share: MemoryShare = _SHARE, **options: Any
 ) -> dict[str, Any]:
     """Return a model's memory for `options` of `model_memory` as plain values, for JSON and tables.
 
     `arch` is a GPU whose largest batch is asked for, in that share of its DRAM; None: it is not asked for.
     """
     document = dataclasses.asdict(memory) | {"total_bytes": memory.total_bytes}
-    if isinstance(arch, GpuSpec):
-        limit = int(arch.dram_bytes * memory_frac)
+    if arch is not None and (limit := share.limit_on(arch)) is not None:
         document |= {
-            "memory_frac": memory_frac, "limit_bytes": limit, "largest_batch": largest_batch(config, limit, **options),
+            "memory_frac": share.frac, "limit_bytes": limit(memory),
+            "largest_batch": largest_batch(config, limit, **options),
             "largest_seq_len": largest_seq_len(config, limit, **options),
         }  # fmt: skip
     return document
 
 
-def largest_batch(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
-    """Return the most sequences of `seq_len` positions with which a model fits into `limit_bytes`; 0: not one.
+def largest_batch(config: ModelConfig, limit: Limit | int, **options: Any) -> int:
+    """Return the most sequences of `seq_len` positions with which a model fits into a limit, in bytes; 0: not one.
 
     `options` and errors are those of `model_memory`, without `batch_size`.
     """
-    return _largest(config, limit_bytes, "batch_size", options)
+    return _largest(config, limit, "batch_size", options)
 
 
-def largest_seq_len(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
+def largest_seq_len(config: ModelConfig, limit: Limit | int, **options: Any) -> int:
     """Return the most positions of each of `batch_size` sequences with which a model fits; 0: not one.
 
     `options` and errors are those of `model_memory`, without `seq_len`.
     """
-    return _largest(config, limit_bytes, "seq_len", options)
+    return _largest(config, limit, "seq_len", options)
 
 
-def _largest(config: ModelConfig, limit_bytes: int, option: str, options: dict[str, Any]) -> int:
+def _left_bytes(memory: ModelMemory, limit: Limit | int) -> int:
+    return (limit if isinstance(limit, int) else limit(memory)) - memory.total_bytes
+
+
+def _largest(config: ModelConfig, limit: Limit | int, option: str, options: dict[str, Any]) -> int:
     def left_bytes(num: int) -> int:
-        return limit_bytes - model_memory(config, **options | {option: num}).total_bytes
+        return _left_bytes(model_memory(config, **options | {option: num}), limit)
 
     low, low_left, high, high_left = 1, left_bytes(1), 2, 0
     if low_left < 0:
@@ -494,9 +576,9 @@ def _largest(config: ModelConfig, limit_bytes: int, option: str, options: dict[s
 
 
 def memory_levers(
-    config: ModelConfig, limit_bytes: int, *, arch: ArchSpec | None = None, **options: Any
+    config: ModelConfig, limit: Limit | int, *, arch: ArchSpec | None = None, **options: Any
 ) -> tuple[MemoryLever, ...]:
-    """Return the changes, each alone, with which a model fits into `limit_bytes` of a device.
+    """Return the changes, each alone, with which a model fits into a limit of a device, in bytes.
 
     Candidates are the least degrees of parallelism that the model divides into, narrower weights and caches, fewer
     sequences and positions. Groups of tensor parallelism stay within the devices that the link of `arch` joins, those
@@ -505,10 +587,10 @@ def memory_levers(
 
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
         try:
-            total = model_memory(config, **options | {option: value} | more).total_bytes
+            memory = model_memory(config, **options | {option: value} | more)
         except InvalidOptionError:  # a degree that does not divide the model
             return None
-        return MemoryLever(option, value, total) if total <= limit_bytes else None
+        return MemoryLever(option, value, memory.total_bytes) if _left_bytes(memory, limit) >= 0 else None
 
     joined = _MAX_DEGREE if arch is None else num_joined(arch)
     link = arch.interconnect if isinstance(arch, GpuSpec) else None
@@ -528,7 +610,7 @@ def memory_levers(
         is_gain = narrower is not None and (option == "kv_dtype" or narrower.total_bytes < total_bytes)
         result.append(narrower if is_gain else None)
     for option in ("batch_size", "seq_len"):
-        num = _largest(config, limit_bytes, option, options)
+        num = _largest(config, limit, option, options)
         result.append(lever(option, num) if 0 < num < options[option] else None)
     return tuple(filter(None, result))
 

@@ -19,7 +19,7 @@ from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_
 from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.words import shown, suggests_names
-from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, MixerProblem, Operand
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, GemmTypes, MixerProblem, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +343,8 @@ class StepPart:
         yield from self._all_reduce("attention_all_reduce")
         if num_norms >= _POST_ATTENTION:
             yield from self._norms("post_attention_norm", adds=False)
+        if moe is None and up is None:
+            return
         if num_norms > 1:
             operand = None if up is None else self._narrow_input(up)  # a router reads what is not quantized
             yield from self._norms("ffn_norm", adds=True, operand=operand)
@@ -393,8 +395,7 @@ class StepPart:
         up = shapes[f"expert_{word}"]
         is_spread = self.step.expert_parallel > self.step.tensor_parallel
         if is_spread:
-            input_bits = self.types.of(up)[0].types.a.dtype.bits
-            yield self._all_to_all("dispatch", moe, max(1, input_bits // _BITS_PER_BYTE))
+            yield self._all_to_all("dispatch", moe, self._sent_bytes(self.types.of(up)[0].types))
         if as_layer:
             step, load = self.step, self.step.expert_load
             for stored in self.types.of(up):
@@ -416,6 +417,10 @@ class StepPart:
                 yield from self._gemms(shapes["shared_gate"])
             yield self._memory("shared_add", "add", self.config.hidden_size, reads=2)
         yield from self._all_reduce("ffn_all_reduce")
+
+    def _sent_bytes(self, types: GemmTypes) -> int:
+        """Return the bytes of an element that goes to an expert: it goes as it is multiplied."""
+        return max(1, types.a.dtype.bits // _BITS_PER_BYTE)
 
     def _all_to_all(self, name: str, moe: Moe, elem_bytes: int) -> Operation:
         """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
@@ -491,14 +496,16 @@ class StepPart:
                 yield from self._gemms(shapes[name], is_quantized=is_quantized and name != "linear_low_rank_b")
         heads = step.tensor_split(linear.num_heads, "linear.num_heads")
         sizes: dict[str, Any] = {
-            "num_heads": heads, "key_heads": step.tensor_split(linear.key_heads, "linear.key_heads"),
+            "num_heads": heads, "key_heads": local_kv_heads(linear.key_heads, step),
             "key_dim": linear.key_dim, "value_dim": linear.value_dim, "conv_width": linear.conv_width,
         }  # fmt: skip
         for num_seqs, new_tokens, *_ in step.calls:
             for part in ("conv_update", "update") if new_tokens == 1 else ("conv", "scan"):
                 problem = MixerProblem(f"{linear.kind}_{part}", num_seqs, new_tokens, **sizes)
                 yield self._operation(f"linear_{part}", MixerWork(problem))
-        yield self._memory("linear_norm", "rms_norm", linear.value_dim, reads=2, rows=step.tokens * heads)
+        parts = sizes["key_heads"] if linear.kind == "mamba2" else heads  # each with a norm of its own
+        size = heads // parts * linear.value_dim
+        yield self._memory("linear_norm", "rms_norm", size, reads=2, rows=step.tokens * parts)
         yield from self._gemms(shapes["linear_o_proj"])
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:

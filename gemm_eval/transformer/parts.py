@@ -100,6 +100,7 @@ class GroupedAttention(Frozen):
     qkv_bias: bool = Field(default=False, description="bias on the query, key and value projections")
     output_bias: bool = Field(default=False, description="bias on the output projection")
     qk_norm: bool = Field(default=False, description="a norm of head_dim weights on queries and one on keys")
+    qk_norm_is_whole: bool = Field(default=False, description="those norms are over all heads, with weights for each")
     sinks: bool = Field(default=False, description="a learned logit for each query head, in the sum of its softmax")
     window_size: Size | None = Field(default=None, description="positions that a window layer attends to")
     num_window_layers: Maybe = Field(default=0, description="layers that attend to a window; the rest to all")
@@ -139,15 +140,16 @@ class LinearAttention(Frozen):
     """Layers of linear attention in place of `attention`: states of fixed size, behind a causal convolution.
 
     ``gdn``: Gated DeltaNet (arXiv:2412.06464), a gate for each head; ``kda``: Kimi Delta Attention (arXiv:2510.26692),
-    a gate for each channel of a key. States are kept in 16 bits (gdn) or fp32 (kda), as vLLM has them.
+    a gate for each channel of a key; ``mamba2`` (arXiv:2405.21060): a decay for each head. States are kept in 16 bits
+    (gdn) or fp32, as vLLM has them.
     """
 
-    kind: Literal["gdn", "kda"]
+    kind: Literal["gdn", "kda", "mamba2"]
     num_layers: Few
     layers: LayerSet | None = Field(default=None, description="which, as 0-46:2; None: the first ones")
     num_heads: Few = Field(description="heads of values, each with a state")
-    key_heads: Few = Field(description="heads of queries and keys, a divisor of num_heads")
-    key_dim: Size = Field(description="elements of a key")
+    key_heads: Few = Field(description="heads of queries and keys, a divisor of num_heads; of mamba2 the groups")
+    key_dim: Size = Field(description="elements of a key; of mamba2 the size of a state")
     value_dim: Size = Field(description="elements of a value")
     conv_width: Few = Field(default=4, description="taps of the convolution")
 

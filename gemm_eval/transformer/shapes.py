@@ -241,7 +241,11 @@ def _linear_shapes(config: ModelConfig, linear: LinearAttention, step: Step) -> 
     """Yield projections of linear attention; the gates of KDA are of low rank, key_dim, which every device has."""
     hidden, layers, tokens = config.hidden_size, linear.num_layers, step.tokens
     heads = step.tensor_split(linear.num_heads, "linear.num_heads")
-    values, keys = heads * linear.value_dim, step.tensor_split(linear.key_heads, "linear.key_heads") * linear.key_dim
+    values, keys = heads * linear.value_dim, local_kv_heads(linear.key_heads, step) * linear.key_dim
+    if linear.kind == "mamba2":  # gate, values, both projections of states, and the time step of each head
+        yield Shape("linear_in_proj", 1, tokens, hidden, 2 * values + 2 * keys + heads, layers)
+        yield Shape("linear_o_proj", 1, tokens, values, hidden, layers)
+        return
     has_gate = linear.kind == "gdn"  # of the output, which the projection of inputs gives too
     yield Shape("linear_in_proj", 1, tokens, hidden, 2 * keys + (1 + has_gate) * values, layers)
     yield Shape("linear_gates_proj", 1, tokens, hidden, (1 + has_gate) * heads, layers)

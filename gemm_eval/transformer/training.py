@@ -23,7 +23,7 @@ from gemm_eval.transformer.gradients import MAIN_GRADIENT, gradients
 from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
 from gemm_eval.transformer.shapes import UNIFORM, Shape, Step, lm_head_shape
-from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem
+from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem, GemmTypes
 
 GROUPS = ("tp", "cp", "ep", "pp")
 """Groups of devices that exchange messages within a microbatch; names of collectives begin with one of these."""
@@ -38,6 +38,7 @@ SEND = "send"
 _FUSIONS = Fusions(residual_norm=False, quantization=False)
 _FP32_BYTES = 4
 _BITS_PER_BYTE = 8
+_SENT_GROUP = 128
 _LOSS_SUMS = 3  # maximum, sum of exponentials and logit of the target, of each token
 _NORMS = frozenset({"rms_norm", "layer_norm", "qk_norm"})
 _OF_TOKEN_SHARE = frozenset({"rms_norm", "layer_norm", "add", "gather"})  # in the sequence-parallel region
@@ -45,7 +46,7 @@ _ACTIVATIONS = frozenset({"act", "act_mul", "mul"})
 RECOMPUTED = _NORMS | _ACTIVATIONS
 """Kernels that selective recomputation runs again: norms and activations. Scores of attention are never kept."""
 _LINEAR = frozenset({"rotary", "permute", "concat", "add"})  # their gradient needs no input
-_WITHOUT_GRADIENT = frozenset({"sort"})
+_WITHOUT_GRADIENT = frozenset({"sort", "quantize"})
 _ROW_PARALLEL = ("o_proj", "down_proj", "expert_down", "shared_down")
 _RECOMPUTED_INPUTS = (  # of GEMMs: results of the norm or activation before
     "qkv_proj", "q_proj", "q_a_proj", "q_b_proj", "gate_up_proj", "up_proj", "router", "lm_head", "down_proj",
@@ -155,13 +156,15 @@ class _PartOfTraining(StepPart):
             yield replace(operation, work=GemmWork(work.problem))
 
     def _quantization(self, operation: Operation) -> Operation:
-        """Return the kernel that writes A of a GEMM as it is read, and once more transposed, for the weight gradient.
+        """Return the kernels that write A of a GEMM as it is read, and once more transposed, for the weight gradient.
 
-        On chips that read any layout the second copy has its scales along the other dimension.
+        On chips that read any layout the second copy has its scales along the other dimension. The scale of a tensor
+        takes a read of its own (Transformer Engine's Float8CurrentScaling).
         """
         problem = operation.problem
         elems, written = problem.rows * problem.K, problem.types.a.total_bits(problem.rows, problem.K)
-        work = MemoryWork("quantize", elems * self.elem_bytes, 2 * written // _BITS_PER_BYTE, problem.rows, problem.K)
+        reads = elems * self.elem_bytes * (1 if problem.types.is_block_scaled else 2)
+        work = MemoryWork("quantize", reads, 2 * written // _BITS_PER_BYTE, problem.rows, problem.K)
         return self._operation(f"{operation.name}_quantize", work, operation.num_layers)
 
     def _all_reduce(self, name: str) -> Iterator[Operation]:
@@ -177,6 +180,10 @@ class _PartOfTraining(StepPart):
 
     def _collective(self, name: str, collective: str, num_bytes: int, ranks: int) -> Operation:
         return self._operation(name, CollectiveProblem(collective, num_bytes, ranks))
+
+    def _sent_bytes(self, types: GemmTypes) -> int:
+        """Return 16 bits, as Megatron-LM sends tokens; DeepSeek-V3 sends its blocks of 128 in 8 (section 3.3.3)."""
+        return super()._sent_bytes(types) if types.group_size == _SENT_GROUP else self.elem_bytes
 
     def _all_to_all(self, name: str, moe: Any, elem_bytes: int) -> Operation:
         return replace(super()._all_to_all(name, moe, elem_bytes), name=f"ep_{name}")

@@ -16,6 +16,7 @@ from gemm_eval.lazy import lazy_names
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 
 if TYPE_CHECKING:
+    from gemm_eval.figures import save_figure
     from gemm_eval.validation.crossover import (
         CLEAR_FRAC,
         compare_crossovers,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     )
     from gemm_eval.validation.fit import assign_folds
     from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, worst_rows
-    from gemm_eval.validation.plots import save_figure
     from gemm_eval.validation.report import report_table
     from gemm_eval.validation.studies import (
         first_rows,

@@ -15,6 +15,7 @@ import pandas as pd
 
 from gemm_eval import figures
 from gemm_eval.extras import needs_extra
+from gemm_eval.figures import save_figure
 from gemm_eval.validation.metrics import REGIMES, Score
 from gemm_eval.validation.report import title_of
 from gemm_eval.validation.studies import Study, first_rows
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_DPI = 150
 _FEW_POINTS, _MANY_POINTS = 200, 5_000
 _GUIDE_FRAC = 0.1
 _MARGIN = 1.12  # around the latencies, at least, so that the guides are inside
@@ -33,12 +33,6 @@ _MARGIN_FRAC = 0.04  # of the decades
 _BINS_PER_OCTAVE = 2
 _BANDS = ((0.1, 0.9, 0.2), (0.25, 0.75, 0.35))  # from, to, alpha
 _LEAST_PERCENT = 0.1  # regrets below are drawn here, since the axis is logarithmic
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG on white; the folder is made if it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DPI, facecolor=figures.SURFACE)
 
 
 @figures.styled

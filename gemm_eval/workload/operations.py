@@ -217,6 +217,10 @@ MIXER_KERNELS = {
     "kda_conv_update": MixerKernel("conv_update", "the same for one token"),
     "kda_scan": MixerKernel("scan", "chunked scan of a prompt, a gate for each channel"),
     "kda_update": MixerKernel("update", "update of the states by one token, a gate for each channel"),
+    "mamba2_conv": MixerKernel("conv_channels", "causal convolution of a prompt's values and states (Mamba2)"),
+    "mamba2_conv_update": MixerKernel("conv_update", "the same for one token"),
+    "mamba2_scan": MixerKernel("ssd", "chunked scan of a prompt, one decay for each head (SSD)"),
+    "mamba2_update": MixerKernel("update", "update of the states by one token, one decay for each head"),
     "index_scores": MixerKernel("scores", "scores of a lightning indexer, fp8, queries of prompts"),
     "index_scores_paged": MixerKernel("scores_paged", "the same for one token over a paged cache"),
     "index_top_k": MixerKernel("top_k", "choice of the keys with the highest scores"),
@@ -224,8 +228,11 @@ MIXER_KERNELS = {
 }
 """Kernels that mix tokens by linear attention, or by attention to chosen keys."""
 
-MIXER_STATE_BYTES = {"gdn": 2, "kda": 4}
-"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations."""
+MIXER_STATE_BYTES = {"gdn": 2, "kda": 4, "mamba2": 4}
+"""Bytes of an element of a state: vLLM, model_executor/layers/mamba/mamba_utils.py, with 16-bit activations.
+
+Mamba2's are those of `mamba_ssm_cache_dtype` in the files of Nemotron, and SGLang's default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +245,7 @@ class MixerProblem:
         q_len, kv_len: new tokens of each, and the positions that the last of them attends to; None: as many. States of
             linear attention do not depend on `kv_len`.
         num_heads: heads of values, of which each has a state; of an indexer its query heads.
-        key_heads: heads of queries and keys, a divisor of `num_heads`; 1 for an indexer and latents.
+        key_heads: heads of queries and keys (Mamba2: groups), a divisor of `num_heads`; 1 for an indexer and latents.
         key_dim, value_dim: elements of a key and of a value.
         conv_width: taps of the causal convolution.
 
@@ -452,6 +459,7 @@ _KERNELS = {
     "torch_roll": _of_torch(0.8, 0.43, 1024),
     "torch_cat": _of_torch(2.6, 1.8, 256),  # of tensors with gaps
     "torch_layer_norm": _of_torch(1.9, 0.87, 128, (0.16, 0.16), is_dealt=False),
+    "torch_norm_rows": _of_torch(1, 0.27, 256),  # of rows whose moments are known
     "torch_rms_norm": _of_torch(1.2, 0.45, 128, (0.11, 0.083), is_dealt=False),
     "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.42, 0.22), is_dealt=False),  # of 4 bytes
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
@@ -460,6 +468,7 @@ _KERNELS = {
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
     "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
+    "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest
     "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
     "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
     "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
@@ -478,14 +487,18 @@ _KERNELS = {
     "torch_scatter_add": _of_torch(3, 2, 256),
     "torch_scatter_add_16": _of_torch(1, 3.4, 256),  # adds of 16 bits begin anew where others came between
     "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
+    "torch_columns_arg": _of_torch(1.8, 0.84, 32, (0.45, 0.082)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
     "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
     "torch_adaptive_pool": _of_torch(2.2, 0.54, 256, (0, 0.58)),
+    "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.26, 0)),
+    "torch_im2col": _of_torch(0, 0, 32, (0.325, 0)),
+    "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
     "torch_statistics": _of_torch(2.4, 0.96, 512, (0.3, 0.15), is_dealt=False),
     "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
     "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.4, 0.24)),
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
-    "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.4, 0.12), is_dealt=False),
+    "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
     "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
     "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
@@ -507,6 +520,7 @@ _KERNELS = {
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
     "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
+    "cudnn_transform_all": MemoryKernel(28, 4.2, 256, is_dealt=True),  # likewise, of all operands; on no table
     "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
     "torch_bias_last": _of_torch(1, 0.88, 256),
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.arch import GFX_ARCHS, GpuSpec, list_archs, load_arch
 from gemm_eval.autotune.triton import (
     CompiledConfig,
     KernelArguments,
@@ -18,8 +18,8 @@ from gemm_eval.autotune.triton import (
     autotune,
     compile_offline,
 )
-from gemm_eval.autotune.triton.compile import compile_many_offline
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.autotune.triton.compile import capability_of, compile_many_offline
+from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from tests.autotune.fake_triton import FakeDriver, FakeModel, area, code_of, tiles
 
@@ -320,3 +320,23 @@ def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.M
     results = compile_many_offline(matmul, quick(), CALL, load_arch("h200-sxm", GpuSpec), num_threads=2)
     assert len(failed) == len(results) == 2
     assert all(isinstance(one, CompiledConfig) for one in results), results
+
+
+@pytest.mark.parametrize("gfx", GFX_ARCHS)
+def test_kernels_compile_for_amd_without_a_gpu_but_are_not_timed(gfx: str) -> None:
+    """Triton's own compiler says what fits; how long a kernel takes on AMD's GPUs nothing here tells."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from tests.autotune.triton_kernels import matmul
+
+    types = dict.fromkeys(NAMES[:3], "*fp16") | dict.fromkeys(NAMES[3:], "i32")
+    constants = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 1, "SPLIT_K": 1}
+    source = ASTSource(matmul, types | dict.fromkeys(constants, "constexpr"), constants)
+    compiled = triton.compile(source, target=GPUTarget("hip", gfx, 64))
+    assert "v_mfma_f32_" in compiled.asm["amdgcn"]
+    assert ".vgpr_spill_count: 0" in compiled.asm["amdgcn"]
+    specs = [load_arch(name) for name in list_archs()]
+    arch = next(spec for spec in specs if isinstance(spec, GpuSpec) and spec.sm_arch == gfx)
+    with pytest.raises(UnsupportedError, match="compiling Triton's kernels: modelled on NVIDIA GPUs alone"):
+        capability_of(arch)

@@ -8,6 +8,9 @@ from typing import Any
 
 from gemm_eval import GEMMEvaluator, estimate_model
 from gemm_eval.report import Figure, Page, Section, compare_report, model_report, plots, sweep_report
+from gemm_eval.report.deployments_page import deployments_report
+from gemm_eval.serving import find_deployments
+from gemm_eval.serving.commands import engine_commands
 from gemm_eval.sweep import LogRange, Space, SweepResult, sweep
 
 GEMMS = [(1, 1, 4096, 4096), (1, 64, 4096, 4096), (1, 1024, 4096, 14336), (8, 100, 128, 77)]
@@ -41,6 +44,12 @@ def compare_page() -> Page:
 def gemms_page() -> Page:
     """GEMMs on a GPU and on chips of other kinds."""
     return compare_report(GEMMS, [_on(name) for name in ("h200-sxm", "sg2260", "tpu-v5e")])
+
+
+def serve_page() -> Page:
+    """Deployments on a few GPUs, with the commands that start the best one."""
+    deployments = find_deployments("llama-3-8b", _on("h200-sxm"), 2, engines="trtllm", concurrencies=(1, 8, 64))
+    return deployments_report(deployments, engine_commands(deployments.best, "llama-3-8b"))
 
 
 def plot_page(name: str) -> Page:

@@ -13,6 +13,7 @@ from tests.browser.contrast import LEAST_CONTRAST, contrasts
 
 PAGES: dict[str, Callable[[], Page]] = {
     "sweep": pages.sweep_page, "model": pages.model_page, "compare": pages.compare_page, "gemms": pages.gemms_page,
+    "serve": pages.serve_page,
 }  # fmt: skip
 HEIGHTS = {360: 740, 768: 1024, 1280: 800}
 
@@ -90,7 +91,7 @@ def test_all_words_of_a_report_stand_out(open_page: Open, made: dict[str, Page],
     page.wait_for_selector(".lead .plot svg")
     found = contrasts(page)
 
-    assert sum("-text_" in word.text for word in found) > 10
+    assert sum("-text_" in word.text for word in found) > 10 or name == "serve"  # which has no figure of matplotlib
     assert [word for word in found if word.ratio < LEAST_CONTRAST] == []
 
 

@@ -69,7 +69,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
         [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["train"], ["moe"],
         ["prewarm"], ["serve"],
         ["kernels"], ["asm"],
-        ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
+        ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"], ["schema"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "attention"],
         ["validate", "collective"], ["validate", "memory-bound"], ["validate", "mixers"], ["validate", "stacks"],

@@ -153,7 +153,7 @@ def test_the_notes_say_what_the_sums_leave_out() -> None:
         ("demo-8core", "the size of its DRAM is not known, so whether they fit is not checked."),
         (
             "h200-sxm",
-            "weights 16.1 GB, KV cache 0.0 GB and activations 0.0 GB a device, of 0.9 x 150.8 GB that may be used",
+            "weights 16.1 GB, KV cache 0.0 GB and activations 0.0 GB a device, within 0.9 of the DRAM of 150.8 GB",
         ),
     ):
         out = " ".join(Ran("gemms", "llama-3-8b", "--arch", arch, *SHORT, "--phase", "decode").out.split())

@@ -48,7 +48,9 @@ def test_files(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     page = tmp_path / "serve.html"
     assert Ran(*SEARCH, "--page", page).code == 0
-    assert "tok/s/GPU" in page.read_text()
+    text = page.read_text()
+    assert "tok/s/GPU" in text
+    assert "\n  --port" in text  # commands keep their lines and spaces
 
 
 def test_limits_that_none_keeps() -> None:

@@ -74,9 +74,13 @@ def test_what_is_no_engine_is_refused(engine, kind: type[GemmEvalError], text) -
         estimate_model("llama-3-8b", H200, engine=engine)
 
 
-def test_engines_are_of_nvidia_gpus() -> None:
-    with pytest.raises(UnsupportedError, match="engine vllm is known on NVIDIA GPUs alone"):
-        estimate_model("llama-3-8b", "mi300x", engine="vllm")
+def test_engines_are_of_gpus() -> None:
+    for engine, arch, makers in (
+        ("trtllm", "mi300x", "NVIDIA GPUs"),
+        ("vllm", "demo-8core", "NVIDIA and AMD GPUs"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"engine {engine} is known on {makers} alone"):
+            estimate_model("llama-3-8b", arch, engine=engine)
     assert default_engine(H200.arch) == "trtllm"
     assert default_engine(GEMMEvaluator("demo-8core").arch) == "ideal"
 

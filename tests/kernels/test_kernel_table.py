@@ -41,7 +41,7 @@ NUM_FRESH = 6
 # kernels of a table that spill, and bytes that one of them writes or reads: with NVRTC 13.0
 MOST_SPILLED = {"sm_80": 3, "sm_89": 3, "sm_90a": 4, "sm_100": 1, "sm_120": 3}
 MOST_SPILL_BYTES = 36
-MOST_GROUPED_SPILLED, MOST_GROUPED_SPILL_BYTES = 37, 116
+MOST_GROUPED_SPILLED, MOST_GROUPED_SPILL_BYTES = 120, 136
 SPILL_ON_BLACKWELL = {("8", "32", "16", "32"), ("1", "128", "4", "16")}
 COLUMN = ((WeightMode.COLUMN, 0),)
 GROUP = ((WeightMode.GROUP, 128),)

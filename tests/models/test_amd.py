@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError, estimate_model, load_arch
+from gemm_eval import (
+    GEMMEvaluator,
+    GemmProblem,
+    InvalidOptionError,
+    UnsupportedError,
+    estimate_model,
+    estimate_training,
+    load_arch,
+)
 from gemm_eval.arch import GFX_ARCHS, GpuSpec, gpu_slug, ladder_of
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import KernelConfig
@@ -17,7 +25,9 @@ from gemm_eval.models.gpu import coefficients_for
 from gemm_eval.models.gpu.learned import OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import memory_bound_coefficients
 from gemm_eval.moe import moe_layer
+from gemm_eval.validation.subjects.choices import compare_choices
 from gemm_eval.validation.tables import find_timings
+from gemm_eval.workload import MixerProblem
 
 PEAKS = {  # dense fp16 TFLOP/s of the data sheets; of the two GPUs of an MI250X one
     "mi210": 181.0, "mi250x": 191.5, "mi300a": 980.6, "mi300x": 1307.4, "mi325x": 1307.4, "mi350x": 2306.9,
@@ -61,9 +71,11 @@ REFUSED: dict[str, Callable[[GEMMEvaluator], object]] = {
     "library cublas": lambda ev: ev.evaluate(1, 64, 64, 64, library="cublas"),
     "fp16 x int4": lambda ev: ev.evaluate(1, 64, 128, 128, dtype="w4a16"),
     "fp4": lambda ev: ev.evaluate(1, 64, 128, 128, dtype="mxfp4"),
-    "attention on latents": lambda ev: estimate_model("deepseek-v3", ev, batch=1, prompt_len=16, tensor_parallel=8),
+    "attention on latents: aiter has kernels for gfx942": lambda _: estimate_model(
+        "deepseek-v3", "mi250x", batch=1, prompt_len=16, ignore_memory=True
+    ),
     "attention by trtllm": lambda ev: ev.evaluate_attention(batch=1, q_len=1, kv_len=64, num_heads=2, library="trtllm"),
-    "engine vllm": lambda ev: estimate_model("llama-3-8b", ev, batch=1, prompt_len=16, engine="vllm"),
+    "engine trtllm": lambda ev: estimate_model("llama-3-8b", ev, batch=1, prompt_len=16, engine="trtllm"),
 }
 
 
@@ -77,6 +89,17 @@ CARRIED: dict[str, Callable[[GEMMEvaluator], Any]] = {
     "attention": lambda ev: ev.evaluate_attention(batch=1, q_len=1, kv_len=64, num_heads=2),
     "memory-bound": lambda ev: ev.evaluate_memory_bound(1 << 20, 1 << 20),
     "quantize_from": lambda ev: ev.evaluate(1, 64, 64, 64, dtype="fp8", quantize_from="bf16"),
+    "attention on latents": lambda ev: ev.evaluate_attention(
+        batch=1,
+        q_len=1,
+        kv_len=64,
+        num_heads=16,
+        num_kv_heads=1,
+        head_dim=576,
+        v_head_dim=512,
+        is_latent=True,
+    ),
+    "linear and sparse attention": lambda ev: ev.evaluate_mixers([MixerProblem("gdn_scan", 1, 64, 4)])[0],
 }
 
 
@@ -84,9 +107,9 @@ CARRIED: dict[str, Callable[[GEMMEvaluator], Any]] = {
 def test_shares_of_another_maker_hold_only_where_the_spec_names_whose(what: str) -> None:
     result = CARRIED[what](GEMMEvaluator("mi300x"))
     assert result.source == "analytic"
-    if what != "quantize_from":
+    if what in ("attention", "memory-bound"):
         assert result.high_us / result.low_us == pytest.approx(math.exp(2 * OTHER_MAKER))
-    with pytest.raises(UnsupportedError, match=f"{what}.* without carried_from"):
+    with pytest.raises(UnsupportedError, match=f"{what.removesuffix(' on latents')}.* without carried_from"):
         CARRIED[what](GEMMEvaluator(load_arch("mi300x").with_(carried_from=None)))
 
 
@@ -122,6 +145,58 @@ def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
         assert {"gemm", "attention", "moe" if ranks > 1 else "memory"} <= kinds
 
 
+def test_engines_run_on_amd_with_host_times_of_nvidia_and_wide_intervals() -> None:
+    own, other = (
+        estimate_model("llama-3-8b", name, batch=4, prompt_len=128, output_len=8, engine="vllm")
+        for name in ("mi300x", "h200-sxm")
+    )
+    assert own.decode.host_us == other.decode.host_us > 0
+    assert other.decode.host_spread == 1.0
+    assert own.decode.host_spread == pytest.approx(math.exp(OTHER_MAKER))
+    assert own.tpot_interval_us[1] / own.tpot_us > 1.05 * other.tpot_interval_us[1] / other.tpot_us
+    for dtype, library in (("bf16", "vllm/hipblaslt"), ("fp8_block", "vllm/aiter")):
+        result = GEMMEvaluator("mi300x").evaluate(1, 64, 512, 512, dtype=dtype, library="vllm")
+        assert result.options["library"] == library
+
+
+def test_models_go_over_nodes_and_training_steps_answer() -> None:
+    """Eight NICs of 400 Gb/s a node: 16 GPUs exchange bytes over the network."""
+    result = GEMMEvaluator("mi355x").evaluate_collective("all_reduce", 1 << 26, 16)
+    assert result.num_nodes == 2
+    assert result.latency_us > GEMMEvaluator("mi355x").evaluate_collective("all_reduce", 1 << 26, 8).latency_us
+    step = estimate_training("llama-3-8b", "mi300x", num_devices=16, global_batch=16, seq_len=512)
+    assert 0.1 < step.mfu_frac < 0.9
+    with pytest.raises(UnsupportedError, match=r"at most 4 GPUs, got 8 ranks: give its YAML an interconnect\.network"):
+        GEMMEvaluator("mi300a").evaluate_collective("all_reduce", 1 << 20, 8)
+
+
+def test_kernels_run_only_a_k_of_whole_steps() -> None:
+    """aiter's kernels have no k-step that is partly full: of K = 2880 only those of 64 bytes run."""
+    ev = GEMMEvaluator("mi355x")
+    for K, step in ((2880, 64), (4224, 128), (4096, 256), (100, 64)):
+        mapping = ev.evaluate(1, 16, K, 128, dtype="fp8").mapping
+        assert isinstance(mapping, KernelConfig)
+        assert mapping.cta_k == step
+
+
+def test_versions_of_aiter_have_their_own_tiles() -> None:
+    """Weights whose rows are shuffled have kernels of 96 rows, CK's of weights as they are do not."""
+    ev = GEMMEvaluator("mi355x")
+    problem = ev.evaluate(1, 96, 7168, 2048, dtype="fp8_block").problem
+    rows = {}
+    for version in ("ck", "ck-tile", "preshuffled"):
+        rows[version] = {r.mapping.cta_m for r in ev.top(problem, 200, library=f"aiter/{version}")}  # type: ignore[union-attr]
+    assert 96 in rows["preshuffled"]
+    assert not {48, 80, 96, 192} & rows["ck"]
+    assert 192 in rows["ck-tile"]
+
+
+def test_the_first_of_several_kernels_is_near_the_fastest() -> None:
+    (fp8,) = (item for item in compare_choices(load_arch("mi355x", GpuSpec)) if item.dtype == "fp8_row")
+    assert fp8.num_gemms > 200
+    assert fp8.model_frac < 0.08 < fp8.any_frac
+
+
 def test_amds_libraries_are_refused_on_nvidia() -> None:
     for library, dtype in (("aiter", "fp8"), ("hipblaslt", "bf16")):
         with pytest.raises(UnsupportedError, match=f"library {library} .*gfx942"):
@@ -143,10 +218,18 @@ def test_an_l2_for_each_die_reads_more_than_one_for_all() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "name", "most"),
-    [("mi300x", "fp8_block", 0.07), ("mi355x", "bf16", 0.09), ("mi355x", "mxfp4", 0.06), ("mi355x", "mxfp8", 0.07)],
+    [
+        ("mi300x", "fp8_block-ck", 0.05),
+        ("mi300x", "fp8_block-ck-tile", 0.12),
+        ("mi355x", "bf16", 0.09),
+        ("mi355x", "mxfp4", 0.06),
+        ("mi355x", "mxfp8", 0.07),
+    ],
 )
 def test_answers_are_near_what_was_timed(gpu: str, name: str, most: float) -> None:
     (timings,) = find_timings(gpu, [f"aiter/{name}"])
-    answers = GEMMEvaluator(gpu, disk_cache=False).evaluate_many(timings.problems(), progress=False)
+    answers = GEMMEvaluator(gpu, disk_cache=False).evaluate_many(
+        timings.problems(), library=timings.library_word, progress=False
+    )
     assert np.abs(answers["latency_us"] / timings.measured_us - 1.0).mean() < most
     assert set(answers["source"]) <= {"calibrated", "corrected"}

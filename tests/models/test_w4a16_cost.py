@@ -21,11 +21,11 @@ from gemm_eval.models.gpu.cost_kernels import STREAM_K as STREAM
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS, W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS, W4A16_FAMILIES, W4A16_SETS
 from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
-from gemm_eval.workload import NO_LAYOUTS, RunOptions
+from gemm_eval.workload import NO_LAYOUTS, Layouts, RunOptions, pack_layouts
 from tools.laws.kernel_space import enumerate_configs
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
@@ -280,10 +280,12 @@ def test_stages_alone_cost_nothing() -> None:
             assert before.tolist() == after.tolist()
 
 
-def latencies(params: Any, menu: Any, packed: Any, M: int, K: int, N: int) -> tuple[Any, Any]:
+def latencies(
+    params: Any, menu: Any, packed: Any, M: int, K: int, N: int, layouts: Layouts = NO_LAYOUTS
+) -> tuple[Any, Any]:
     room = len(menu) * MAX_SPLITS
     latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
-    num = OF_OURS.find_top(params, read_only(menu), read_only(packed), 1, M, K, N, NO_LAYOUTS, latency_us, which)
+    num = OF_OURS.find_top(params, read_only(menu), read_only(packed), 1, M, K, N, layouts, latency_us, which)
     return latency_us[:num], which[:num]
 
 
@@ -300,21 +302,29 @@ def probed() -> tuple[Any, Any]:
 
 
 def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
-    """Of all configs of a family on all probes."""
+    """Of all configs of a family on all probes; of groups with as many rows, half and a few of them."""
     params, menu = probed()
-    rows = menu[menu["coefficient_set"] == W4A16_FAMILIES.index(family)]
-    packed = pack_w4a16_coefficients(values)[None]
-    return np.concatenate([latencies(params, rows, packed, *shape)[0] for shape in PROBE])
+    rows = menu[menu["coefficient_set"] == W4A16_SETS.index(family)]
+    packed, is_grouped = pack_w4a16_coefficients(values)[None], family.endswith("_grouped")
+    return np.concatenate(
+        [
+            latencies(
+                params, rows, packed, *shape,
+                pack_layouts([(shape[0], (shape[0] + 1) // 2, 3)]) if is_grouped else NO_LAYOUTS,
+            )[0]
+            for shape in PROBE
+        ]
+    )  # fmt: skip
 
 
-DEFAULTS = {family: default_coefficients(family) for family in W4A16_FAMILIES}
+DEFAULTS = {family: default_coefficients(family) for family in W4A16_SETS}
 
 
 def with_value(family: str, name: str, value: float) -> dict[str, dict[str, float]]:
     return DEFAULTS | {family: DEFAULTS[family] | {name: value}}
 
 
-@pytest.mark.parametrize("family", W4A16_FAMILIES)
+@pytest.mark.parametrize("family", W4A16_SETS)
 def test_what_a_family_does_not_have_moves_none(family: str) -> None:
     base = times_of(family, DEFAULTS)
     for item in (entry.coefficient for entry in W4A16_COEFFICIENTS):
@@ -328,6 +338,7 @@ SLOWER = {  # with more of it
     "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "issue", "pingpong_issue", "shared_issue",
     "three_issue", "stage_cycles", "offset_frac", "producer_cycles", "serial_cycles", "step_cycles",
     "line_waste", "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles", "moving_power",
+    "groups_us", "group_tile_cycles", "group_load_cycles",
 }  # fmt: skip
 FASTER = {
     "sm_l2_frac", "dram_frac", "l2_frac", "l2_hold_frac", "epilogue_bytes_per_cycle", "sums_bytes_per_cycle",
@@ -340,7 +351,7 @@ def test_every_coefficient_has_a_direction() -> None:
     assert not SLOWER & FASTER
 
 
-@pytest.mark.parametrize("family", W4A16_FAMILIES)
+@pytest.mark.parametrize("family", W4A16_SETS)
 def test_each_coefficient_of_a_family_moves_some_times_in_its_direction(family: str) -> None:
     base = times_of(family, DEFAULTS)
     for item in FAMILIES[family].coefficients:
@@ -356,10 +367,10 @@ def test_each_coefficient_of_a_family_moves_some_times_in_its_direction(family: 
 def test_coefficients_are_those_of_their_families() -> None:
     generic = {item.name: item for item in COEFFICIENTS}
     for item, defaults in W4A16_COEFFICIENTS:
-        assert set(defaults) <= set(W4A16_FAMILIES), item.name
+        assert set(defaults) <= set(W4A16_SETS), item.name
         assert item.name not in generic or item.unit == generic[item.name].unit
     packed = pack_w4a16_coefficients(DEFAULTS)
-    for family, record in zip(W4A16_FAMILIES, packed, strict=True):
+    for family, record in zip(W4A16_SETS, packed, strict=True):
         of_family = {item.name: defaults[family] for item, defaults in W4A16_COEFFICIENTS if family in defaults}
         assert list(DEFAULTS[family].items()) == list(of_family.items())
         assert {name for name in packed.dtype.names if record[name] != 0} == set(of_family)

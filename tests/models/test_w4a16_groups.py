@@ -22,6 +22,6 @@ def test_groups_that_were_timed() -> None:
     ]  # fmt: skip
     errors = np.array(predicted) / timed["latency_us"].to_numpy() - 1
     assert len(errors) == 286
-    assert np.abs(errors).mean() < 0.06
-    assert -0.04 < errors.mean() < 0.0
-    assert np.quantile(np.abs(errors), 0.9) < 0.14
+    assert np.abs(errors).mean() < 0.07
+    assert -0.06 < errors.mean() < 0.0
+    assert np.quantile(np.abs(errors), 0.9) < 0.16

@@ -21,6 +21,7 @@ from gemm_eval.mapping import RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, candidate_row
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
 from gemm_eval.models.gpu.sizes import load_bytes_of
@@ -83,6 +84,11 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     is_vector = menu["schedule"] == Schedule.VECTOR
     first[is_vector], stop[is_vector] = 1, 2
     stop = np.where((menu["min_rows"] > problem.M) | (kernels.most_rows < problem.M), first, stop)
+    least = np.array([FAMILIES[choice.config.family].least_step_bytes for choice in kernels.choices], np.int64)
+    is_ragged = (
+        (least > 0) & (menu["cta_k"] * problem.types.a.dtype.bits // 8 > least) & (problem.K % menu["cta_k"] > 0)
+    )
+    stop = np.where(is_ragged, first, stop)
     is_stream = [choice.has_stream_k for choice in kernels.choices]
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
 

@@ -23,9 +23,10 @@ from tools.laws import (
     multicore_grouped,
     multicore_presets,
     serving,
+    training,
 )
 
-NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets, serving}
+NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets, serving, training}
 """Laws that take minutes as plain Python."""
 
 
@@ -39,6 +40,7 @@ RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [
     (gpu_experts, 0, 25 * len(gpu_experts.CASES), 5, {}),
     (estimate, 16, 100, 9, {"times, rates and bytes are finite and add up": 100}),
     (serving, 1, 60, 6, {"throughput grows with requests": 60}),
+    (training, 1, 60, 10, {"terms add up": 60, "more memory is never slower": 5}),
     (multicore, 16, 120, 1, {"the search is brute force": 100, "a mapping costs what the oracle says": 120}),
     (
         multicore_grouped, 5, 120, 1,

@@ -16,7 +16,7 @@ from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
 from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels, w4a16_types
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
 from gemm_eval.models.gpu.w4a16.cost_kernels import is_beaten, row_bounds_us, w4a16_cost, w4a16_terms
 from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, list_splits
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
@@ -80,7 +80,7 @@ def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
     fracs = st.sampled_from((0.0, 1.0)) | st.floats(0.0, 1.0)
     coefficients = {
         family: {item.name: item.low + draw(fracs) * (item.high - item.low) for item in FAMILIES[family].coefficients}
-        for family in W4A16_FAMILIES
+        for family in W4A16_SETS
     }
     packed = pack_w4a16(
         arch, problem.types, coefficients, l2=options.l2, clock=options.clock, is_calibrated=False,
@@ -139,7 +139,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProb
     bounds = np.empty(len(menu))
     row_bounds_us(p, None, terms, columns, 0, bounds)
     assert (bounds > 0).all()
-    is_shared = (menu["coefficient_set"] == W4A16_FAMILIES.index("w4a16_sm90")) & (menu["ctas_per_sm"] > 1)
+    is_shared = (menu["coefficient_set"] == W4A16_SETS.index("w4a16_sm90")) & (menu["ctas_per_sm"] > 1)
     step = max(1, len(menu) // NUM_LOOKED_AT)
     for index in {*range(start % step, len(menu), step), *np.flatnonzero(is_shared).tolist()}:
         row = menu[index]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from gemm_eval import GemmEvalError, GEMMEvaluator, InvalidInputError, InvalidOptionError, estimate_models
+from gemm_eval import (
+    GemmEvalError,
+    GEMMEvaluator,
+    InvalidInputError,
+    InvalidOptionError,
+    estimate_models,
+    estimate_training,
+)
+from gemm_eval.cli.app import app
 from gemm_eval.figures import label_of, new_figure, spans_decade
 from gemm_eval.report.plots import (
     axis_label,
@@ -20,6 +31,7 @@ from gemm_eval.report.plots import (
     plot_pareto,
     plot_roofline,
     plot_steps,
+    plot_training_step,
 )
 from gemm_eval.report.plots.roofline import place_labels
 from gemm_eval.sweep.pareto import pareto_front
@@ -224,6 +236,29 @@ def test_steps_are_bars_of_their_operations() -> None:
     draw(plot_steps(found[0]))
     with pytest.raises(InvalidInputError, match="at least one ModelEstimate"):
         plot_steps([])
+
+
+def test_a_training_step_is_the_passes_of_its_stages(tmp_path: Path) -> None:
+    step: dict[str, Any] = {
+        "global_batch": 8, "seq_len": 1024, "pipeline_parallel": 4, "tensor_parallel": 2, "data_parallel": 2
+    }  # fmt: skip
+    plain = estimate_training("llama-3.2-1b", "h100-sxm", **step)
+    (axes,) = plot_training_step(plain).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"stage {row}" for row in range(4)]
+    ends_us = [bar.get_x() + bar.get_width() for bar in axes.patches]
+    assert max(ends_us) == pytest.approx(plain.latency_us, rel=0.1)
+    for row, stage in enumerate(plain.stages):
+        work_us = sum(bar.get_width() for bar in axes.patches if round(bar.get_y() + 0.39) == row)
+        after_us = stage.data_us + stage.optimizer_us
+        assert work_us == pytest.approx(plain.num_microbatches * stage.times.total_us + after_us)
+    names = {text.get_text() for text in plot_training_step(plain).legends[0].get_texts()}
+    assert {"forward", "backward", "exposed messages of a pass", "optimizer"} <= names
+    with pytest.raises(InvalidInputError, match="at most 20,000 passes"):
+        plot_training_step(dataclasses.replace(plain, num_microbatches=10_000))
+    arguments = "train llama-3.2-1b --arch h100-sxm --gpus 8 --batch 8 --seq-len 512 --pp 4 --micro-batch 1 --json"
+    ran = CliRunner().invoke(app, [*arguments.split(), "--plot", str(tmp_path / "step.png")])
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "step.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(("rows", "style"), [(range(64, 512, 64), "steps-post"), ([1, 16, 256, 4096], "default")])

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import DType, GEMMEvaluator, GemmProblem, estimate_models, load_model, transformer_gemms
+from gemm_eval import (
+    DType,
+    GEMMEvaluator,
+    GemmProblem,
+    estimate_models,
+    estimate_training,
+    load_model,
+    transformer_gemms,
+)
 from gemm_eval.figures import (
     BOUND_MARKERS,
     DASHES,
@@ -42,6 +50,7 @@ from gemm_eval.report.plots import (
     plot_pareto,
     plot_roofline,
     plot_steps,
+    plot_training_step,
 )
 from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of, validation_figures
 
@@ -104,6 +113,9 @@ def figures(
         "pareto, bounds": plot_pareto(designs, "area_mm2", "latency_us", color="bound", front=designs["num_cores"] > 9),
         "heat map": plot_heat_map(designs, "num_cores", "dram_gb_per_s", "latency_us"),
         "heat map, bytes": plot_heat_map(designs, "sram_bytes", "num_cores", "energy_pj"),
+        "training": plot_training_step(estimate_training(
+            "llama-3-8b", "h100-sxm", global_batch=16, seq_len=2048, pipeline_parallel=4, tensor_parallel=2
+        )),
         "steps": plot_steps(list(estimate_models(["qwen3-30b-a3b"], ["h200-sxm"], [1, 64], [512], tensor_parallel=2))),
     }  # fmt: skip
     gemms = [GemmProblem(1, m, n, n, d) for m in (1, 128, 2048) for n in (256, 4096) for d in (DType.FP16, DType.FP8)]

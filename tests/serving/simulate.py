@@ -26,7 +26,8 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
     Outputs have `load.num_steps` decode steps, more or less by up to the share `spread`, or exactly so many where they
     have fixed lengths: then the first requests are sent at once, where steps are not mixed, else one after the other. A
     client sends its next request as soon as the last one is finished; in mixed steps of fixed lengths, one a step. In
-    pools, prompts are read by workers of their own, each one at a time.
+    pools, prompts are read by workers of their own, each those that wait in one step, and their caches are sent in
+    pieces.
     """
     rng = random.Random(seed)
 
@@ -34,13 +35,13 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
         share = 1.0 if load.has_fixed_lengths else rng.uniform(1.0 - spread, 1.0 + spread)
         return max(1, round(load.num_steps * share))
 
-    now_us = half_us = seqs_us = 0.0
+    now_us = half_us = seqs_us = full_us = 0.0
     waiting: deque[tuple[float, int]] = deque()
     decoding: list[list[Any]] = []
     reading: deque[list[Any]] = deque()
     returning: deque[int] = deque()  # outputs of the next requests of clients
     per_step = max(1.0, min(load.concurrency, load.max_seqs) / load.num_steps)
-    free_us = [0.0] * load.num_prefill_workers
+    free_us, gone_us = ([0.0] * load.num_prefill_workers for _ in range(2))
     done: list[tuple[float, float, float, int]] = []  # sent, first token, finished, steps
     is_slow = load.has_fixed_lengths and load.is_mixed
     for index in range(round(load.concurrency)):
@@ -52,16 +53,31 @@ def simulate(load: Load, times: Times, *, num_requests: int, seed: int = 0, spre
     while len(done) < num_requests:
         chunks: list[list[Any]] = []
         if load.prefill_workers:
+            if len(decoding) + len(reading) >= load.max_seqs:
+                full_us = now_us
             while waiting and len(decoding) + len(reading) < load.max_seqs:
-                sent_us, steps = waiting.popleft()
                 worker = free_us.index(min(free_us))
-                free_us[worker] = max(free_us[worker], sent_us, now_us) + load.num_chunks * times.chunk_us(1.0, 0.0)
-                reading.append([free_us[worker] + load.transfer_us, sent_us, steps])
+                start_us = max(free_us[worker], waiting[0][0], full_us)
+                if start_us > now_us:
+                    break
+                batch: list[tuple[float, int]] = []
+                while (
+                    waiting
+                    and waiting[0][0] <= start_us
+                    and len(batch) < min(int(load.chunks_per_step), load.max_seqs - len(decoding) - len(reading))
+                ):
+                    batch.append(waiting.popleft())
+                read_us = load.num_chunks * times.chunk_us(len(batch), 0.0)
+                free_us[worker] = start_us + read_us
+                for piece in range(1, load.num_pieces + 1):  # caches follow, and those of the next step behind them
+                    left_us = max(gone_us[worker], start_us + read_us * piece / load.num_pieces)
+                    gone_us[worker] = left_us + len(batch) * max(load.send_us, load.receive_us) / load.num_pieces
+                reading.extend([gone_us[worker], sent_us, steps] for sent_us, steps in batch)
             ready = [item for item in reading if item[0] <= now_us]
             reading = deque(item for item in reading if item[0] > now_us)
             decoding += [[sent_us, at_us, steps, steps] for at_us, sent_us, steps in ready]
             if not decoding:
-                now_us = min(item[0] for item in reading)
+                now_us = min([item[0] for item in reading] + [max(min(free_us), item[0]) for item in waiting])
                 continue
             step_us = times.decode_us(len(decoding))
         else:

@@ -23,9 +23,11 @@ def drawn(seed: int) -> tuple[Load, Times]:
     )  # fmt: skip
     if rng.random() < 0.25:
         workers = rng.choice([1, 2, 4])
-        load = load._replace(prefill_workers=workers, num_prefill_workers=workers, transfer_us=3e3, is_mixed=False)
-        load = load._replace(has_fixed_lengths=False)
-    return load, Times(lambda num: base_us + seq_us * num, lambda chunks, _: chunk_us * chunks)
+        load = load._replace(prefill_workers=workers, num_prefill_workers=workers, is_mixed=False)
+        send_us = rng.choice([3e3, 5e4])
+        load = load._replace(has_fixed_lengths=False, send_us=send_us, num_pieces=num_chunks, receive_us=send_us / 2)
+    fixed_us = rng.choice([0.0, chunk_us]) if load.prefill_workers else 0.0
+    return load, Times(lambda num: base_us + seq_us * num, lambda chunks, _: fixed_us + chunk_us * chunks)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -42,7 +44,7 @@ LOADS = st.builds(
     Load, concurrency=st.integers(1, 4096), num_steps=st.floats(1.0, 8192.0), num_chunks=st.integers(1, 8),
     chunks_per_step=st.floats(1.0, 32.0), is_mixed=st.booleans(), max_seqs=st.integers(1, 4096),
     has_fixed_lengths=st.booleans(), first_frac=st.just(0.0), prefill_workers=st.just(0.0),
-    num_prefill_workers=st.just(1), transfer_us=st.just(0.0),
+    num_prefill_workers=st.just(1), send_us=st.just(0.0), receive_us=st.just(0.0), num_pieces=st.integers(1, 8),
 )  # fmt: skip
 COSTS = st.floats(1.0, 1e5)
 
@@ -71,12 +73,17 @@ def test_more_requests_never_lower_throughput(load: Load, base_us: float, seq_fr
     assert more.requests_per_us >= one.requests_per_us * 0.98
 
 
-@given(LOADS, COSTS, COSTS, COSTS, st.floats(0.25, 4.0))
+@given(LOADS, COSTS, COSTS, COSTS, st.floats(0.25, 4.0), COSTS, COSTS)
 def test_pools_give_no_more_than_their_parts(
-    load: Load, base_us: float, seq_us: float, chunk_us: float, workers: float
+    load: Load, base_us: float, seq_us: float, chunk_us: float, workers: float, send_us: float, receive_us: float
 ) -> None:
-    load = load._replace(prefill_workers=workers, is_mixed=False)
+    load = load._replace(prefill_workers=workers, is_mixed=False, send_us=send_us, receive_us=receive_us)
     state = solved(load, base_us, seq_us, chunk_us)
-    assert state.requests_per_us <= workers / (load.num_chunks * chunk_us)
+    read_us = load.num_chunks * chunk_us
+    assert state.requests_per_us <= workers / max(read_us, send_us)
+    assert state.requests_per_us <= 1.0 / receive_us
+    rounding_us = 1e-9 * state.prompt_us
+    left_us = state.prompt_us - read_us
+    assert max(send_us, receive_us) / load.num_pieces - rounding_us <= left_us <= max(send_us, receive_us) + rounding_us
     num_seqs = min(load.concurrency, load.max_seqs)
     assert state.requests_per_us <= num_seqs / (load.num_steps * (base_us + seq_us * num_seqs)) * (1 + 1e-6)

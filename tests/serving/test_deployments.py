@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, InvalidOptionError, UnsupportedError, load_model
-from gemm_eval.estimate import Replica, StepSize
+from gemm_eval.estimate import Replica, StepSize, load_engine
 from gemm_eval.serving import (
     Deployments,
+    Requests,
     StepPredictor,
     checkpoint_of,
     engine_commands,
     estimate_serving,
     find_deployments,
 )
+from gemm_eval.serving.steps import transfer_us
 
 REQUESTS: dict[str, Any] = {"prompt_len": 2048, "output_len": 256}
 
@@ -69,12 +71,12 @@ def test_limits_are_kept_and_cost_throughput(dense: Deployments, evaluator: GEMM
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_do(evaluator: GEMMEvaluator) -> None:
-    result = find_deployments("llama-3-70b", evaluator, 2, tensor=[1], disaggregated=False, **REQUESTS)
-    (left,) = [item for item in result.left_out if item.layout.num_devices == 1]
+    result = find_deployments("llama-3-70b", evaluator, 2, tensor=[1], disaggregated=False, engines="vllm", **REQUESTS)
+    (left,) = [item for item in result.left_out if item.layout == "one device"]
     assert "needs 14" in left.reason
     assert "tensor_parallel=2" in left.reason
     assert "dtype=fp8" in left.reason
-    nothing = find_deployments("llama-3-70b", evaluator, 1, **REQUESTS)
+    nothing = find_deployments("llama-3-70b", evaluator, 1, engines="vllm", **REQUESTS)
     with pytest.raises(UnsupportedError, match=r"no deployment of llama-3-70b: needs 14.* GB a device; would do: "):
         nothing.best  # noqa: B018
 
@@ -114,11 +116,13 @@ def test_refused(evaluator: GEMMEvaluator, options: dict[str, Any], text: str) -
     ("engine", "words"),
     [
         ("vllm", "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 1 --data-parallel-size 4 "
-         "--enable-expert-parallel --max-num-seqs 4 --max-model-len 2304 --kv-cache-dtype fp8"),
+         "--enable-expert-parallel --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-model-len 2304 "
+         "--kv-cache-dtype fp8"),
         ("sglang", "python -m sglang.launch_server --tp-size 4 --dp-size 4 --ep-size 4 --enable-dp-attention "
-         "--max-running-requests 16 --kv-cache-dtype fp8_e4m3 --speculative-num-draft-tokens 3"),
+         "--max-running-requests 16 --mem-fraction-static 0.82 --kv-cache-dtype fp8_e4m3 "
+         "--speculative-num-draft-tokens 3"),
         ("trtllm", "trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 4 --ep_size 4 --max_batch_size 4 enable_attention_dp: "
-         "true num_nextn_predict_layers: 2"),
+         "true free_gpu_memory_fraction: 0.9 num_nextn_predict_layers: 2"),
     ],
 )  # fmt: skip
 def test_commands(evaluator: GEMMEvaluator, engine: str, words: str) -> None:
@@ -152,3 +156,55 @@ def test_a_predictor_prices_steps_of_any_mix(evaluator: GEMMEvaluator) -> None:
     for lens in wrong:
         with pytest.raises(InvalidOptionError):
             predictor.predict(*lens)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_command_holds_the_sequences_of_its_estimate(evaluator: GEMMEvaluator, engine: str) -> None:
+    """By hand: Llama-3-8B in bf16 (config.json), 8,192 tokens a step, and what each engine's flag is a share of."""
+    estimate = estimate_serving("llama-3-8b", evaluator, 4096, engine=engine, chunk_tokens=8192, **REQUESTS)
+    (text,) = engine_commands(estimate, "llama")
+    words = shlex.split(text.replace("\\\n", " "))
+    flags = {
+        "vllm": "--gpu-memory-utilization",
+        "sglang": "--mem-fraction-static",
+        "trtllm": "free_gpu_memory_fraction:",
+    }
+    num_flags = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
+    frac, num = float(words[words.index(flags[engine]) + 1]), int(words[words.index(num_flags[engine]) + 1])
+    assert num == estimate.max_seqs
+    dram, weights = 143_771 * 2**20, 2 * 8_030_261_248
+    # vLLM and SGLang hold sequences at half of their output; TensorRT-LLM reserves it
+    positions, block = (2048 + 256, 32) if engine == "trtllm" else (2048 + 128, {"vllm": 16, "sglang": 1}[engine])
+    sequence = -(-positions // block) * block * 32 * 2 * 8 * 128 * 2
+
+    def cache(seqs: int) -> float:
+        sampling = seqs * 128256 * (2 + (41 if engine == "vllm" else 4))
+        alive = 2 * 8192 * 4096 * 2 + max(8192 * (3 * 14336 + 4096) * 2, sampling)
+        usable = dram - load_engine(engine).reserve_bytes
+        return {
+            "vllm": frac * dram - (dram - usable) - weights - alive, "sglang": frac * usable - weights,
+            "trtllm": frac * (usable - weights - alive),
+        }[engine]  # fmt: skip
+
+    assert num * sequence <= cache(num)
+    assert (num + 1) * sequence > cache(num + 1)
+
+
+def test_caches_go_over_the_link_in_a_node_and_by_rail_between_nodes() -> None:
+    requests, evaluator = Requests(8192, 64), GEMMEvaluator("h200-sxm", disk_cache=False)
+    two, four = (
+        requests.times_on(Replica("llama-3-8b", evaluator, tensor_parallel=tp, engine="trtllm")) for tp in (2, 4)
+    )
+    on_device = 8192 * 32 * 2 * 8 * 128 * 2 / 4  # of four
+    assert four.prompt_cache_bytes == on_device
+    send_us, receive_us = transfer_us(two, four, 16)  # two nodes: NICs of 50 GB/s, two of which send what four receive
+    assert receive_us == pytest.approx(on_device / 50e3, rel=0.1)
+    assert send_us == pytest.approx(2 * on_device / 50e3, rel=0.1)
+    assert max(transfer_us(two, four, 8)) < send_us / 4
+    assert transfer_us(four, four, 16) == (receive_us, receive_us)
+    pools: Any = {"tensor_parallel": 4, "num_replicas": 3, "num_prefill_replicas": 2, "prompt_len": 64, "output_len": 8}
+    with pytest.raises(UnsupportedError, match=r"interconnect\.network"):
+        estimate_serving("llama-3-8b", "l40s", 4, engine="trtllm", **pools)
+    found = find_deployments("llama-3-8b", "l40s", 16, tensor=[4], pipeline=[1], prompt_len=64, concurrencies=[1])
+    assert found.front
+    assert not any(estimate.num_prefill_replicas for estimate in found.front)

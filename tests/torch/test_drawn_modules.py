@@ -39,9 +39,9 @@ def test_splits_are_drawn_from_seeds_of_their_own() -> None:
     cases = order(200)
     assert len(set(cases)) == 200
     assert [(split, SEEDS[split]) for split in SEEDS] == [
-        *dict.fromkeys(case[:2] for case in cases + order(1, "second report"))
+        *dict.fromkeys(case[:2] for case in cases + order(1, "second report") + order(1, "third report"))
     ]
-    assert [sum(split == name for split, _, _ in cases) for name in SEEDS] == [100, 50, 50, 0]
+    assert [sum(split == name for split, _, _ in cases) for name in SEEDS] == [100, 50, 50, 0, 0]
 
 
 def test_draws_have_operators_of_every_class() -> None:

@@ -220,6 +220,9 @@ def test_gradients_of_a_convolution_are_two_gemms_of_its_size() -> None:
     x = meta(2, 16, 14, 14).requires_grad_()
     prediction = predict_module(layer, x, EVALUATOR, backward=True)
     found = [one._work.problem.sizes for one in prediction.operations if one.phase == "backward" and one.flop]
+    assert found == [(1, 392, 32, 144), (1, 144, 392, 32)]
+    prediction = predict_module(layer, x.detach(), EVALUATOR, backward=True)
+    found = [one._work.problem.sizes for one in prediction.operations if one.phase == "backward" and one.flop]
     assert found == [(1, 144, 392, 32)]  # of the weights alone: nobody asked for that of x
     stacked = nn.Sequential(nn.Conv2d(16, 16, 1), layer).to(BF16)
     prediction = predict_module(stacked, x, EVALUATOR, backward=True)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: make test-torch")
 
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from gemm_eval import GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError  # noqa: E402
@@ -266,3 +267,33 @@ def test_bad_arguments_are_errors_before_anything_is_traced() -> None:
     ):
         with case(words), pytest.raises((InvalidInputError, InvalidOptionError), match=words):
             call()
+
+
+class _Step(nn.Module):
+    """A block of attention and a feed-forward part, maybe recomputed, and a loss."""
+
+    def __init__(self, *, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 2, batch_first=True)
+        self.parts = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+        self.is_checkpointed = is_checkpointed
+
+    def block(self, x: torch.Tensor) -> torch.Tensor:
+        return self.parts(x + self.attention(x, x, x, need_weights=False)[0])
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            x = checkpoint(self.block, x, use_reentrant=False) if self.is_checkpointed else self.block(x)
+            return {"loss": nn.functional.mse_loss(x, torch.zeros_like(x))}
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_what_is_checkpointed_runs_again_and_autocast_reaches_all_products(is_checkpointed: bool) -> None:
+    module = _Step(is_checkpointed=is_checkpointed)
+    result = predict_module(module, torch.empty(2, 16, 64), EVALUATOR, backward=True, fusion="eager")
+    products = [each for each in result.operations if each.kind == "gemm"]
+    forward = [each for each in products if each.phase == "forward"]
+    assert len(forward) == 4
+    assert all("bf16" in each.detail for each in products)
+    again = 3 * is_checkpointed  # up to the last operation whose inputs are needed
+    assert len(products) == 4 + again + 7  # the input needs no gradient

@@ -5,7 +5,9 @@ totals of the model pages (for gpt-neox-20b: its model card; for deepseek-v3: th
 multi-token-prediction layer and the scales of FP8; for gpt-oss: its model card, arXiv:2508.10925, to the parameter as
 GGUF files count them). Left out are encoders and projectors (Llama 4: 871,932,416; Gemma 3: 416,866,032 and
 1152 x hidden_size + 1152; Mistral Small 3.1: the total is that of 2501, which has the language model alone), the
-multi-token-prediction layers of GLM-4.5, and the scales of fp8 (Kimi K2).
+multi-token-prediction layers of GLM-4.5 and GLM-5 (9,952,920,576), and the scales of fp8 (Kimi K2, MiniMax-M2). Mamba
+Codestral: its model card. Those of Bamba, ERNIE and Qwen3.5 follow from the sizes alone. Attention of
+granite-4.0-h-small is in layers 5, 15, 25 and 35, as in its file.
 """
 
 from __future__ import annotations
@@ -161,6 +163,69 @@ _QWEN3_NEXT: dict[str, Any] = {
 }  # fmt: skip
 
 
+_GLM_5 = decoder(
+    "glm_moe_dsa", *(6144, 78, 154880, 64, 64, 12288), topk_method="noaux_tc", n_group=1, topk_group=1,
+    **{**deepseek(2048, 3, 256, 1, 8, 2048), "qk_nope_head_dim": 192, "v_head_dim": 256}, num_nextn_predict_layers=1,
+    head_dim=64, qk_head_dim=256, index_head_dim=128, index_n_heads=32, index_topk=2048, indexer_rope_interleave=True,
+)  # fmt: skip
+_MINIMAX_M2 = decoder(
+    "minimax_m2", *(3072, 62, 200064, 48, 8, 1536), head_dim=128, rotary_dim=64, num_local_experts=256,
+    num_experts_per_tok=8, use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, use_mtp=True,
+    mtp_transformer_layers=1, num_mtp_modules=3, shared_intermediate_size=0, scoring_func="sigmoid", **UNTIED,
+)  # fmt: skip
+_CODESTRAL: dict[str, Any] = {
+    **_NOISE, "model_type": "mamba2", "hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 32768,
+    "num_heads": 128, "head_dim": 64, "n_groups": 8, "state_size": 128, "conv_kernel": 4, "expand": 2,
+    "chunk_size": 256, "use_conv_bias": True, "use_bias": False, "time_step_limit": [0.0, float("inf")], **UNTIED,
+}  # fmt: skip
+_BAMBA = decoder(
+    "bamba", *(4096, 32, 128256, 32, 8, 14336), attn_layer_indices=[9, 18, 27], attn_rotary_emb=64, mamba_n_heads=128,
+    mamba_d_head=64, mamba_n_groups=1, mamba_d_state=128, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=256,
+    mamba_conv_bias=True, mamba_proj_bias=False, **UNTIED,
+)  # fmt: skip
+_ERNIE = decoder("ernie4_5", 1024, 18, 103424, 16, 2, 3072, head_dim=128, use_bias=False, tie_word_embeddings=True)
+_ERNIE_MOE = decoder(
+    "ernie4_5_moe", *(2560, 28, 103424, 20, 4, 12288), head_dim=128, use_bias=False, tie_word_embeddings=True,
+    moe_intermediate_size=1536, moe_num_experts=64, moe_num_shared_experts=2, moe_k=6, moe_layer_start_index=1,
+    moe_layer_end_index=27, moe_layer_interval=1,
+)  # fmt: skip
+_QWEN3_5: dict[str, Any] = {
+    "head_dim": 256, "attention_bias": False, "attn_output_gate": True, "full_attention_interval": 4,
+    "rope_parameters": {"partial_rotary_factor": 0.25}, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_value_head_dim": 128, "mtp_num_hidden_layers": 1, "mlp_only_layers": [],
+    "mamba_ssm_dtype": "float32", **UNTIED,
+}  # fmt: skip
+_QWEN3_5_27B = decoder("qwen3_5", 5120, 64, 248320, 24, 4, 17408, linear_num_value_heads=48, **_QWEN3_5)
+_QWEN3_5_MOE = decoder(
+    "qwen3_5_moe", *(2048, 40, 248320, 16, 2, 5120), linear_num_value_heads=32,
+    shared_expert_intermediate_size=512, **{**_QWEN3_5, **qwen_moe(256, 8, 512)},
+)  # fmt: skip
+_NANO_V2 = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
+_NANO_3 = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+_NANO_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "n_shared_experts": 1,
+    "moe_shared_expert_intermediate_size": 3712, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+
+
+def _nemotron(
+    pattern: str, hidden: int, heads: int, kv_heads: int, width: int, states: int, size: int, **more: Any
+) -> dict[str, Any]:
+    return decoder(
+        "nemotron_h", hidden, len(pattern), 131072, heads, kv_heads, width, head_dim=128, mlp_bias=False,
+        hybrid_override_pattern=pattern, mamba_num_heads=states, mamba_head_dim=size, n_groups=8, ssm_state_size=128,
+        conv_kernel=4, mlp_hidden_act="relu2", mamba_ssm_cache_dtype="float32", use_conv_bias=True, **more, **UNTIED,
+    )  # fmt: skip
+
+
+_GRANITE = decoder(
+    "granitemoehybrid", *(4096, 40, 100352, 32, 8, 768), num_local_experts=72, num_experts_per_tok=10,
+    shared_intermediate_size=1536, mamba_n_heads=128, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=128,
+    mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=256, mamba_conv_bias=True, mamba_proj_bias=False,
+    layer_types=["attention" if layer % 10 == 5 else "mamba" for layer in range(40)], embedding_multiplier=12,
+    logits_scaling=16, residual_multiplier=0.22, attention_multiplier=0.0078125, position_embedding_type="nope",
+    tie_word_embeddings=True,
+)  # fmt: skip
 SAMPLES: dict[str, Sample] = {
     "llama-2-7b": Sample(_LLAMA_2_7B, 6_738_415_616, "llama-2-7b"),
     "llama-3-8b": Sample(decoder("llama", 4096, 32, 128256, 32, 8, 14336, **LLAMA), 8_030_261_248, "llama-3-8b"),
@@ -190,6 +255,17 @@ SAMPLES: dict[str, Sample] = {
         49_122_681_728, "kimi-linear-48b-a3b"),
     "qwen3-next-80b-a3b": Sample(decoder("qwen3_next", *(2048, 48, 151936, 16, 2, 5120), **_QWEN3_NEXT),
         79_674_391_296, "qwen3-next-80b-a3b"),
+    "glm-5": Sample(_GLM_5, 743_911_218_432), "minimax-m2": Sample(_MINIMAX_M2, 228_689_764_864),
+    "mamba-codestral-7b": Sample(_CODESTRAL, 7_285_403_648),
+    "nemotron-nano-9b-v2": Sample(_nemotron(_NANO_V2, 4480, 40, 8, 15680, 128, 80), 8_888_227_328),
+    "nemotron-3-nano-30b-a3b": Sample(_nemotron(_NANO_3, 2688, 32, 2, 1856, 64, 64, **_NANO_EXPERTS),
+                                      31_577_937_344 + 23 * 128, "nemotron-3-nano-30b-a3b"),
+    "bamba-9b": Sample(_BAMBA, 9_780_235_392), "ernie-4.5-0.3b": Sample(_ERNIE, 360_748_032),
+    "ernie-4.5-21b-a3b": Sample(_ERNIE_MOE, 21_825_437_888),
+    "qwen3.5-27b": Sample(_seeing("qwen3_5", {**_QWEN3_5_27B, "model_type": "qwen3_5_text"}, **UNTIED), 26_895_998_464),
+    "qwen3.5-35b-a3b": Sample(_seeing("qwen3_5_moe", {**_QWEN3_5_MOE, "model_type": "qwen3_5_moe_text"}, **UNTIED),
+                              34_660_610_688),
+    "granite-4.0-h-small": Sample(_GRANITE, 32_207_337_984, "granite-4.0-h-small"),
     "deepseek-v3": Sample(decoder("deepseek_v3", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc",
         num_nextn_predict_layers=1, n_group=8, topk_group=4,
         **deepseek(1536, 3, 256, 1, 8, 2048)), 671_026_419_200, "deepseek-v3"),

@@ -264,13 +264,17 @@ def test_experts_of_a_layer_are_alike() -> None:
 def test_architectures_and_keys_that_are_not_modelled_are_refused_by_name() -> None:
     llama = SAMPLES["llama-3-8b"].config
     for changes, message in (
-        ({"model_type": "qwen3_5"}, "linear attention (gated delta net)"),
-        ({"model_type": "nemotron_h"}, "its state-space layers"),
-        ({"model_type": "glm_moe_dsa"}, "sparse attention (index_topk)"),
+        ({"model_type": "falcon_h1"}, "Mamba2 and attention side by side"),
+        ({"model_type": "zamba2"}, "attention blocks that layers share"),
+        ({"model_type": "deepseek_v4"}, "compressed and sparse caches"),
+        ({"model_type": "hunyuan_v1_moe"}, "lists by layer"),
+        ({**SAMPLES["glm-5"].config, "indexer_types": ["full", "shared"] * 39}, "indexer_types must be full"),
+        ({**SAMPLES["nemotron-3-nano-30b-a3b"].config, "moe_latent_size": 1024}, "experts on latents"),
+        ({**SAMPLES["nemotron-nano-9b-v2"].config, "hybrid_override_pattern": "-M" * 28}, "before each network"),
         ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is not a key that is known here"),
         ({"attn_output_gate": True}, "attn_output_gate is not a key"),
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype must be one of bfloat16, float16, float32"),
-        ({"model_type": "llama4", "text_config": {"model_type": "qwen3_5"}}, "linear attention"),
+        ({"model_type": "llama4", "text_config": {"model_type": "gemma4"}}, "heads of other sizes"),
         ({"model_type": "llama4", "text_config": SAMPLES["llama-3-8b"].config}, "hidden_size is not a key"),
     ):
         with case(changes), pytest.raises(ModelConfigError) as caught:

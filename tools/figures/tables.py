@@ -378,17 +378,17 @@ def training() -> dict[str, float]:
     """Errors of training steps of stacks, and of the memory of eager ones."""
     steps = load("training")["steps"]
     times = [abs(step["error_frac"]) for step in steps]
-    memory = [abs(step["memory_error_frac"]) for step in steps if step["memory_error_frac"] is not None]
+    memory = [abs(step["memory_error_frac"]) for step in steps]
     return {
-        "num": len(times), "mean": statistics.mean(times), "most": max(times), "num_memory": len(memory),
+        "num": len(times), "mean": statistics.mean(times), "most": max(times),
         "memory_mean": statistics.mean(memory), "memory_most": max(memory),
     }  # fmt: skip
 
 
-def served(figure: str, group: str = "all") -> Any:
-    """Errors of TPOT or TTFT of served runs by predictor, of an engine or of all."""
+def served(figure: str, group: str = "all", part: str = "errors") -> Any:
+    """Errors of TPOT or TTFT of served runs by predictor, of an engine or of all; or another part of the line."""
     (line,) = [line for line in load("served")["lines"] if (line["figure"], line["group"]) == (figure, group)]
-    return line["errors"]
+    return line[part]
 
 
 def served_row(figure: str, group: str) -> str:
@@ -398,14 +398,18 @@ def served_row(figure: str, group: str) -> str:
     roofline = percent(errors["fitted roofline"]["mape_frac"]) if "fitted roofline" in errors else "-"
     cells = f"{figure}, {group}", f"{model['num']:,}", percent(errors["ideal"]["mape_frac"]), roofline
     rest = (percent(model[f"{name}_frac"], sign=name == "bias") for name in ("median", "p90", "bias"))
-    return _row((*cells, f"**{percent(model['mape_frac'])}**", *rest, f"{model['kendall_tau']:.3f}"))
+    inside = f"{served(figure, group, 'coverage_frac'):.0%}"
+    return _row((*cells, f"**{percent(model['mape_frac'])}**", *rest, f"{model['kendall_tau']:.3f}", inside))
 
 
 def published() -> dict[str, float]:
     """Errors of tokens a second of published training runs."""
     document = load("published")
     (hours,) = [run for run in document["runs"] if run["name"] == "deepseek-v3-h800"]
-    return {"num": len(document["runs"]), "median": document["median_error_frac"], "hours": hours["error_frac"]}
+    return {
+        "num": len(document["runs"]), "median": document["median_error_frac"], "hours": hours["error_frac"],
+        "inside": document["num_inside"],
+    }  # fmt: skip
 
 
 def inductor() -> dict[str, float]:

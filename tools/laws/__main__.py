@@ -6,7 +6,8 @@ and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: thos
 `attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs; `presets`: what every policy of
 multi-core presets keeps; `collective`: those of collectives between GPUs;
 `experts`: those of layers of experts on GPUs, count layers; `memory-bound`: those of such kernels; `estimate`: those of
-whole models on GPUs, count questions (300,000 take about ten minutes on 16 cores); `serving`: those of served models.
+whole models on GPUs, count questions (300,000 take about ten minutes on 16 cores); `serving`: those of served models
+(20,000 take eight minutes on one core); `training`: those of training steps.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tools.laws import (
     multicore_grouped,
     multicore_presets,
     serving,
+    training,
 )
 from tools.laws.report import Report
 
@@ -51,6 +53,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "experts": (gpu_experts.run, 1_000),
     "memory-bound": (memory_bound.run, 5_000),
     "serving": (serving.run, 500),
+    "training": (training.run, 100),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 

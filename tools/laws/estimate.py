@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gemm_eval import GemmEvalError, GEMMEvaluator, ModelEstimate, estimate_model
-from gemm_eval.arch import SM_ARCHS, GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.estimate import StepEstimate
 from gemm_eval.transformer import Fusions, GroupedAttention, LatentAttention, ModelConfig
@@ -38,7 +38,7 @@ def run(seed: int, count: int) -> Report:
     rng, report = random.Random(seed), Report()
     for start in range(0, count, _CASES):
         arch = rng.choice(_JOINED)
-        config = draw_model(rng, has_latents=arch.sm_arch in SM_ARCHS)
+        config = draw_model(rng, has_latents=arch.sm_arch != GFX_ARCHS[0])
         evaluator = GEMMEvaluator(arch, disk_cache=False)
         for _ in range(min(_CASES, count - start)):
             _Case(evaluator, config, rng, report).check()
@@ -48,7 +48,7 @@ def run(seed: int, count: int) -> Report:
 def draw_model(rng: random.Random, *, has_latents: bool = True) -> ModelConfig:
     """A dense model of some layers, whose heads and widths eight devices can divide.
 
-    `has_latents`: attention may be on latents, which other makers' GPUs have no model of.
+    `has_latents`: attention may be on latents, which the first of AMD's generations has no model of.
     """
     head_dim, num_kv_heads = rng.choice((64, 128)), rng.choice((8, 16))
     attention: GroupedAttention | LatentAttention = GroupedAttention(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval import GemmProblem, UnsupportedError
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import KernelConfig, Schedule
 from gemm_eval.models.gpu import AUTO, HYPOTHETICAL, default_library, library_of, pack_gpu
@@ -257,6 +257,7 @@ def _fp8_is_not_slower(case: Case, _: random.Random) -> None:
         _OTHER_SPLIT: _is_cut_otherwise(narrow, case.found),
         "one row of 16 bits has kernels without tensor cores": case.found["schedule"] == Schedule.VECTOR,
         "few rows of fp8 have kernels without tensor cores": narrow["schedule"] == Schedule.VECTOR,
+        "AMD's libraries of 8 and 16 bits are fitted apart": np.full(len(narrow), case.arch.sm_arch in GFX_ARCHS),
     }
     case.check("fp8 is not slower than 16 bits", narrow["latency_us"], case.latency_us, excepted=excepted)
 
@@ -306,6 +307,9 @@ def bigger_is_not_faster(case: Case, rng: random.Random) -> None:
         "its columns of B, as the library pads them, are whole lines": (
             ~_have_whole_lines(case) & _have_whole_lines(case, more)
         ),
+        "kernels run only a K of whole k-steps": (
+            (_least_steps(case.found) > 0) & (more[:, 2] & -more[:, 2] > case.sizes[:, 2] & -case.sizes[:, 2])
+        ),
         "few rows have kernels without tensor cores, by the library's rule": (
             (case.found["schedule"] == Schedule.VECTOR) & (found["schedule"] != Schedule.VECTOR)
         ),
@@ -326,6 +330,12 @@ _FEWER_BYTES = "its rows start on fewer bytes"
 _ONE_ROW = "timings showed that one row takes other kernels"
 _BATCHED = "nothing was learned of batches"
 _OTHER_SPLIT = "K is cut otherwise, by the library's rule"
+
+
+def _least_steps(found: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the bytes of the only k-step of each answer's family that runs any K; 0: all do."""
+    least = {family.number: family.least_step_bytes for family in FAMILIES.values()}
+    return np.array([least[number] for number in found["family"].tolist()], np.int64)
 
 
 def _is_ours(found: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:

@@ -108,12 +108,20 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
                 yield KernelChoice(config, resources, splits, has_stream_k)
 
 
+def _has_ragged_step(problem: GemmProblem, config: KernelConfig) -> bool:
+    """Return whether the last k-step is not full, of a kernel whose library has none such."""
+    step_bytes = config.cta_k * problem.types.a.dtype.bits // 8
+    return 0 < FAMILIES[config.family].least_step_bytes < step_bytes and problem.K % config.cta_k != 0
+
+
 def _splits(
     arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources
 ) -> Sequence[int]:
     """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
     family = FAMILIES[config.family]
     if not family.min_rows <= problem.M <= family.max_rows(config.cta_m):
+        return range(0)
+    if _has_ragged_step(problem, config):
         return range(0)
     if config.schedule is Schedule.VECTOR:
         return range(1, 2)  # K is split over threads

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, ServingEstimate
+from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import Replica
 from gemm_eval.serving import Requests, StepTimes, serve
 from tools.laws.draws import GPUS
@@ -91,10 +92,16 @@ class _Case:
     def pools(self, _: ServingEstimate) -> None:
         reader, times = self.times(self.rng.choice(_DEGREES)), self.times(self.tp)
         num, num_readers = self.rng.choice((1, 2, 4)), self.rng.choice((1, 2, 4))
+        devices = num * self.tp + num_readers * reader.replica.num_devices
+        arch = times.replica.arch
+        link = arch.interconnect if isinstance(arch, GpuSpec) else None
+        if link is None or (link.network is None and devices > link.num_gpus):
+            return  # refused: no network joins nodes
         pools = serve(
             times, self.requests, self.concurrency, num_replicas=num, prefill=reader, num_prefill_replicas=num_readers
         )
-        service_us = reader.num_chunks * reader.chunk_us(1.0, 0.0)
+        chunks = reader.chunks_per_step
+        service_us = reader.num_chunks * min(reader.chunk_us(num, 0.0) / num for num in (1.0, chunks))
         seqs = min(num * pools.max_seqs, self.concurrency)
         decode_us = (self.requests.output_len - 1) * times.decode_us(seqs / min(num, self.concurrency))
         law = "pools give no more than either of them alone"

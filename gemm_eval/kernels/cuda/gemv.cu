@@ -262,5 +262,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
         if ((lane & 3) == 0) mine[m * SUM_STRIDE + 16 * i + 8 * h] = v * (h == 0 ? PER_UNIT0 : PER_UNIT1);
       }
   __syncthreads();
-  finish(sums, how, c, workspace, counters, from.rows, N, unit);
+  finish(sums, CTA_M * SUM_STRIDE, how, c, workspace, counters, from.rows, N, unit);
 }

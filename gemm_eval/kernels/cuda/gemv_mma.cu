@@ -18,6 +18,12 @@
 #define SCALES_AT (TOKENS_AT + TOKEN_BYTES)
 #define SLOT_BYTES (SCALES_AT + WARPS_N * SCALE_BYTES)
 #define RING_BYTES ((STAGES * SLOT_BYTES + 127) / 128 * 128)  // places of tokens in slot 0 are found by xor
+// GROUPED: a team leaves its sums in the last slots of its ring, while the first are filled for the next unit.
+#define SUM_SLOTS ((CTA_M * SUM_STRIDE * 4 + SLOT_BYTES - 1) / SLOT_BYTES)
+#define AHEAD (GROUPED && SUM_SLOTS < STAGES ? STAGES - SUM_SLOTS : 0)
+#define FINISH_OF(unit) \
+  load_finish(bias, scales, alpha, unit.column_tile * CTA_N + 2 * ((int)threadIdx.x % (CTA_N / 2)), N)
+#define TEAM_FLOATS (AHEAD ? RING_BYTES / 4 : CTA_M * SUM_STRIDE)
 
 DEVICE void sync_team(int team) {
   if (WARPS_N == 1)
@@ -113,10 +119,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   const unsigned char *all_weights = qweight, *all_scales = scales;
   const act_t* all_bias = bias;
   const float factor = alpha;
-#pragma unroll 1
-  for (u32 index = blockIdx.x; index < units.count; index += gridDim.x) {
-    const TokenGroup group = find_group(token_groups, index / (units.tiles_n * units.splits), M);
-    const Unit unit = unit_at(units, index, group);
+  if (blockIdx.x >= units.count) return;
+#endif
+  Unit unit;
+  Source from;
+  Finish how;
+  int steps;
+  u32 ring, to_weights, scale_ring = 0;
+#if GROUPED
+  const auto start = [&](u32 index) {
+    const TokenGroup group = find_group_by_warp(token_groups, index / (units.tiles_n * units.splits), M);
+    unit = unit_at(units, index, group);
     const u64 column_blocks_before = (u64)group.index * column_blocks;
     qweight = all_weights + column_blocks_before * k_blocks * BLOCK_BYTES;
     scales = all_scales + column_blocks_before * (MODE == 0 ? 64 * sizeof(act_t) : (u64)groups * GROUP_BYTES);
@@ -124,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     alpha = factor * __ldg(factors + group.index);
 #else
   {
-    const Unit unit = unit_of_cta(M);
+    unit = unit_of_cta(M);
 #endif
     const int first_column = unit.column_tile * CTA_N + part * COLUMNS;
     const int column_block = min(first_column >> 6, column_blocks - 1);  // columns past the last: computed for nothing
@@ -132,33 +145,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
     const int begin = unit.split * split_blocks + min(unit.split, longer_splits) + team;
     const int count = split_blocks + (unit.split < longer_splits) - team;
-    const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
+    steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
 
-    const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + team * RING_BYTES;
-    Source from;
+    ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + team * RING_BYTES;
     from.lane = lane;
     const bool has_high = column_block + 1 < column_blocks;  // if not: as above
     start_weights(from, qweight, first_column, column_block, has_high, k_blocks, begin);
-    const u32 to_weights = ring + part * (STRIPS * 512) + lane * 16;
-    if (steps > 0) copy_weights(from, to_weights);
+    to_weights = ring + part * (STRIPS * 512) + lane * 16;
+    if (!GROUPED && steps > 0) copy_weights(from, to_weights);
 
     start_tokens(from, a, unit.end_token, K, lda, unit.first_token, begin, part);
     from.to_tokens = lane_place(from, ring + TOKENS_AT);
 #if MODE != 0
-    const u32 scale_ring = ring + SCALES_AT + part * SCALE_BYTES;
+    scale_ring = ring + SCALES_AT + part * SCALE_BYTES;
     start_scales(from, scales, first_column, column_block, has_high, groups, begin, scale_ring);
 #endif
+#if GROUPED
 #pragma unroll
-    for (int s = 0; s < STAGES; s++) {
+    for (int s = 0; s < AHEAD; s++) {
       if (s < steps) {
-        if (s > 0) copy_weights(from, to_weights + s * SLOT_BYTES);
+        copy_weights(from, to_weights + s * SLOT_BYTES);
+        copy_tokens_and_scales(from, s * SLOT_BYTES);
+        advance(from);
+      }
+      commit_copies();
+    }
+    how = FINISH_OF(unit);
+  };
+  start(blockIdx.x);
+#pragma unroll 1
+  for (u32 index = blockIdx.x;; index += gridDim.x) {
+#endif
+#pragma unroll
+    for (int s = AHEAD; s < STAGES; s++) {
+      if (s < steps) {
+        if (GROUPED || s > 0) copy_weights(from, to_weights + s * SLOT_BYTES);
         copy_tokens_and_scales(from, s * SLOT_BYTES);
         advance(from);
       }
       if (s < STAGES - 1) commit_copies();  // the last by the first step
     }
-    const int finished = unit.column_tile * CTA_N + 2 * ((int)threadIdx.x % (CTA_N / 2));
-    const Finish how = load_finish(bias, scales, alpha, finished, N);
+    if (!GROUPED) how = FINISH_OF(unit);
     // Rows that are no tokens stay zero: copies never touch them.
 #pragma unroll
     for (int i = 0; i < TOKEN_COPIES; i++)
@@ -291,9 +318,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     }
 
     wait_copies<0>();
-    __syncthreads();  // the rings are free
-    float* sums = (float*)smem;
-    float* mine = sums + team * (CTA_M * SUM_STRIDE) + (lane & 3) * 2 * SUM_STRIDE + part * COLUMNS + (lane >> 2);
+    if (AHEAD) sync_team(team);
+    else __syncthreads();  // the rings are free
+    const Unit done = unit;
+    const Finish how_done = how;
+    const int rows = from.rows;
+#if GROUPED
+    const bool has_next = index + gridDim.x < units.count;
+    if (has_next) start(index + gridDim.x);
+#endif
+    float* sums = (float*)(smem + AHEAD * SLOT_BYTES);
+    float* mine = sums + team * TEAM_FLOATS + (lane & 3) * 2 * SUM_STRIDE + part * COLUMNS + (lane >> 2);
 #pragma unroll
     for (int i = 0; i < STRIPS; i++)
 #pragma unroll
@@ -303,8 +338,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
           mine[(8 * t + r % 2) * SUM_STRIDE + 16 * i + r / 2 * 8] =
               (acc[i][t][r] + constant[t][r]) * (r < 2 ? PER_UNIT0 : PER_UNIT1);
     __syncthreads();
-    finish(sums, how, c, workspace, counters, from.rows, N, unit);
+    const bool is_stored = finish(sums, TEAM_FLOATS, how_done, c, workspace, counters, rows, N, done);
+#if SUMMED
+    if (is_stored) {
+      __threadfence();
+      __syncthreads();
+      const Choices choices = CHOICES(units.tiles_n);
+      add_choices(choices, c, done.first_token, done.first_token + rows, done.column_tile * CTA_N, CTA_N,
+                  N, done.column_tile, warp, WARPS);
+    }
+#endif
 #if GROUPED
+    if (!has_next) break;
     __syncthreads();  // the sums are read
 #endif
   }

@@ -1,6 +1,19 @@
 // GROUPED launches: tokens that follow each other in groups, each with weights of its own. How many a group has is read
 // from the GPU's memory, whatever it holds: no token outside of A is touched.
 
+//
+// FUSION, of a layer of experts:
+//   1 GATED    columns 16 i + j and 16 i + 8 + j of W, j < 8, are gate and up of column 8 i + j of C, which has N / 2:
+//              silu(gate) * up, in fp32
+//   2 SUMMED   rows of C are multiplied with the weights of their tokens' choices and added up, in the order of choices:
+//              whoever comes last to some columns of a token does that, with the same bits whoever it is
+
+#ifndef FUSION
+#define FUSION 0
+#endif
+#define GATED (FUSION == 1)
+#define SUMMED (FUSION == 2)
+
 struct TokenGroups {
   const int* offsets;    // [count + 1]: the first token of each group, and the end of the last
   const float* factors;  // [count]: of the sums
@@ -58,6 +71,22 @@ DEVICE TokenGroup find_group(const TokenGroups& groups, u32 tile_m, u32 num_toke
           token_offset(groups, low + 1, num_tokens)};
 }
 
+// The same, by a warp that is here as one: two looks at the table instead of ten.
+DEVICE TokenGroup find_group_by_warp(const TokenGroups& groups, u32 tile_m, u32 num_tokens) {
+  const u32 lane = threadIdx.x % 32;
+  u32 low = 0;
+#pragma unroll
+  for (u32 step = 32; step > 0; step /= 32) {
+    const u32 group = low + lane * step;
+    if (step > 1 && groups.count <= 32) continue;
+    const bool is_before = group < groups.count && load_shared_4(groups.tile_starts + 4 * group) <= tile_m;
+    low += (__popc(__ballot_sync(0xffffffffu, is_before)) - 1) * step;
+  }
+  const u32 start = load_shared_4(groups.tile_starts + 4 * low);
+  return {low, start, load_shared_4(groups.tile_starts + 4 * low + 4) - start, token_offset(groups, low, num_tokens),
+          token_offset(groups, low + 1, num_tokens)};
+}
+
 // How CTAs share the tiles of all groups.
 #define MOST_PARTS 8  // of a tile: their sums are added one after the other
 #define MAX_CUT_WAVES 2  // of tiles, or of parts of them: more are even enough whole
@@ -74,3 +103,63 @@ DEVICE CutTiles cut_tiles_of(u32 tiles, u32 units_of_tile, u32 num_ctas, bool ma
   if (may_be_cut && tiles > 0 && (units + ctas - 1) / ctas + CUT_UNITS < waves * units_of_tile) return {true, ctas};
   return {false, min(num_ctas, tiles)};
 }
+
+#if GATED
+DEVICE float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
+#endif
+
+#if SUMMED
+// Choices of a token: the experts that it goes to.
+struct Choices {
+  const u32* tokens;     // [rows]: the token of a row of C, and above 24 bits how many of its choices have rows
+  const int* rows;       // [tokens, count]: the row of a choice; -1: none here
+  const float* weights;  // [tokens, count]
+  act_t* sums;           // [tokens, N]
+  u32* counters;         // [tokens, parts of N]
+  u32 count, parts;
+};
+#define SUMMED_PARAMETERS                                                                                         \
+  , const u32 *__restrict__ row_tokens, const int *__restrict__ choice_rows, const float *__restrict__ weights, \
+      act_t *__restrict__ summed, u32 *__restrict__ sum_counters, u32 num_choices
+#define CHOICES(parts) {row_tokens, choice_rows, weights, summed, sum_counters, num_choices, parts}
+
+// Warps that wrote columns of the rows `first` .. `end` - 1 of C come here when all have: each counts some of the rows, and
+// adds up the tokens whose last row that was.
+DEVICE void add_choices(const Choices& choices, const act_t* c, u32 first, u32 end, u32 first_column, u32 num_columns,
+                        u32 N, u32 part, u32 warp, u32 num_warps) {
+  const u32 lane = threadIdx.x % 32, end_column = min(first_column + num_columns, N);
+#pragma unroll 1
+  for (u32 start = first + warp; start < end; start += 32 * num_warps) {
+    const u32 row = start + lane * num_warps;
+    u32 token = 0;
+    bool is_last = false;
+    if (row < end) {
+      const u32 entry = __ldg(choices.tokens + row);
+      token = entry & 0xffffffu;
+      u32 *counter = choices.counters + (u64)token * choices.parts + part, before;
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+      is_last = before + 1 == entry >> 24;
+      if (is_last) *counter = 0;
+    }
+    __threadfence();  // the other lanes read what this one has seen
+    for (u32 left = __ballot_sync(0xffffffffu, is_last); left; left &= left - 1) {
+      const u64 of_token = __shfl_sync(0xffffffffu, token, __ffs(left) - 1);
+#pragma unroll 1
+      for (u32 column = first_column + 2 * lane; column < end_column; column += 64) {
+        float low = 0.0f, high = 0.0f;
+#pragma unroll 4
+        for (u32 choice = 0; choice < choices.count; choice++) {
+          const int from = __ldg(choices.rows + of_token * choices.count + choice);
+          if (from < 0) continue;
+          const u32 pair = __ldcg((const u32*)(c + (u64)from * N + column));
+          const float weight = __ldg(choices.weights + of_token * choices.count + choice);
+          low = fmaf(weight, low_float(pair), low), high = fmaf(weight, high_float(pair), high);
+        }
+        *(u32*)(choices.sums + of_token * N + column) = pack2(low, high);
+      }
+    }
+  }
+}
+#else
+#define SUMMED_PARAMETERS
+#endif

@@ -18,6 +18,13 @@
 #ifndef GROUPED
 #define GROUPED 0
 #endif
+#if GROUPED
+#define WGMMA(n) wgmma<n>
+#else
+#define WGMMA(n) wgmma
+#define GATED 0
+#define SUMMED 0
+#endif
 
 struct alignas(64) TensorMap { u64 v[16]; };
 
@@ -223,13 +230,13 @@ struct Scheduler {
 
 // A CTA's tile; may lie outside the problem.
 struct Place {
-  u32 tile_m, tile_n;
 #if GROUPED
-  u32 tokens_before, end_token, group;
+  u32 first, tile_n, end_token, group, tokens;  // `tokens` that wgmma takes, of WGMMA_TOKENS
   float group_factor;
   DEVICE u32 group_index() const { return group; }
-  DEVICE u32 first_token() const { return tokens_before + tile_m * CTA_M; }
+  DEVICE u32 first_token() const { return first; }
 #else
+  u32 tile_m, tile_n;
   DEVICE u32 group_index() const { return 0; }
   DEVICE u32 first_token() const { return tile_m * CTA_M; }
 #endif
@@ -240,7 +247,7 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
   Place at;
 #if GROUPED
   const TokenGroup of_tile = find_group(p.token_groups, tile / p.tiles_n, p.M);
-  at.tokens_before = of_tile.first_token, at.end_token = of_tile.end_token, at.group = of_tile.index;
+  at.group = of_tile.index;
   at.group_factor = __ldg(p.token_groups.factors + of_tile.index);
   tile -= of_tile.first_tile_m * p.tiles_n;
   const u32 tiles_m = of_tile.tiles_m;
@@ -250,8 +257,16 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
   const u32 per_group = p.swizzle * p.tiles_n;
   const u32 group = tile / per_group, first = group * p.swizzle, rest = tile - group * per_group;
   const u32 height = min(tiles_m - first, p.swizzle);
+#if GROUPED
+  // Tiles of a group have even shares of its tokens.
+  const u32 share = (of_tile.end_token - of_tile.first_token + tiles_m - 1) / tiles_m, tokens = (share + 7) / 8 * 8;
+  at.first = of_tile.first_token + (first + rest % height) * tokens;
+  at.end_token = min(of_tile.end_token, at.first + tokens), at.tokens = tokens;
+  at.tile_n = rest / height;
+#else
   at.tile_m = (first + rest % height) * CLUSTER_M + rank % CLUSTER_M;
   at.tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
+#endif
   return at;
 }
 
@@ -261,15 +276,16 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
 #define PLACE_SLOTS 16
 static_assert(STAGES + 2 < PLACE_SLOTS, "places of items");
 
+DEVICE u32 place_slot(u32 smem, u32 item) { return smem + PLACE_OFFSET + item % PLACE_SLOTS * 32; }
+
 DEVICE void leave_place(u32 smem, u32 item, const Place& at) {
-  const u32 slot = smem + PLACE_OFFSET + item % PLACE_SLOTS * 32;
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\nst.shared.v2.u32 [%0 + 16], {%5, %6};"
-               ::"r"(slot), "r"(at.tile_m), "r"(at.tile_n), "r"(at.tokens_before), "r"(at.end_token), "r"(at.group),
+               ::"r"(place_slot(smem, item)), "r"(at.first), "r"(at.tile_n), "r"(at.end_token), "r"(at.group), "r"(at.tokens),
                  "f"(at.group_factor) : "memory");
 }
 
 DEVICE Place take_place(u32 smem, u32 item) {
-  const u32 slot = smem + PLACE_OFFSET + item % PLACE_SLOTS * 32;
+  const u32 slot = place_slot(smem, item);
   const uint4 low = load_shared_16(slot);
   const uint2 high = load_shared_8(slot + 16);
   return {low.x, low.y, low.z, low.w, high.x, __uint_as_float(high.y)};
@@ -431,16 +447,23 @@ DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 
 #pragma unroll
   for (u32 i = 0; i < NUM_ACC; i++) {
     const u32 token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, h = i % 4 / 2, n = column + 8 * h;
+#if GATED
+    const float gate = acc[i] * scale[0] + shift[0];
+    if (h == 0 && token < end_token && n < p.N)
+      c[(u64)token * (p.N / 2) + n / 16 * 8 + n % 8] = to_act(gated(gate, acc[(i + 2) % NUM_ACC] * scale[1] + shift[1]));
+#else
     if (token < end_token && n < p.N) c[(u64)token * p.N + n] = to_act(acc[i] * scale[h] + shift[h]);
+#endif
   }
 }
 
 // Tokens that end before the box does: those below are of another tile or group, which a copy of it would overwrite.
 DEVICE void store_rows(const Problem& p, act_t* c, u32 buffer, u32 first_token, u32 end_token, u32 first_column) {
-  const u32 chunk = threadIdx.x % 8, n = first_column + chunk * 8;
+  constexpr u32 chunks = GATED ? 4 : 8;  // 16 bytes each
+  const u32 row_elems = GATED ? p.N / 2 : p.N, chunk = threadIdx.x % chunks, n = first_column + chunk * 8;
   const u32 rows = min(end_token - first_token, (u32)EPILOGUE_TOKENS);
-  for (u32 row = threadIdx.x % 128 / 8; row < rows && n < p.N; row += 16)
-    *(uint4*)(c + (u64)(first_token + row) * p.N + n) = load_shared_16(buffer + row * 128 + (chunk ^ row % 8) * 16);
+  for (u32 row = threadIdx.x % 128 / chunks; row < rows && n < row_elems; row += 128 / chunks)
+    *(uint4*)(c + (u64)(first_token + row) * row_elems + n) = load_shared_16(buffer + row * 128 + (chunk ^ row % 8) * 16);
 }
 
 DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c, const TensorMap* map_c, u32 buffer,
@@ -448,7 +471,11 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
                                const float (&shift)[2]) {
   const u32 thread = threadIdx.x % 128, lane = threadIdx.x % 32, warp = thread / 32, id = threadIdx.x / 128;
   // lanes 8 i .. 8 i + 7 give the rows of matrix i: tokens of j (i < 2) or j + 1, columns 8 (i % 2) of the warp's 16
+#if GATED  // 8 columns of a warp, matrix i has tokens of j + i
+  const u32 row = lane / 8 % 2 * 8 + lane % 8, chunk = warp ^ lane % 8;
+#else
   const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ (lane % 8);
+#endif
   const u32 address = buffer + row * 128 + chunk * 16;
 #pragma unroll
   for (u32 t = 0; t < CTA_M; t += EPILOGUE_TOKENS) {
@@ -460,6 +487,20 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
     for (u32 j = t / 8; j < end / 8; j += 2) {
       const bool is_pair = j + 1 < end / 8;
       u32 r[4];
+#if GATED
+#pragma unroll
+      for (u32 i = 0; i < (is_pair ? 2 : 1); i++) {
+        const float* g = acc + 4 * (j + i);
+        r[i] = pack2(gated(g[0] * scale[0] + shift[0], g[2] * scale[1] + shift[1]),
+                     gated(g[1] * scale[0] + shift[0], g[3] * scale[1] + shift[1]));
+      }
+      const u32 to = address + (j - t / 8) * 1024;
+      if (is_pair)
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                     ::"r"(to), "r"(r[0]), "r"(r[1]) : "memory");
+      else
+        asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(r[0]) : "memory");
+#else
 #pragma unroll
       for (u32 i = 0; i < (is_pair ? 4 : 2); i++) {
         const u32 at = 4 * (j + i / 2) + 2 * (i % 2), h = i % 2;
@@ -472,11 +513,12 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
       else
         asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
                      ::"r"(to), "r"(r[0]), "r"(r[1]) : "memory");
+#endif
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
     const u32 last = is_even ? end_token : min(end_token, first_token + CTA_M);
-    if (end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
+    if (GATED || SUMMED || end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
       if (first_token + t < last) store_rows(p, c, buffer, first_token + t, last, first_column);
     } else {
       if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);
@@ -588,9 +630,65 @@ DEVICE void write_share(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 f
 }
 #endif
 
+// The main loop of an item, from the first stage on, which is there.
+template <u32 TOKENS>
+DEVICE void multiply(const Work& w, const u32& smem, const u32& weights, const u32& scales, const u32& rank,
+                     const u32& consumer, const u32& lane, u32& stage, u32& phase, u32& previous, u32& released,
+                     float (&acc)[MB][NUM_ACC], u32 (&a)[2][4][4]) {
+  Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
+  for (u32 unit = w.begin; unit < w.end; unit++) {
+#pragma unroll
+    for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
+      const u32 in_stage = k % STEP_BLOCKS;
+      if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
+        barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane < SIGNAL_LANES);
+      const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
+#pragma unroll
+      for (u32 b = 0; b < MB; b++) {
+        // The next block is read before this one is dequantized; after the last, this one's place once more.
+        const bool is_last_of_stage = b == MB - 1 && in_stage == STEP_BLOCKS - 1;
+        u32 next_b = b + 1, next_in_stage = in_stage;
+        if (b == MB - 1) next_b = 0, next_in_stage = (in_stage + 1) % STEP_BLOCKS;
+        if (is_last_of_stage) {
+          previous = stage;
+          if (k == 0 || unit + 1 < w.end) {
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+          }
+          barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+        }
+        const u32 group = MODE == 0 ? 0 : next_in_stage * 64 / GROUP;
+        const Block next = load_block(
+            weights + stage * WEIGHT_STAGE_BYTES + (next_b * STEP_BLOCKS + next_in_stage) * 2048,
+            scales + stage * SCALE_STAGE_BYTES + (next_b * STEP_GROUPS + group) * GROUP_BYTES);
+        u32(&operand)[4][4] = a[(k * MB + b) % 2];
+        dequantize_block(block, operand);
+        wgmma_fence();
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) WGMMA(TOKENS)(acc[b], operand[j], tokens + 2 * j);
+        wgmma_commit();
+        wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
+        if (b == 0 && in_stage == 0) release_if(smem, released, rank, k > 0 || unit > w.begin);
+        if (is_last_of_stage) released = previous;
+        block = next;
+      }
+    }
+  }
+  wgmma_wait<0>();
+  release_if(smem, released, rank, true);
+}
+
+#define MULTIPLY(n) \
+  multiply<n>(w, smem, weights, scales, rank, consumer, lane, stage, phase, previous, released, acc, a)
+
+#if SUMMED
+#define CHOICES_PARAMETER , const Choices& choices
+#else
+#define CHOICES_PARAMETER
+#endif
+
 DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
                     const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
-                    float alpha) {
+                    float alpha CHOICES_PARAMETER) {
   const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
   const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const u32 half = COOPERATIVE ? consumer : 0;  // which blocks of the tile
@@ -619,46 +717,13 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
       for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
 
     barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
-    Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
-    for (u32 unit = w.begin; unit < w.end; unit++) {
-#pragma unroll
-      for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
-        const u32 in_stage = k % STEP_BLOCKS;
-        if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
-          barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane < SIGNAL_LANES);
-        const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
-#pragma unroll
-        for (u32 b = 0; b < MB; b++) {
-          // The next block is read before this one is dequantized; after the last, this one's place once more.
-          const bool is_last_of_stage = b == MB - 1 && in_stage == STEP_BLOCKS - 1;
-          u32 next_b = b + 1, next_in_stage = in_stage;
-          if (b == MB - 1) next_b = 0, next_in_stage = (in_stage + 1) % STEP_BLOCKS;
-          if (is_last_of_stage) {
-            previous = stage;
-            if (k == 0 || unit + 1 < w.end) {
-              if (++stage == STAGES) stage = 0, phase ^= 1;
-            }
-            barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
-          }
-          const u32 group = MODE == 0 ? 0 : next_in_stage * 64 / GROUP;
-          const Block next = load_block(
-              weights + stage * WEIGHT_STAGE_BYTES + (next_b * STEP_BLOCKS + next_in_stage) * 2048,
-              scales + stage * SCALE_STAGE_BYTES + (next_b * STEP_GROUPS + group) * GROUP_BYTES);
-          u32(&operand)[4][4] = a[(k * MB + b) % 2];
-          dequantize_block(block, operand);
-          wgmma_fence();
-#pragma unroll
-          for (u32 j = 0; j < 4; j++) wgmma(acc[b], operand[j], tokens + 2 * j);
-          wgmma_commit();
-          wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
-          if (b == 0 && in_stage == 0) release_if(smem, released, rank, k > 0 || unit > w.begin);
-          if (is_last_of_stage) released = previous;
-          block = next;
-        }
-      }
-    }
-    wgmma_wait<0>();
-    release_if(smem, released, rank, true);
+#if GROUPED
+    // Tokens that the shares of a group's tiles leave out cost no time of the tensor core.
+    const u32 tokens = load_shared_4(place_slot(smem, item) + 16);
+#define IF_ENOUGH(n) if (tokens <= n) MULTIPLY(n); else
+    EACH_WGMMA_TOKENS(IF_ENOUGH)
+#endif
+    MULTIPLY(CTA_M);
 
 #if CLUSTER_K > 1
     const u32 share = cluster_rank();
@@ -695,11 +760,17 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
 #else
       if (USES_TMA_STORE)
         write_through_smem(p, acc[b], c, map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128,
-                           at.first_token(), end_token, block * 64, scale, shift);
+                           at.first_token(), end_token, block * (GATED ? 32 : 64), scale, shift);
       else
         write_direct(p, acc[b], c, at.first_token(), end_token, column, scale, shift);
 #endif
     }
+#if SUMMED
+    __threadfence();
+    named_barrier(threadIdx.x / 128, 128);
+    add_choices(choices, c, at.first_token(), end_token, (at.tile_n * ROW_BLOCKS + half * MB) * 64, MB * 64, p.N,
+                at.tile_n * ROW_BLOCKS / MB + half, warp, 4);
+#endif
   }
   if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -718,7 +789,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
            u32 share, u32 remainder, u32 swizzle, u32 box_rows
 #if GROUPED
            , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
-           u32 most_cut
+           u32 most_cut SUMMED_PARAMETERS
 #endif
 ) {
   extern __shared__ unsigned char raw[];
@@ -778,7 +849,12 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 #endif
+#if SUMMED
+    const Choices choices = CHOICES(tiles_n * ROW_BLOCKS / MB);
+    consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha, choices);
+#else
     consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha);
+#endif
   }
   __syncwarp();
   if (CLUSTER > 1) cluster_sync();  // no CTA leaves while others copy into it or signal to it

@@ -14,6 +14,11 @@
 #define GROUPED 0
 #endif
 
+#ifndef FUSION
+#define GATED 0
+#define SUMMED 0
+#endif
+
 #define THREADS (32 * WARPS)
 #define TEAMS (WARPS / WARPS_N)
 #define COLUMNS (CTA_N / WARPS_N)  // of a warp
@@ -42,7 +47,8 @@ struct Unit {
 
 #if GROUPED
 #define UNIT_PARAMETERS \
-  , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors, u32 most_cut
+  , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors, \
+      u32 most_cut SUMMED_PARAMETERS
 
 // Of all groups.
 struct Units {
@@ -74,8 +80,9 @@ DEVICE Units count_units(const TokenGroups& groups, int M, int N, int K, u32 mos
 
 // Tiles of tokens of one group that read the same weights follow each other, then columns, then parts of K.
 DEVICE Unit unit_at(const Units& units, u32 index, const TokenGroup& group) {
-  const u32 in_group = index - group.first_tile_m * units.tiles_n * units.splits, rest = in_group / group.tiles_m;
-  const u32 token_tile = in_group % group.tiles_m, column_tile = rest % units.tiles_n, split = rest / units.tiles_n;
+  const u32 in_group = index - group.first_tile_m * units.tiles_n * units.splits;
+  const u32 rest = group.tiles_m == 1 ? in_group : in_group / group.tiles_m, token_tile = in_group - rest * group.tiles_m;
+  const u32 split = units.splits == 1 ? 0 : rest / units.tiles_n, column_tile = rest - split * units.tiles_n;
   return {(int)column_tile, (int)(group.first_token + token_tile * CTA_M), (int)group.end_token, (int)split,
           (int)units.splits, (group.first_tile_m + token_tile) * units.tiles_n + column_tile};
 }
@@ -207,11 +214,25 @@ DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float 
   return f;
 }
 
-// Adds the sums of all teams ([TEAMS][CTA_M][SUM_STRIDE] in shared memory), then those of all splits in their order:
-// the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
-// change.
-DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32* counters, int rows, int N,
-                   const Unit& unit) {
+// Stores two columns of a row; of gate and up, which a thread and the fourth after it have, one pair for both.
+#if GATED
+DEVICE void store_gated(act_t* c, int pair, float x, float y) {
+  const u32 lanes = 0xffu << (threadIdx.x & 24);
+  const float up0 = __shfl_down_sync(lanes, x, 4), up1 = __shfl_down_sync(lanes, y, 4);
+  if (pair % 8 < 4) *(u32*)c = pack2(gated(x, up0), gated(y, up1));
+}
+#define C_COLUMNS(N) (N / 2)
+#define STORE_PAIR(c, pair, x, y) store_gated(c, pair, x, y)
+#else
+#define C_COLUMNS(N) N
+#define STORE_PAIR(c, pair, x, y) *(u32*)(c) = pack2(x, y)
+#endif
+
+// Adds the sums of all teams ([CTA_M][SUM_STRIDE] each, `team_floats` apart in shared memory), then those of all splits in
+// their order: the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's
+// columns never change. Returns whether this CTA has stored C.
+DEVICE bool finish(float* sums, u32 team_floats, const Finish& f, act_t* c, float* workspace, u32* counters, int rows,
+                   int N, const Unit& unit) {
   const int pair = (int)threadIdx.x % (CTA_N / 2), first_row = (int)threadIdx.x / (CTA_N / 2);
   const int split = unit.split, splits = unit.splits;
 #if GROUPED
@@ -223,7 +244,8 @@ DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32
 #endif
   float* partial = workspace + (u64)tile * splits * (CTA_M * CTA_N) + 2 * pair;
 #if GROUPED
-  c += (u64)unit.first_token * N + column;
+  c += (u64)unit.first_token * C_COLUMNS(N);
+  c += GATED ? unit.column_tile * (CTA_N / 2) + pair / 8 * 8 + pair % 8 * 2 : column;
 #else
   c += (u64)blockIdx.z * CTA_M * N + column;
 #endif
@@ -232,16 +254,16 @@ DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32
     float2 sum = {0.0f, 0.0f};
 #pragma unroll
     for (int w = 0; w < TEAMS; w++) {
-      const float2 v = *(const float2*)(sums + (w * CTA_M + row) * SUM_STRIDE + 2 * pair);
+      const float2 v = *(const float2*)(sums + w * team_floats + row * SUM_STRIDE + 2 * pair);
       sum.x += v.x;
       sum.y += v.y;
     }
     if (splits > 1)
       *(float2*)(partial + (split * CTA_M + row) * CTA_N) = sum;
     else if (column < N)
-      *(u32*)(c + (u64)row * N) = pack2(fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
+      STORE_PAIR(c + (u64)row * C_COLUMNS(N), pair, fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
   }
-  if (splits == 1) return;
+  if (splits == 1) return true;
   __syncthreads();
   if (threadIdx.x == 0) {  // the barrier orders the CTA's stores before this, and this before its loads
     u32 before;
@@ -250,7 +272,8 @@ DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32
     if (before == (u32)splits - 1) counters[tile] = 0;
   }
   __syncthreads();
-  if (!*(volatile u32*)sums || column >= N) return;
+  if (!*(volatile u32*)sums || (!SUMMED && column >= N)) return false;
+  if (column >= N) return true;
 #pragma unroll 1
   for (int row = first_row; row < rows; row += THREADS / (CTA_N / 2)) {
     float2 sum = {0.0f, 0.0f};
@@ -269,6 +292,7 @@ DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32
       const float2 v = load_l2(p + s * (CTA_M * CTA_N));
       sum.x += v.x, sum.y += v.y;
     }
-    *(u32*)(c + (u64)row * N) = pack2(fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
+    STORE_PAIR(c + (u64)row * C_COLUMNS(N), pair, fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
   }
+  return true;
 }

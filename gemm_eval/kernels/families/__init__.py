@@ -10,6 +10,7 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.kernels.families.base import (
     TARGETS_THAT_RAN,
     Family,
+    Fusion,
     Launch,
     Operands,
     Sizes,
@@ -18,13 +19,14 @@ from gemm_eval.kernels.families.base import (
     WeightMode,
     ceil_div,
 )
-from gemm_eval.kernels.families.grouped import GroupedFamily, GroupedOperands, GroupedSizes
+from gemm_eval.kernels.families.grouped import Choices, GroupedFamily, GroupedOperands, GroupedSizes
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import refusal
 
 __all__ = [
-    "TARGETS_THAT_RAN", "Family", "GroupedFamily", "GroupedOperands", "GroupedSizes", "Launch", "Operands", "Sizes",
-    "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of", "grouped_families",
+    "TARGETS_THAT_RAN", "Choices", "Family", "Fusion", "GroupedFamily", "GroupedOperands", "GroupedSizes", "Launch",
+    "Operands", "Sizes", "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of",
+    "grouped_families",
 ]  # fmt: skip
 
 # Modules of the families and their classes, from few tokens to many; then those of grouped GEMMs.

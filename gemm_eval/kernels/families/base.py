@@ -65,6 +65,14 @@ _PARAM_BYTES = {
 }  # fmt: skip
 
 
+class Fusion(enum.IntEnum):
+    """The part of a layer of experts that a grouped kernel does besides its GEMM (groups.cuh)."""
+
+    NONE = 0
+    GATED = 1
+    SUMMED = 2
+
+
 class Sizes(NamedTuple):
     """Sizes of one GEMM, in elements: C[M,N] = A[M,K] x W[K,N]."""
 
@@ -80,11 +88,13 @@ class Variant(NamedTuple):
     activation: DType
     mode: WeightMode
     group_size: int
+    fusion: Fusion = Fusion.NONE
 
     def macros(self) -> dict[str, int]:
-        """Macros that common.cuh reads."""
+        """Macros that common.cuh reads, and groups.cuh where something is fused."""
         row_k = self.mode.row_k(self.group_size)
-        return {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": row_k}
+        known = {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": row_k}
+        return known | ({"FUSION": int(self.fusion)} if self.fusion else {})
 
     def scale_bytes(self, columns: int, k: int) -> int:
         """Scales and zero points of `columns` columns and `k` of K, in bytes: those of whole groups."""

@@ -16,7 +16,7 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
 from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
-from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
+from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups, wgmma_text
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
 MAX_GROUPS = 1024
@@ -28,6 +28,10 @@ MAX_CUT_WAVES = 2
 _TABLE_BYTES = ceil_div((MAX_GROUPS + 1) * 4, 16) * 16
 _PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that compute
 _SUM_BYTES = 4
+_LEAST_SHARE, _SHARE_STEP = 48, 16
+"""Tokens of a tile that wgmma is compiled for besides all: fewer take as long, as weights are dequantized."""
+_MOST_OF_SHARES = {64: 128, 128: 128, 192: 80, 256: 96}
+"""Tokens of the tiles that have such shares, by columns: for larger ones registers run out, and wgmma would wait."""
 
 
 class GroupedSizes(NamedTuple):
@@ -44,15 +48,28 @@ class GroupedSizes(NamedTuple):
         return Sizes(self.M, self.K, self.N)
 
 
+class Choices(NamedTuple):
+    """Addresses of what `Fusion.SUMMED` adds up by (groups.cuh), and how many experts a token goes to."""
+
+    row_tokens: int
+    choice_rows: int
+    weights: int
+    out: int
+    counters: int
+    num_choices: int
+
+
 class GroupedOperands(NamedTuple):
     """Operands of one GEMM (weights, scales and bias of all groups follow each other), and two more addresses.
 
-    `offsets` are int32 [num_groups + 1], first tokens and the end of the last; `factors` float32 [num_groups].
+    `offsets` are int32 [num_groups + 1], first tokens and the end of the last; `factors` float32 [num_groups];
+    `choices` are of `Fusion.SUMMED`.
     """
 
     dense: Operands
     offsets: int
     factors: int
+    choices: Choices | None = None
 
 
 class GroupedFamily(Family):
@@ -101,7 +118,12 @@ class GroupedFamily(Family):
             *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map), np.uint64(operands.offsets),
             np.uint32(sizes.num_groups), np.uint64(operands.factors),
             np.uint32(_most_cut(variant.config, sizes, launch.grid[0])),
+            *((*map(np.uint64, operands.choices[:-1]), np.uint32(operands.choices[-1])) if operands.choices else ()),
         )  # fmt: skip
+
+    def parts_of_sums(self, config: KernelConfig, N: int) -> int:
+        """Return the parts of a row of C that `Fusion.SUMMED` counts, each with a counter for each token."""
+        return ceil_div(N, config.cta_n) * self.counters_of_tile(config)
 
 
 def _most_cut(config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
@@ -121,6 +143,17 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.cluster_n == 1)
+
+    def prelude(self, variant: Variant) -> str:
+        """Return the instruction for each number of tokens that a tile may have."""
+        most = variant.config.cta_m
+        signature = f"wgmma(float (&d)[{most // 2}], const u32 (&a)[4], u64 b)"
+        is_short = most <= _MOST_OF_SHARES[variant.config.cta_n]
+        fewer = [*range(_LEAST_SHARE, most, _SHARE_STEP)] if is_short else []
+        head = "template <u32 TOKENS> DEVICE void " + signature + ";\n"
+        texts = [wgmma_text(n, f"wgmma<{n}>" + signature.removeprefix("wgmma")) for n in (*fewer, most)]
+        each = "#define EACH_WGMMA_TOKENS(f) " + " ".join(f"f({n})" for n in fewer) + "\n"
+        return head + "".join("template <> " + text for text in texts) + each
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         return self._resident_clusters(variant, num_sms)
@@ -146,6 +179,10 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
 
     name = "w4a16_sm80_grouped"
     slots_of_cta = 2
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        result = super().refusal(variant, sizes, limits)
+        return result or ("it fuses nothing into its GEMM" if variant.fusion else None)
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)

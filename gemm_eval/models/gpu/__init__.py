@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.learned import (
         NOTHING_LEARNED,
+        OTHER_MAKER,
         Fall,
         Features,
         LearnedCorrection,
@@ -171,9 +172,10 @@ __all__ = [
     "ALL_OURS", "AS_PRESET", "AUTO", "BEST_RASTER", "BOUNDS", "CANDIDATE_DTYPE", "CHIP_FEATURES", "COEFFICIENTS",
     "COVERAGE_FRAC", "ENGINES", "FEATURES", "GPU_COST_DTYPE", "GPU_MODEL_VERSION", "HYPOTHETICAL", "KERNEL_COST_DTYPE",
     "LEAF", "LIBRARIES", "LOAD_BYTES", "MAX_LOG_FACTOR", "MOE", "MOE_LAYER", "MOST_OF_KERNEL_LOG", "NOTHING_LEARNED",
-    "NO_VERSION", "OF_DEFAULTS", "OTHER_KERNELS", "OURS", "RASTER_CODE", "REGIMES_OF_M", "SMOOTH_FEATURES", "STREAM_K",
-    "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration", "CalibrationFile", "Carried",
-    "Coefficient", "ConvolutionKernel", "Correction", "CorrectionData", "CorrectionErrors", "CorrectionFile",
+    "NO_VERSION", "OF_DEFAULTS", "OTHER_KERNELS", "OTHER_MAKER", "OURS", "RASTER_CODE", "REGIMES_OF_M",
+    "SMOOTH_FEATURES", "STREAM_K", "SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "TERMS", "TRTLLM", "Calibration",
+    "CalibrationFile", "Carried", "Coefficient", "ConvolutionKernel", "Correction", "CorrectionData",
+    "CorrectionErrors", "CorrectionFile",
     "ErrorFigures", "Fall", "Features", "GpuCost", "HeldOut", "Joined", "LayerShape", "LearnedCorrection", "Library",
     "LoadRules", "Origin", "Packed", "PackedCorrection", "Quantization", "Region", "Shortage", "Spread", "Times",
     "Trees", "answers_for", "apply_trees", "cached_by_arch", "calibration_path", "calibration_stamp", "candidate_row",

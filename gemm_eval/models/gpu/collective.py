@@ -265,7 +265,8 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
     if link.topology == "mesh":
         return rate * np.minimum(ranks, _MESH_LINKS) / _MESH_LINKS
     if link.topology == "all-to-all":
-        return rate * XGMI_FRAC * (ranks - 1.0) / (link.num_gpus - 1)
+        others = np.clip(ranks, 2.0, link.num_gpus) - 1.0  # of more ranks, those of other nodes have no link
+        return rate * XGMI_FRAC * others / (link.num_gpus - 1)
     return rate + 0.0 * ranks
 
 

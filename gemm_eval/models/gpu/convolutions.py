@@ -17,7 +17,7 @@ class ConvolutionKernel(NamedTuple):
     `engine` is one of `_CYCLES_OF`; it goes over `groups` one by one, with `rows` positions of the output in all
     images, `columns` filters and `channels` of a group, and `window` positions of a filter. `step_bytes` lie between
     neighbouring windows of an image, `tile_columns` are the most of a tile on tensor cores. An FFT takes `images`
-    whose larger `side`, with its margin, is so long; 0: there is none.
+    whose larger `side`, with its margin, is so long; 0: there is none. Of direct engines `side` is without a margin.
     """
 
     engine: str
@@ -36,19 +36,22 @@ class ConvolutionKernel(NamedTuple):
 _TILES = ((256, 128), (256, 64), (256, 32), (128, 128), (128, 64), (128, 32), (64, 192), (64, 128), (64, 64))
 """Rows and columns of a tile on tensor cores."""
 _CHUNK_BYTES, _STEP_BYTES, _BITS_PER_BYTE = 16, 64, 8  # of one load, and of the channels of a step
-_START_CYCLES = 5500.0
-_A_CYCLES, _B_CYCLES, _C_CYCLES = 0.4, 0.22, 2.7
+_START_CYCLES = 4500.0
+_A_CYCLES, _B_CYCLES, _C_CYCLES = 0.4, 0.22, 2.2
 """Of an SM, for 16 bytes: of windows that it gathers, of filters, and of the result that it writes."""
-_RATE_FRAC = 0.97  # of tensor cores
+_ODD_GATHER, _LINE_BYTES = 0.55, 128
+"""How much longer windows take whose channels share no factor with a line of memory."""
+_RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.97, 0.47, 32
+"""Of tensor cores, and where few filters or channels leave them to kernels of the generation before."""
 
 _FEW_TILE_M, _FEW_CTAS = 128, 2
 _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 """Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
-_FEW_ALONE_CYCLES, _FEW_ALONE_FRAC = 570.0, 2 / 3
-"""Likewise, where tiles are at most this share of the SMs: 0.55 of them were timed so, and 0.82 were not."""
+_FEW_ALONE_CYCLES, _MAX_SWIZZLE = 570.0, 4
+"""Likewise, where no SM has two CTAs; and columns of tiles that CUTLASS takes together, filled up to so many."""
 
-_FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES = 32, 1000.0, 125.0
-"""Of fp16 and windows up to this one, whose kernels gather 16 channels at once; likewise."""
+_FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES = 32, 1000.0, 125.0, 50.0
+"""Of fp16 and windows up to this one, whose kernels gather 16 channels at once; likewise, and of a single channel."""
 _FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
 """A window of its own of fp16; of an SM, for each position of few filters."""
 
@@ -59,7 +62,7 @@ _SECTOR_BYTES, _SECTOR_FACTOR = 32, 1.8
 """Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
 
 _FP32_TILE_M, _FP32_TILE_N, _FP32_CHANNELS = 128, 32, 4
-_FP32_K_CYCLES, _FP32_TILE_CYCLES = 69.0, 1000.0
+_FP32_K_CYCLES, _FP32_TILE_CYCLES = 80.0, 1000.0
 """Of a tile of FMA on CUDA cores, for each place and channel, of which it takes four at once, and for its result."""
 _FFT_SIDES = (16, 32, 64)
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
@@ -67,7 +70,9 @@ _FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4
 """Of an SM: of the products, and of frequencies that are written and read; of the largest side twice."""
 
 _DIRECT_OUTPUTS, _DIRECT_CYCLES = 1024, 0.26
-"""Outputs of a CTA that has an SM for itself, and cycles for each product."""
+_CHANNEL_CYCLES, _ROW_CYCLES = 0.45, 2.5e-6
+"""Outputs of a CTA that has an SM for itself, and cycles for each product; of one channel, whose threads each read
+filters of their own, and more for each byte of the rows of all channels that a window covers."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.6, 0.15
@@ -80,13 +85,19 @@ _LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200
 def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return waves of tiles, each a sum over places of the window and 64 bytes of channels; the best tile counts."""
     item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
-    steps, step_elements = of.window * math.ceil(of.channels * item_bytes / _STEP_BYTES), _STEP_BYTES // item_bytes
+    chunk = _STEP_BYTES if of.channels * item_bytes <= _STEP_BYTES else _LINE_BYTES
+    steps = of.window * math.ceil(of.channels * item_bytes / chunk) * chunk // _STEP_BYTES
+    step_elements = _STEP_BYTES // item_bytes
     flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
     times = []
+    odd = 1.0 - math.gcd(of.channels * item_bytes, _LINE_BYTES) / _LINE_BYTES
+    gather = _A_CYCLES * (1.0 + _ODD_GATHER * odd)
+    is_narrow = of.columns <= _NARROW_COLUMNS or of.channels * item_bytes < _STEP_BYTES
+    rate = flop_per_cycle * (_NARROW_RATE_FRAC if is_narrow else _RATE_FRAC)
     for tile_m, tile_n in (tile for tile in _TILES if tile[1] <= of.tile_columns):
         tiles = of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n)
-        load = (_A_CYCLES * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
-        multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / flop_per_cycle / _RATE_FRAC
+        load = (gather * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
+        multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / rate
         store = _C_CYCLES * tile_m * tile_n * item_bytes / _CHUNK_BYTES
         times.append(math.ceil(tiles / arch.num_sms) * (store + steps * max(load, multiply)))
     return _START_CYCLES + min(times)
@@ -96,13 +107,16 @@ def _few_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the cycles of a first layer on tensor cores, whose channels are filled up to 16 bytes."""
     if of.dtype is DType.FP16 and of.window == _FIRST_WINDOW and of.columns <= _FEW_TILE_N:
         return of.rows * _FIRST_WINDOW_CYCLES / arch.num_sms
-    if of.dtype is DType.FP16 and of.window <= _FIRST_WINDOW:
+    if of.dtype is DType.FP16 and (of.window <= _FIRST_WINDOW or of.channels == 1):
         tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / _FEW_TILE_N)
-        return math.ceil(tiles / arch.num_sms) * (_FEW_STORE_CYCLES + of.window * _FEW_STEP_CYCLES)
+        step = _FEW_LONE_CYCLES if of.channels == 1 else _FEW_STEP_CYCLES
+        return math.ceil(tiles / arch.num_sms) * (_FEW_STORE_CYCLES + of.window * step)
     tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= of.columns else max(_FEW_CYCLES)
     tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / tile_n)
     cycles = max(_FEW_ALONE_CYCLES, math.ceil(tiles / arch.num_sms) / _FEW_CTAS * _FEW_CYCLES[tile_n])
-    if tiles > arch.num_sms * _FEW_ALONE_FRAC:
+    num_columns = math.ceil(of.columns / tile_n)
+    together = num_columns if num_columns < 3 else _MAX_SWIZZLE
+    if tiles / num_columns * math.ceil(num_columns / together) * together > arch.num_sms:
         cycles = max(cycles, _FEW_CYCLES[tile_n])
     waves = math.ceil(tiles / arch.num_sms)
     store = _C_CYCLES * _FEW_TILE_M * tile_n * math.ceil(of.dtype.bits / _BITS_PER_BYTE) / _CHUNK_BYTES
@@ -137,7 +151,13 @@ def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
 def _direct(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the cycles of threads that each take some outputs and keep no operand for others."""
     waves = math.ceil(of.groups * of.rows * of.columns / (_DIRECT_OUTPUTS * arch.num_sms))
-    return waves * _DIRECT_OUTPUTS * of.window * of.channels * _DIRECT_CYCLES
+    products = waves * _DIRECT_OUTPUTS * of.window * of.channels
+    if of.groups == 1 or not of.side:
+        return products * _DIRECT_CYCLES
+    side = math.isqrt(of.window)
+    inside = max(0.0, 1.0 - (side**2 - 1) / (4 * side * of.side)) ** 2  # places of the window that are in the image
+    rows_bytes = side * of.side * of.groups * math.ceil(of.dtype.bits / _BITS_PER_BYTE)
+    return products * inside * (_CHANNEL_CYCLES + _ROW_CYCLES * rows_bytes)
 
 
 def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
@@ -163,5 +183,9 @@ memory) or by channels side by side."""
 
 
 def convolution_us(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    """Return the time of a kernel in microseconds, apart from that of its bytes."""
-    return arch.graph_node_us + _CYCLES_OF[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)
+    """Return the time of a kernel in microseconds, apart from that of its bytes.
+
+    CUDA cores have a launch for each group; those overlap, so that all start once.
+    """
+    launches = of.groups if of.engine == "cuda_cores" else 1
+    return launches * arch.graph_node_us + _CYCLES_OF[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)

@@ -372,7 +372,8 @@ def check_version(
     near = nearest_corrected(arch, library, family, types, options, model_version) if version else None
     learned = near and nearest_correction(arch, library, family, question_of(types, near), model_version)
     known = learned.correction.versions if learned else ()
-    if version and version not in known:
+    has_own_kernels = bool(version) and (version, family) in library_of(str(options.library)).version_tiles
+    if version and version not in known and not has_own_kernels:
         raise UnsupportedError(
             f"library {options.library}: timings of {types.inputs} on {arch.name} are not told apart by this version, "
             f"only by {', '.join(known) or 'none'}; leave the version out"

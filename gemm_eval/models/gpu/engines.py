@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.calibration import OTHER_SMS
@@ -21,7 +21,7 @@ _SOURCES = {
     "sglang": "SGLang in 2026, sglang/srt/layers/quantization: fp8_utils.py, fp4_utils.py, marlin_utils.py",
 }
 """Where the kernels of an engine are chosen. Assumed, not read there: fp8_block on sm_89 and of vLLM on sm_90, mxfp4,
-and SGLang's int8 and narrow weights."""
+SGLang's int8 and narrow weights, and that aiter is on where ROCm runs (VLLM_ROCM_USE_AITER, SGLANG_USE_AITER)."""
 
 _ALIKE = OTHER_SMS  # of the same source as the timed kernel, compiled by someone else
 _OTHER = 0.45
@@ -61,8 +61,14 @@ _KERNELS = (  # the first that fits counts
     EngineKernel(_VLLM, "narrow weights", ("sm_90",), "Machete, else Marlin", TRTLLM, _OTHER),
     EngineKernel(_VLLM, "narrow weights", since("sm_75"), "Marlin", TRTLLM, _OTHER),
     EngineKernel(_SGLANG, "narrow weights", since("sm_80"), "Marlin", TRTLLM, _OTHER),
+    # on ROCm with aiter on; rows of tables are of GEMMs that its tuner was run for
+    EngineKernel(ENGINES, "16 or 32 bits", GFX_ARCHS, "hipBLASLt", "hipblaslt", _ALIKE),
+    *(
+        EngineKernel(ENGINES, types, GFX_ARCHS[first:], "aiter's tuned kernels", "aiter", _ALIKE)
+        for types, first in (("fp8", 1), ("fp8_block", 1), ("int8", 1), ("mxfp8", 2), ("mxfp4", 2))
+    ),
 )
-_OF_EXPERTS = {"vllm": ("marlin", "triton"), "sglang": ("triton", "marlin")}
+_OF_EXPERTS = {"vllm": ("marlin", "triton", "aiter-moe"), "sglang": ("triton", "marlin", "aiter-moe")}
 """Grouped kernels in the order in which the engines take them, on sm_100 and sm_103 after TensorRT-LLM-gen's. They were
 timed through SGLang, and vLLM runs the same (`engine_libraries` has the sources)."""
 

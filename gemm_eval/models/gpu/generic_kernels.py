@@ -408,6 +408,16 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
         bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor + before_us
         bounds[i] = np.inf if is_refused else bound_us
+    if p["least_step"] > 0:
+        for i in range(len(bounds)):
+            if _has_ragged_step(p, t.K, int(cta_k[i])):
+                bounds[i] = np.inf
+
+
+@inlined_kernel
+def _has_ragged_step(p: Any, K: int, cta_k: int) -> bool:
+    """Return whether a library has no such kernel for a K, of which the last k-step would not be full."""
+    return p["least_step"] > 0 and cta_k > p["least_step"] and K % cta_k != 0
 
 
 @kernel
@@ -630,6 +640,8 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 
     A number of parts that is no shorter than another's is left out: it only adds partial sums.
     """
+    if _has_ragged_step(p, t.K, row["cta_k"]):
+        return 0
     steps = ceil_div(t.K, row["cta_k"])
     tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(

@@ -76,6 +76,17 @@ _AMD_SPLITS = {
 """How kernels of AMD's libraries split K, by their names (arch/measured/mi355x/aiter); others do not."""
 
 
+Tiles = frozenset[tuple[int, int]]
+_CK_TILES = Tiles(((16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (64, 256), (128, 128)))
+_AITER_TILES = {
+    ("ck", "mfma_fp8_block"): _CK_TILES,
+    ("ck-tile", "mfma_fp8_block"): _CK_TILES | {(192, 256)},
+    ("preshuffled", "mfma_fp8_block"): _CK_TILES | {(48, 128), (80, 128), (96, 128), (192, 256)},
+}
+"""What aiter's tuner chose among for block-scaled fp8, by names of kernels: CK's on weights as they are, until May 2026
+on an MI300X; CK-Tile's beside them; CK's and assembly on weights whose rows are shuffled when a model is loaded."""
+
+
 @dataclass(frozen=True)
 class Library:
     """A kernel library as a user meets it.
@@ -104,6 +115,7 @@ class Library:
         default_of: generations of another maker's GPUs, the only ones that it runs on, where it is the default.
         versions: those that timings tell apart, oldest first; ``trtllm-1.0.0rc3`` is what that TensorRT-LLM comes with.
         version: the one that runs, of `versions`; empty: none is named.
+        version_tiles: version and family -> rows and columns of its tiles; others have all.
     """
 
     name: str
@@ -127,6 +139,7 @@ class Library:
     default_of: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     version: str = ""
+    version_tiles: Mapping[tuple[str, str], Tiles] = field(default_factory=dict)
 
     @property
     def has_plain_timings(self) -> bool:
@@ -222,6 +235,16 @@ class Library:
         loads_whole = (types.is_block_scaled or types.a.dtype is DType.FP4) and not self.plain_families
         return self.has_unaligned and not loads_whole
 
+    @property
+    def word(self) -> str:
+        """The library as a user names it, in its version where one is named."""
+        return f"{self.name}/{self.version}" if self.version else self.name
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """Whether its version has other kernels than the library without one."""
+        return any(version == self.version for version, _ in self.version_tiles)
+
     def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
         """Return the kernel family that the library uses for these types, where rows start on so many bytes."""
         return self._family(arch, types, load_bytes=load_bytes).name
@@ -284,7 +307,9 @@ class Library:
                 yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
         else:
-            yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
+            tiles = self.version_tiles.get((self.version, family.name))
+            choices = family.dense_tiles(arch.sm_arch, types.a.dtype)
+            yield from (item for item in choices if tiles is None or (item.cta_m, item.cta_n) in tiles)
 
     def _of_tile(self, choices: Iterable[TileChoice], arch: GpuSpec, types: GemmTypes) -> Iterator[TileChoice]:
         """Yield those that the library is to run: all, or those of `tile`.
@@ -327,10 +352,17 @@ def _grouped(name: str, *families: str, has_stream_k: bool = False, has_unaligne
     )  # fmt: skip
 
 
-def _of_amd(name: str, sm_archs: tuple[str, ...], inputs: tuple[DType, ...], *families: str) -> Library:
+def _of_amd(
+    name: str,
+    sm_archs: tuple[str, ...],
+    inputs: tuple[DType, ...],
+    *families: str,
+    version_tiles: Mapping[tuple[str, str], Tiles] = {},
+) -> Library:
     return Library(
         name, dict.fromkeys(families, _NO_SPLIT) | _AMD_SPLITS, has_stream_k=False, is_dense=True, is_weight_only=False,
         plain_families=families, inputs=inputs, default_of=sm_archs,
+        versions=tuple(dict.fromkeys(version for version, _ in version_tiles)), version_tiles=version_tiles,
     )  # fmt: skip
 
 
@@ -384,7 +416,10 @@ LIBRARIES: dict[str, Library] = {
             dense_families={DType.INT8: "sm80_int8"}, few_row_families={DType.FP8: "fp8_gemv"},
         ),
         # AMD: the fastest kernel that aiter's tuner found, of CK, CK-Tile, assembly, FlyDSL and Triton
-        _of_amd("aiter", GFX_ARCHS[1:], (DType.FP8, DType.FP4, DType.INT8), *(of.name for of in MFMA_NARROW)),
+        _of_amd(
+            "aiter", GFX_ARCHS[1:], (DType.FP8, DType.FP4, DType.INT8), *(of.name for of in MFMA_NARROW),
+            version_tiles=_AITER_TILES,
+        ),
         # for 16 bits the same tuner's choice among hipBLASLt's kernels and others, which win two rows in three
         _of_amd("hipblaslt", GFX_ARCHS, (DType.BF16, DType.FP16, DType.FP32, DType.TF32, DType.INT8), MFMA.name),
         replace(
@@ -410,7 +445,7 @@ LIBRARIES: dict[str, Library] = {
 def library_of(name: str) -> Library:
     """Return a library by its name, with one of its tiles alone, in a version, or as that of an engine.
 
-    Tiles and versions are named as in ``"triton/64x64x32"`` and ``"cublas/13.1"``.
+    Tiles and versions are named as in ``"triton/64x64x32"``, ``"cublas/13.1"`` and ``"aiter/preshuffled"``.
 
     Raises:
         InvalidOptionError: there is none of this name, or no such version, or it has no tiles to choose from.

@@ -16,11 +16,13 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import calibration as calibrations
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, check_coefficients
-from gemm_eval.models.gpu.learned import OTHER_GENERATION
+from gemm_eval.models.gpu.learned import OTHER_GENERATION, OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
+from gemm_eval.units import FLOP_PER_MAC, us_at_peak
 from gemm_eval.workload import MIXER_KERNELS, MixerProblem
 
 Floats = npt.NDArray[np.float64]
@@ -60,6 +62,11 @@ MIXER_TERMS = {
 CHUNK_TOKENS = 64
 """Tokens of a chunk of a scan: flash-linear-attention and FlashInfer divide sequences so."""
 
+SSD_CHUNK_TOKENS = 256
+"""Tokens of a chunk of Mamba2's scan, as most configs have it (`mamba_chunk_size`)."""
+
+_CONV_CHUNK_TOKENS = 1024  # 128 threads of 16 bytes: causal_conv1d_fwd, whose CTAs take a channel each
+_ASSUMED_SPREAD = 0.5  # in log, to both ends of the interval of a kernel whose coefficients are assumed
 _SCORE_KEYS = 256  # of a block of index scores in DeepGEMM
 _SCORE_ROWS = 128  # queries times heads in such a block
 _TOP_K_KEYS = 1024  # that the threads of a CTA read at once
@@ -86,15 +93,22 @@ class MixerRows(NamedTuple):
 def mixer_rows(arch: GpuSpec, problems: Sequence[MixerProblem]) -> MixerRows:
     """Return problems as the model takes them; they may be of several kernels."""
     head_block = _HEAD_BLOCKS.get(arch.sm_arch, _WIDE_HEAD_BLOCK)
-    return MixerRows(*np.array([_row(problem, head_block) for problem in problems], np.float64).reshape(-1, 5).T.copy())
+    sm_tflop_per_s = arch.peak_tflop_per_s(DType.BF16) / arch.num_sms
+    rows = [_row(problem, head_block, sm_tflop_per_s) for problem in problems]
+    return MixerRows(*np.array(rows, np.float64).reshape(-1, 5).T.copy())
 
 
-def _row(p: MixerProblem, head_block: int) -> tuple[float, float, float, float, float]:
+def _row(p: MixerProblem, head_block: int, sm_tflop_per_s: float) -> tuple[float, float, float, float, float]:
     first = min(p.q_len, CHUNK_TOKENS) / CHUNK_TOKENS
     part, num_tokens = MIXER_KERNELS[p.kernel].part, p.batch * p.q_len
     keys = p.num_keys - (p.q_len - 1) / 2  # that a query attends to in the mean
     if part == "conv":
         return 0.0, 0.0, first, 0.0, num_tokens * 2.0 * p.channels * _ACTIVATION_BYTES
+    if part == "conv_channels":
+        of_channels = num_tokens * 2.0 * p.channels * _ACTIVATION_BYTES
+        return p.batch * p.channels, math.ceil(p.q_len / _CONV_CHUNK_TOKENS), first, 0.0, of_channels
+    if part == "ssd":
+        return _ssd_row(p, sm_tflop_per_s)
     if part == "conv_update":
         values = 2 + 2 * (p.conv_width - 1)  # input, output, and the state read and written
         return p.batch * math.ceil(p.channels / _CONV_CHANNELS), 0.0, 0.0, p.channels * p.batch * 2.0 * values, 0.0
@@ -120,6 +134,20 @@ def _row(p: MixerProblem, head_block: int) -> tuple[float, float, float, float, 
         return p.batch * queries, keys / _TOP_K_KEYS, 0.0, p.batch * queries * keys * _LOGIT_BYTES, 0.0
     width = p.num_heads * (p.key_dim + p.value_dim) * _ACTIVATION_BYTES
     return num_tokens * math.ceil(p.num_heads / head_block), 0.0, 0.0, float(num_tokens * width), 0.0
+
+
+def _ssd_row(p: MixerProblem, sm_tflop_per_s: float) -> tuple[float, float, float, float, float]:
+    """Return the work of Mamba2's scan: a line for each chunk of a head, as long as its arithmetic takes at the peak.
+
+    Within a chunk scores of tokens (by group) and their sum over values; between chunks a state written, read and
+    passed on, in fp32 (state-spaces/mamba, ssd_combined.py: chunk_state, state_passing, chunk_scan).
+    """
+    chunks, tokens = math.ceil(p.q_len / SSD_CHUNK_TOKENS), min(p.q_len, SSD_CHUNK_TOKENS)
+    lines, state = p.batch * p.num_heads * chunks, p.key_dim * p.value_dim
+    macs = tokens * (tokens * (p.value_dim + p.key_dim * p.key_heads / p.num_heads) + 2 * state)
+    of_token = 2 * (p.num_heads * p.value_dim + p.key_heads * p.key_dim) * _ACTIVATION_BYTES
+    states = 2.0 * p.state_bytes + 4.0 * lines * state * _FP32_BYTES
+    return lines, us_at_peak(FLOP_PER_MAC * macs, sm_tflop_per_s), 0.0, states, float(p.batch * p.q_len * of_token)
 
 
 def mixer_terms(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> dict[str, Floats]:
@@ -196,6 +224,19 @@ class MixerModel(NamedTuple):
     ends: tuple[float, float]
 
 
+_ASSUMED = {
+    "mamba2_scan": {"start_us": 12.0, "fill_us": 0.0, "line_us": 0.0, "chunk_us": 8.5, "passes": 1.5},
+    "mamba2_update": {"start_us": 2.0, "fill_us": 0.0, "line_us": 0.0, "l2_frac": 1.0, "dram_frac": 1.0},
+}
+"""Coefficients of kernels that nothing here was timed of, rounded to what is published.
+
+A scan's `chunk_us` is the time of its arithmetic over that at the peak: 79 to 93 ns a token on an H100, 4,096 to
+262,144 tokens of 128 heads of 64, https://github.com/vllm-project/vllm/pull/27299 (2025-10-25, "Original"). An update:
+47 to 167 us for 32 to 128 sequences of 64 heads of 128 in fp32 on a B200,
+https://github.com/flashinfer-ai/flashinfer/pull/4616.
+"""
+
+
 @calibrations.cached_by_arch
 def mixer_model(arch: GpuSpec, kernel: str, library: str | None) -> MixerModel:
     """Return the coefficients of a library's kernel on a GPU; None: of the first library that has it.
@@ -206,6 +247,10 @@ def mixer_model(arch: GpuSpec, kernel: str, library: str | None) -> MixerModel:
     Raises:
         UnsupportedError: no library has timings of the kernel.
     """
+    if kernel in _ASSUMED:
+        origin = calibrations.Origin(False, None, "assumed: nothing of this kernel was timed", MIXER_LIBRARIES[0])
+        ends = math.exp(-_ASSUMED_SPREAD), math.exp(_ASSUMED_SPREAD)
+        return MixerModel(MIXER_DEFAULTS | _ASSUMED[kernel], library or origin.library, origin, ends)
     chip = calibrations.chip_of(arch)
     for name in dict.fromkeys((library or MIXER_LIBRARIES[0], *MIXER_LIBRARIES)):
         paths = calibrations.nearest_first(
@@ -216,8 +261,9 @@ def mixer_model(arch: GpuSpec, kernel: str, library: str | None) -> MixerModel:
             if fitted is not None:
                 is_own = calibration.gpu == chip.name
                 origin = calibrations.origin_of(calibration.gpu, calibration.date, name, is_own=is_own)
-                wide = math.log1p(fitted.p80_frac) + (0.0 if is_own else OTHER_GENERATION)
-                values = MIXER_DEFAULTS | fitted.coefficients
+                carried = OTHER_MAKER if calibrations.is_other_maker(chip, calibration.gpu) else OTHER_GENERATION
+                wide = math.log1p(fitted.p80_frac) + (0.0 if is_own else carried)
+                values = calibrations.to_chip(MIXER_DEFAULTS | fitted.coefficients, chip, calibration.gpu)
                 ends = math.exp(-wide), math.exp(wide)
                 return MixerModel(values, name, calibrations.checked_origin(arch, origin), ends)
     raise UnsupportedError(f"no timings of {kernel} are committed for any GPU")

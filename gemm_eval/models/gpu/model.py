@@ -31,7 +31,7 @@ from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels
 from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_levels, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, W4A16_SETS
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -156,11 +156,11 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
 
     if not is_ours:
         return pack_generic()
-    found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
+    found = {family: coefficients_for(arch, OURS, family) for family in W4A16_SETS}
     correction, carried = _corrected(arch, OURS, ALL_OURS, types, options) if options.correction else (None, None)
     return pack_w4a16(
         arch, types, {family: values for family, (values, _) in found.items()}, l2=l2, clock=clock,
-        is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
+        is_calibrated=all(found[family][1].is_calibrated for family in W4A16_FAMILIES),
         make_fallback=partial(pack_others, LOAD_BYTES), correction=correction, carried=carried,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates, step_elems
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
@@ -29,13 +29,14 @@ from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.libraries import OURS, library_of
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, NO_QUANTIZATION, Padding, Quantization, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
 from gemm_eval.models.gpu.w4a16.cost_kernels import BATCH_BYTES, TWO_WARPGROUPS, W4A16BoundColumns, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV_MMA_FAMILIES,
     GROUPED_FAMILIES,
     MULTISTAGE_FAMILIES,
     SM90_CLUSTER,
+    SM90_GROUPED,
     STREAMING_FAMILIES,
     WGMMA_FAMILIES,
 )
@@ -104,6 +105,8 @@ def pack_w4a16_bound_columns(
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
         work = _overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
     lone = norm8(work, candidates["producer"] * c["producer_cycles"])
+    # a tile of a group may have few of its tokens, and then waits for instructions alone
+    block = np.where(family == SM90_GROUPED, np.minimum(alone, lone), lone)
     sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = np.where(is_streaming, candidates["cta_k"] // BLOCK, 1)
@@ -123,7 +126,9 @@ def pack_w4a16_bound_columns(
     values = W4A16BoundColumns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
-        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, sharing, lone), others),
+        block_cycles=np.where(
+            is_sm90, np.where(candidates["ctas_per_sm"] > 1, np.minimum(sharing, block), block), others
+        ),
         lone_cycles=np.where(is_sm90, lone, 0.0),
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / p["cycles_per_us"],
         fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),
@@ -176,7 +181,7 @@ _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "is_a_along_m", "is_b_along_n", "min_split_steps",
     "is_split_full", "is_split_lone", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
-    "num_l2_partitions",
+    "num_l2_partitions", "least_step",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
@@ -364,6 +369,9 @@ def pack_kernels(
     params["max_split_parts"] = split.max_parts
     params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k
+    family = FAMILIES[rules.family(arch, types, load_bytes=load_bytes)]
+    if family.least_step_bytes:
+        params["least_step"] = step_elems(types, family.name, family.least_step_bytes)
     params["is_calibrated"] = is_calibrated
     params["call_weights"] = call_weights
     if rules.is_chosen_by_model:
@@ -458,7 +466,7 @@ def _pack_chip(
 
 def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.void]:
     """Return coefficients by family as [families] of `COEFFICIENTS_DTYPE`; our kernels read no rates."""
-    return np.array([_values(coefficients[family]) for family in W4A16_FAMILIES], COEFFICIENTS_DTYPE)
+    return np.array([_values(coefficients[family]) for family in W4A16_SETS], COEFFICIENTS_DTYPE)
 
 
 def _values(coefficients: Mapping[str, float]) -> tuple[float, ...]:

@@ -11,10 +11,11 @@ from gemm_eval.report.plots.designs import plot_heat_map, plot_pareto
 from gemm_eval.report.plots.latency import plot_latency_over_m
 from gemm_eval.report.plots.mapping import plot_mapping
 from gemm_eval.report.plots.roofline import plot_roofline
+from gemm_eval.report.plots.training import plot_training_step
 
 check_extra("plotting", "plot", "matplotlib")
 
 __all__ = [
     "axis_label", "plot_breakdown", "plot_heat_map", "plot_latency_over_m", "plot_mapping", "plot_pareto",
-    "plot_roofline", "plot_steps",
+    "plot_roofline", "plot_steps", "plot_training_step",
 ]  # fmt: skip

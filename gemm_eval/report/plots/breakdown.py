@@ -91,7 +91,7 @@ def plot_breakdown(
     for place, (end, value) in enumerate(zip(ends.tolist(), latency_us.tolist(), strict=True)):
         _write_time(axes, value, max(end, value), place)
     what = "time, terms stacked_us" if counts is None else "time of all runs, terms stacked_us"
-    _finish_bars(axes, labels, what, ends, 1.12 * ends.max())
+    finish_bars(axes, labels, what, ends, 1.12 * ends.max())
     figure.suptitle(f"Where the time goes: {', '.join(dict.fromkeys(result.arch_name for result in gemms))}")
     figures.add_legend(figure, [line, *handles, Patch(facecolor="none", **hidden)])
     return figure
@@ -113,7 +113,7 @@ def _write_time(axes: Axes, us: float, x: float, y: float) -> None:
     axes.annotate(time_text(us), (x, y), (5, 0), textcoords="offset points", va="center", fontsize=figures.SMALL)
 
 
-def _finish_bars(axes: Axes, labels: list[str], name: str, values: npt.NDArray[np.float64], right: float) -> None:
+def finish_bars(axes: Axes, labels: list[str], name: str, values: npt.NDArray[np.float64], right: float) -> None:
     """Name the bars, the first on top, and scale the axis below, whose end leaves room for the numbers."""
     axes.set_yticks(range(len(labels)), labels=labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
@@ -166,7 +166,7 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
         times_us = np.array([step.latency_us for _, step in steps])
         for row, (_, step) in enumerate(steps):
             _draw_step(axes, row, step, times_us.max() * _LETTER_SHARE)
-        _finish_bars(axes, [label for label, _ in steps], f"{phase}: time of a step_us", times_us, 1.1 * times_us.max())
+        finish_bars(axes, [label for label, _ in steps], f"{phase}: time of a step_us", times_us, 1.1 * times_us.max())
     names = ", ".join(dict.fromkeys(item.model_name for item in given))
     figure.suptitle(f"Where the time of a step goes: {names}")
     by_kind = [step.us_by_kind for item in given for step in (item.prefill, item.decode)]

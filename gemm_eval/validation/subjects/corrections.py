@@ -118,12 +118,12 @@ class CorrectedPredictor:
 
     def learn(self, *train: Timings) -> CorrectedPredictor:
         """Return one with the coefficients of this one, and corrections fitted on questions of `MIN_ROWS` rows."""
-        answers = [(item, self.answers(item)) for item in train]
+        answers = [(item, self.answers(item), self._unnamed_answers(item)) for item in train]
         learned = {}
-        for key in dict.fromkeys(key for _, of_set in answers for key in of_set.keys):
-            parts = [(item, of_set, of_set.of_key(key)) for item, of_set in answers]
+        for key in dict.fromkeys(key for _, of_set, _ in answers for key in of_set.keys):
+            parts = [(item, of_set, unnamed, of_set.of_key(key)) for item, of_set, unnamed in answers]
             if sum(len(rows) for *_, rows in parts) >= MIN_ROWS:
-                learned[key] = _learn([part for part in parts if len(part[2])])
+                learned[key] = _learn([part for part in parts if len(part[3])])
         return replace(self, learned=learned)
 
     def predict(self, rows: Timings) -> Floats:
@@ -142,6 +142,11 @@ class CorrectedPredictor:
                 corrected["active_sms"] > 0, corrected["correction_factor"], 1
             )
         return latency_us + rows.timer_us
+
+    def _unnamed_answers(self, timings: Timings) -> Answers | None:
+        """Return the answers to users who name no version; None: they are those of the version."""
+        has_own = gpu_model.library_of(timings.library_word).has_own_kernels
+        return self.answers(replace(timings, library_version="")) if has_own else None
 
     def _arch_of(self, timings: Timings) -> GpuSpec:
         arch = self.physics.arch
@@ -167,31 +172,40 @@ class CorrectedPredictor:
         return Answers(records, cold, np.concatenate([limits[of_row] for of_row in types]), keys, types, options)
 
 
-def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
+def _learn(parts: Sequence[tuple[Timings, Answers, Answers | None, npt.NDArray[np.int64]]]) -> Learned:
     """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
 
     A row counts by the share of its time that the correction can change. If the sets are of several versions of the
-    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none.
+    library, each row is learned from twice: with its version, and as `_UNNAMED` of a row for users who name none. Where
+    versions have kernels of their own, these users get the fastest: rows of others teach nothing of it.
     """
     of_sets = {timings.library_version for timings, *_ in parts}
     versions = tuple(name for name in gpu_model.library_of(parts[0][0].library).versions if name in of_sets)
     has_versions = len(versions) > 1
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
-    for timings, answers, rows in parts:
-        records, cold = answers.records[rows], answers.cold[rows].view(gpu_model.KERNEL_COST_DTYPE)
-        x = np.empty((len(rows), len(gpu_model.FEATURES)))
-        gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
-        other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
-        kernel_us = records["physics_us"] - other_us
-        logs = np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us)
-        share = np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"])
-        unnamed = x.copy()
-        unnamed[:, gpu_model.FEATURES.index("version")] = gpu_model.NO_VERSION
-        features += [x, unnamed] if has_versions else [unnamed]
-        targets += [logs, logs] if has_versions else [logs]
-        weights += [share, _UNNAMED * share] if has_versions else [share]
-    sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
+    least_us: dict[tuple[int, ...], float] = {}
+    for timings, *_, rows in parts:
+        for gemm, us in zip(map(tuple, timings.sizes[rows].tolist()), timings.kernel_us[rows].tolist(), strict=True):
+            least_us[gemm] = min(us, least_us.get(gemm, us))
+    for timings, named, unnamed, rows in parts:
+        looks: list[tuple[Answers, bool, Any]] = [(unnamed or named, False, 1.0)]
+        if has_versions:
+            least = np.array([least_us[gemm] for gemm in map(tuple, timings.sizes[rows].tolist())])
+            others = _UNNAMED if unnamed is None else _UNNAMED * (timings.kernel_us[rows] <= least)
+            looks = [(named, True, 1.0), (unnamed or named, False, others)]
+        for answers, is_named, weight in looks:
+            records, cold = answers.records[rows], answers.cold[rows].view(gpu_model.KERNEL_COST_DTYPE)
+            x = np.empty((len(rows), len(gpu_model.FEATURES)))
+            gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
+            if not is_named:
+                x[:, gpu_model.FEATURES.index("version")] = gpu_model.NO_VERSION
+            other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
+            kernel_us = records["physics_us"] - other_us
+            features.append(x)
+            targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
+            weights.append(weight * np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
+    sizes = np.concatenate([timings.sizes[rows] for timings, *_, rows in parts])
     learned = learned_from(np.concatenate(features), np.concatenate(targets), np.concatenate(weights), sizes)
     return learned._replace(versions=versions if has_versions else ())
 

@@ -144,12 +144,13 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     kind_of, sizes = [], []
     for timings in sets:
         for problem in timings.problems():
-            padding = gpu_model.LIBRARIES[library].padding(arch.sm_arch, problem.types)
-            load_bytes = gpu_model.load_bytes_of(problem, padding)
-            key = problem.types, timings.l2, timings.clock, timings.quantize_from, timings.is_net, load_bytes
+            rules = gpu_model.library_of(timings.library_word if library == timings.library else library)
+            load_bytes = gpu_model.load_bytes_of(problem, rules.padding(arch.sm_arch, problem.types))
+            run = timings.l2, timings.clock, timings.quantize_from, timings.is_net, timings.library_version
+            key = problem.types, load_bytes, *run
             if key not in numbers:
                 numbers[key] = len(packed)
-                family, kernels = _pack(arch, library, problem, timings, load_bytes)
+                family, kernels = _pack(arch, rules, problem, timings, load_bytes)
                 families.append(family)
                 packed.append(kernels)
             kind_of.append(numbers[key])
@@ -163,10 +164,9 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
 
 
 def _pack(
-    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, load_bytes: int
+    arch: GpuSpec, rules: gpu_model.Library, problem: GemmProblem, timings: Timings, load_bytes: int
 ) -> tuple[str, gpu_model.Packed]:  # fmt: skip
     """Return the kernel family that the library uses, and its kernels with default coefficients."""
-    rules = gpu_model.LIBRARIES[library]
     if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem.types):
         raise UnsupportedError(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
@@ -174,12 +174,12 @@ def _pack(
     family = rules.family(arch, problem.types, load_bytes=load_bytes)
     if load_bytes != gpu_model.LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
-        return family, gpu_model.pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
+        return family, gpu_model.pack_no_kernels(arch, problem.types, rules.word, l2=timings.l2, clock=timings.clock)
     quantization = gpu_model.quantization_of(problem.types, timings.quantize_from or None)
     if timings.is_net:
         quantization = quantization._replace(num_passes=0)
     return family, gpu_model.pack_kernels(
-        arch, problem.types, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
+        arch, problem.types, rules.word, default_coefficients(family), l2=timings.l2, clock=timings.clock,
         is_calibrated=False, load_bytes=load_bytes, quantization=quantization,
     )  # fmt: skip
 

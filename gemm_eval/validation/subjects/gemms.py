@@ -23,6 +23,7 @@ from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
 from gemm_eval.validation.plots import save_score_plots
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
+from gemm_eval.validation.subjects.choices import choices_table, compare_choices
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
 from gemm_eval.validation.subjects.dense_rows import families_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
@@ -194,6 +195,7 @@ def validate_dense(
         raise InvalidOptionError("--joint fits, --no-fit does not: give one of them")
     if joint and refit is None and not all(is_calibrated_on(spec, timings) for timings in sets):
         raise InvalidOptionError(f"--joint would fit on timings of {spec.name}, which has no calibration: add --refit")
+    choices = [] if data else list(compare_choices(spec))
     compared = list(compare(spec, sets, folds, seed, refit=refit, is_joint=joint))
     scores = [scored for of_set in compared for scored in of_set]
     if plots is not None:
@@ -203,7 +205,9 @@ def validate_dense(
 
     def document() -> dict[str, Any]:
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
-        return {"arch": spec.name, "coefficients": notes} | report.report_document(scores, worst, groups)
+        head = {"arch": spec.name, "coefficients": notes}
+        of_choices = {"choices": [item._asdict() for item in choices]} if choices else {}
+        return head | of_choices | report.report_document(scores, worst, groups)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
@@ -213,6 +217,9 @@ def validate_dense(
             if worst:
                 yield ""
                 yield report.worst_table(of_set[0], worst)
+        if choices:
+            yield ""
+            yield choices_table(choices)
 
     return Report(document, parts)
 

@@ -7,8 +7,11 @@ for the report. The numbers of an engine that predict a run are fitted on other 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +31,7 @@ from gemm_eval.estimate import (
     load_engine,
 )
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.serving import Requests, StepTimes, serve
+from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive
 from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of
@@ -47,10 +50,15 @@ _AICONFIGURATOR = (
     "AIConfigurator 0.12 itself, on 347 random runs of the same file, parts of which it is tuned on: TPOT 30.3% in the "
     "mean, 19.2% median, 57% p90; TTFT 60% in the mean"
 )
+_POOLS = (
+    "pools: nothing is fitted on them; their TTFT falls where requests in flight grow (25 s at 7 of them), so that it "
+    "has starts of the engines and their router in it, which no column tells"
+)
 _ROOF = (2000.0, 0.6), (10.0, 0.05), (30_000.0, 2.0)  # start and ends: overhead in microseconds, share of the rate
 _NUM_REQUESTS = 10  # a client sends so many times its concurrency (num-prompts of InferenceMAX)
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=1e-3, evaluations=100)
 _TTFT_WEIGHT = 0.5  # of a log error of TTFT, beside one of TPOT: queues add noise
+_INSIDE_FRAC = 0.8  # of runs, that an interval holds
 _ROUNDS = 2  # of the fit, each of which takes times as linear in the host times
 _LEAST_FRAC = 0.1  # of a time that is left where the linear form falls below
 
@@ -72,29 +80,37 @@ class ServedRun(NamedTuple):
     """A run of a served model: what ran, and mean latencies that clients saw, in microseconds.
 
     Attributes:
+        dtype, kv_dtype: types of weights and cache; None: those of the checkpoint.
         least_len_frac: lengths are drawn from this share of `prompt_len` and `output_len` on; 1: all are equal.
         groups: of data-parallel attention.
+        replicas: that decode; of one pool they read, too.
+        prefill_workers: of a pool for prompts, with `prefill_tp`, `prefill_ep` and `prefill_groups`; 0: no pools.
         part: ``"fit"`` or ``"report"``.
         delays_prompts: the run asked the engine to hold prompts back, so that its TTFT is not scored.
     """
 
     gpu: str
     engine: str
-    version: str
     model: str
-    dtype: str
-    kv_dtype: str
     prompt_len: int
     output_len: int
-    least_len_frac: float
-    tp: int
-    ep: int
-    groups: int
     concurrency: int
     ttft_us: float
     tpot_us: float
-    part: str
-    delays_prompts: bool
+    version: str = ""
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    least_len_frac: float = 1.0
+    tp: int = 1
+    ep: int = 1
+    groups: int = 1
+    replicas: int = 1
+    prefill_workers: int = 0
+    prefill_tp: int = 1
+    prefill_ep: int = 1
+    prefill_groups: int = 1
+    part: str = "report"
+    delays_prompts: bool = False
 
     @property
     def system(self) -> str:
@@ -112,12 +128,21 @@ class ServedRun(NamedTuple):
     def layout(self) -> dict[str, Any]:
         """Degrees and types, as `estimate_serving` takes them.
 
-        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16.
+        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16. In fp8 on
+        four B200 it takes the share of memory and the chunks that the script of the run asks for (dsr1_fp8_b200.sh).
         """
         types: dict[str, Any] = {"dtype": self.dtype}
         if self.model.startswith("deepseek") and self.dtype == "nvfp4":
             types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
+        if (self.engine, self.gpu, self.dtype, self.tp) == ("sglang", "b200", "fp8_block", 4):
+            types |= {"memory_frac": 0.95, "chunk_tokens": 8192}
         return types | {"tensor_parallel": self.tp, "expert_parallel": self.ep, "kv_dtype": self.kv_dtype}
+
+    @property
+    def pools(self) -> dict[str, Any]:
+        """Replicas and the pool that reads prompts, as `estimate_serving` takes them."""
+        prefill = {"tensor_parallel": self.prefill_tp, "expert_parallel": self.prefill_ep}
+        return {"num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers, "prefill": prefill}
 
 
 def gpus_with_runs() -> list[str]:
@@ -131,9 +156,21 @@ def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
     for gpu in gpus or gpus_with_runs():
         if gpu not in gpus_with_runs():
             raise InvalidOptionError(refusal("gpu", gpu, gpus_with_runs()))
-        table = read_table(measured_root(gpu) / "served" / "runs.csv").fillna({"version": ""})
-        runs += [ServedRun(gpu, *row) for row in table[list(ServedRun._fields[1:])].itertuples(index=False, name=None)]
+        runs += read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)
     return runs
+
+
+def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
+    """Return the runs of a CSV file with the fields of `ServedRun` as columns; `values` are those of all its runs.
+
+    Columns that it lacks, and empty cells, have the default of the field. InvalidOptionError: it has none.
+    """
+    table = read_table(path).assign(**values)
+    missing = [name for name in ServedRun._fields if name not in table and name not in ServedRun._field_defaults]
+    if missing:
+        raise InvalidOptionError(f"{path} has no column {missing[0]}; runs have {', '.join(ServedRun._fields)}")
+    rows = table.reindex(columns=list(ServedRun._fields)).astype(object)
+    return [ServedRun(**{str(name): value for name, value in row.dropna().items()}) for _, row in rows.iterrows()]
 
 
 class Predictor:
@@ -144,60 +181,61 @@ class Predictor:
         self._replicas: dict[Any, Replica] = {}
         self._times: dict[Any, StepTimes] = {}
 
+    def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
+        """Return the estimate of a run under an engine."""
+        pools = run.pools
+        reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
+        return serve(
+            self._steps_of(run, engine, run.layout), run.requests, run.concurrency,
+            num_requests=_NUM_REQUESTS * run.concurrency, **pools | {"prefill": reader},
+        )  # fmt: skip
+
     def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
         """Return TPOT and TTFT of a run under an engine."""
-        requests = run.requests
-        layout = (run.gpu, run.model, engine.name, *run.layout.items())
-        if layout not in self._replicas:
-            evaluator = self._evaluator(run.gpu)
-            self._replicas[layout] = Replica(run.model, evaluator, engine=engine, **run.layout)
-        key = layout, requests
-        if key not in self._times:
-            self._times[key] = requests.times_on(self._replicas[layout])
-        times = self._times[key]
-        times.replica.engine = engine
-        num_requests = _NUM_REQUESTS * run.concurrency
-        estimate = serve(times, requests, run.concurrency, num_requests=num_requests)
+        estimate = self.estimate(run, engine)
         return estimate.tpot_us, estimate.ttft_us
+
+    def _steps_of(self, run: ServedRun, engine: Engine, options: Mapping[str, Any]) -> StepTimes:
+        """Return the times of the steps of a replica for the requests of a run."""
+        layout = (run.gpu, run.model, engine.name, *options.items())
+        if layout not in self._replicas:
+            self._replicas[layout] = Replica(run.model, self._evaluator(run.gpu), engine=engine, **options)
+        key = layout, run.requests
+        if key not in self._times:
+            self._times[key] = run.requests.times_on(self._replicas[layout])
+        self._times[key].replica.engine = engine
+        return self._times[key]
 
     def ideal(self, run: ServedRun) -> ModelEstimate:
         """Return the estimate of a prompt alone and of a decode step of all requests, without an engine."""
         prompt_len, output_len, *_ = run.requests
         return estimate_model(
-            run.model, self._evaluator(run.gpu), max(1, run.concurrency // run.groups), prompt_len=prompt_len,
-            output_len=output_len, ignore_memory=True, **run.layout,
+            run.model, self._evaluator(run.gpu), max(1, run.concurrency // (run.replicas * run.groups)),
+            prompt_len=prompt_len, output_len=output_len, ignore_memory=True, **run.layout,
         )  # fmt: skip
 
-    def predict(self, runs: Sequence[ServedRun], engine_of: Callable[[ServedRun], Engine]) -> Floats:
+    def predict(self, runs: Sequence[ServedRun], engine: Engine) -> Floats:
         """Return TPOT and TTFT of runs, [runs, 2]."""
-        return np.array([self.serving_us(run, engine_of(run)) for run in runs])
+        return np.array([self.serving_us(run, engine) for run in runs])
 
 
-class _LinearTimes(NamedTuple):
-    """TPOT and TTFT of runs, [runs, 2], and their slopes by host time, around host times `start`."""
+def _linear_times(
+    predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], start: Mapping[str, float]
+) -> Callable[[Mask, Mapping[str, float]], Floats]:
+    """Return TPOT and TTFT of some runs, one after the other, by host times: as linear around `start`."""
+    base_us = predictor.predict(runs, _with(engine, start))
+    slopes = {}
+    for item in _ITEMS:
+        step = max(0.1 * start[item.name], 0.01 * item.default)
+        moved = _with(engine, {**start, item.name: start[item.name] + step})
+        slopes[item.name] = (predictor.predict(runs, moved) - base_us) / step
 
-    start: Mapping[str, float]
-    base_us: Floats
-    slopes: Mapping[str, Floats]
-
-    @classmethod
-    def around(
-        cls, predictor: Predictor, engine: Engine, runs: Sequence[ServedRun], start: Mapping[str, float]
-    ) -> _LinearTimes:
-        """Return the times by the model, and slopes by differences."""
-        base_us = predictor.predict(runs, lambda _: _with(engine, start))
-        slopes = {}
-        for item in _ITEMS:
-            step = max(0.1 * start[item.name], 0.01 * item.default)
-            moved = _with(engine, {**start, item.name: start[item.name] + step})
-            slopes[item.name] = (predictor.predict(runs, lambda _, moved=moved: moved) - base_us) / step  # type: ignore[misc]
-        return cls(start, base_us, slopes)
-
-    def times_us(self, values: Mapping[str, float], rows: Mask) -> Floats:
-        """Return times of some rows, one after the other, with other host times."""
-        more_us = sum(self.slopes[name][rows] * (value - self.start[name]) for name, value in values.items())
-        result: Floats = np.maximum(self.base_us[rows] + more_us, _LEAST_FRAC * self.base_us[rows]).ravel()
+    def times_us(rows: Mask, values: Mapping[str, float]) -> Floats:
+        more_us = sum(slopes[name][rows] * (value - start[name]) for name, value in values.items())
+        result: Floats = np.maximum(base_us[rows] + more_us, _LEAST_FRAC * base_us[rows]).ravel()
         return result
+
+    return times_us
 
 
 def fit_host_times(
@@ -213,14 +251,30 @@ def fit_host_times(
     start = {item.name: item.default for item in _ITEMS}
     fitted: dict[str, dict[str, float]] = {}
     for _ in range(_ROUNDS):
-        linear = _LinearTimes.around(predictor, engine, runs, start)
+        times_us = _linear_times(predictor, engine, runs, start)
         for system in ("", *left_out):
             kept = systems != system
             fitted[system] = Ranges(_ITEMS).fit(
-                partial(linear.times_us, rows=kept), measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
+                partial(times_us, kept), measured_us[kept].ravel(), _SEARCH, start, weights[kept].ravel()
             )
         start = fitted[""]
     return fitted
+
+
+def fit_spreads(estimates: Sequence[ServingEstimate], runs: Sequence[ServedRun]) -> dict[str, float]:
+    """Return `tpot_spread` and `ttft_spread` of an engine: with them intervals hold 80% of these runs."""
+
+    def spread(figure: str, shown: Sequence[bool]) -> float:
+        missed = []
+        for estimate, run in itertools.compress(zip(estimates, runs, strict=True), shown):
+            step = estimate.decode if figure == "tpot_us" else estimate.prefill
+            error = math.log(getattr(run, figure) / getattr(estimate, figure))
+            low, high = (math.log(end_us / step.latency_us) for end_us in step.interval_us)
+            missed.append(math.sqrt(max(0.0, error**2 - (high if error > 0.0 else low) ** 2)))
+        return float(np.quantile(missed, _INSIDE_FRAC))
+
+    shown = [not run.delays_prompts for run in runs]
+    return {"tpot_spread": spread("tpot_us", [True] * len(runs)), "ttft_spread": spread("ttft_us", shown)}
 
 
 def _with(engine: Engine, values: Mapping[str, float]) -> Engine:
@@ -242,19 +296,24 @@ def _held_out(_stamp: int) -> Mapping[str, Any]:
     return held_out
 
 
-def score_served(runs: Sequence[ServedRun], fits: Sequence[ServedRun]) -> dict[str, tuple[Mask, dict[str, Floats]]]:
-    """Return measured and predicted latencies of runs by figure: which runs count, and times by who predicts.
+def score_served(
+    runs: Sequence[ServedRun], fits: Sequence[ServedRun], engine_of: Callable[[ServedRun], Engine] = held_out_engine
+) -> dict[str, list[Line]]:
+    """Return the errors of TPOT and TTFT of runs by figure, and the share of runs that intervals hold.
 
     The roofline is fitted on `fits`, of other systems than that of the run.
     """
     predictor = Predictor()
-    served_us = predictor.predict(runs, held_out_engine)
-    ideals = [predictor.ideal(run) for run in runs]
+    estimates = [predictor.estimate(run, engine_of(run)) for run in runs]
     every = [*runs, *fits]
-    moved_us = np.array([_bytes_us(run, predictor.ideal(run)) for run in every])
+    ideals = [predictor.ideal(run) for run in every]
+    moved_us = np.array([
+        (ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes)
+        / bytes_per_us(load_arch(ideal.arch_name, GpuSpec).dram_gb_per_s)
+        for ideal in ideals
+    ])  # fmt: skip
     systems = np.array([run.system for run in every])
     is_fit = np.arange(len(every)) >= len(runs)
-    measured_us = np.array([run.tpot_us for run in every])
 
     def roof_us(constants: Floats, rows: Mask) -> Floats:
         overhead_us, frac = constants
@@ -263,21 +322,33 @@ def score_served(runs: Sequence[ServedRun], fits: Sequence[ServedRun]) -> dict[s
 
     roofline_us = np.empty(len(every))
     for system in dict.fromkeys(run.system for run in runs):
-        others = is_fit & (systems != system)
-        rows = systems == system
-        roofline_us[rows] = roof_us(fit_positive(roof_us, others, measured_us, *_ROOF), rows)
-    tpot_us = {
-        IDEAL_STEP: np.array([ideal.tpot_us for ideal in ideals]), FITTED: roofline_us[: len(runs)],
-        MODEL: served_us[:, 0],
-    }  # fmt: skip
-    ttft_us = {IDEAL_STEP: np.array([ideal.ttft_us for ideal in ideals]), MODEL: served_us[:, 1]}
-    shown = ~np.array([run.delays_prompts for run in runs])
-    return {"TPOT": (np.ones(len(runs), bool), tpot_us), "TTFT": (shown, ttft_us)}
-
-
-def _bytes_us(run: ServedRun, ideal: ModelEstimate) -> float:
-    num_bytes = ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes
-    return num_bytes / bytes_per_us(load_arch(run.gpu, GpuSpec).dram_gb_per_s)
+        others, rows = is_fit & (systems != system), systems == system
+        fitted = fit_positive(roof_us, others, np.array([run.tpot_us for run in every]), *_ROOF)
+        roofline_us[rows] = roof_us(fitted, rows)
+    lines: dict[str, list[Line]] = {}
+    has_pools = np.array([run.prefill_workers > 0 for run in runs])
+    is_delayed = np.array([run.delays_prompts for run in runs])
+    for figure, shown in (
+        ("TPOT", ~has_pools), ("TTFT", ~has_pools & ~is_delayed), ("TPOT of pools", has_pools),
+        ("TTFT of pools", has_pools),
+    ):  # fmt: skip
+        if not shown.any():
+            continue
+        name = figure[: len("TPOT")].lower()
+        measured_us, ideal_us, model_us = (
+            np.array([getattr(item, f"{name}_us") for item in items])
+            for items in (runs, ideals[: len(runs)], estimates)
+        )
+        ends = [getattr(estimate, f"{name}_interval_us") for estimate in estimates]
+        inside = np.array([low <= us <= high for (low, high), us in zip(ends, measured_us, strict=True)])
+        roof = {FITTED: roofline_us[: len(runs)]} if name == "tpot" else {}
+        predicted = {IDEAL_STEP: ideal_us, **roof, MODEL: model_us}
+        lines[figure] = [
+            line._replace(more={"coverage_frac": float(inside[mask & shown].mean())})
+            for labels, mask in _groups(runs)
+            for line in lines_of({"figure": figure}, measured_us, predicted, [(labels, mask & shown)])
+        ]
+    return lines
 
 
 def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask]]:
@@ -294,26 +365,27 @@ def _groups(runs: Sequence[ServedRun]) -> Iterator[tuple[Mapping[str, Any], Mask
     yield {"group": ALL}, np.ones(len(runs), bool)
 
 
-def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: bool) -> Report:
+def validate(
+    names: Sequence[str] | None, engines: Sequence[str] | None, fits: bool, data: Path | None = None
+) -> Report:
     """Score served runs; parameters are the options of the command."""
     for name in engines or ():
         if name not in list_engines():
             raise InvalidOptionError(refusal("engine", name, list_engines()))
-    every = list_served_runs()
-    asked = [run for run in list_served_runs(names or ()) if not engines or run.engine in engines]
+    every = list_served_runs(names or ()) if data is None else read_served_runs(data)
+    asked = [run for run in every if run.gpu in (names or [run.gpu]) and run.engine in (engines or [run.engine])]
     runs = [run for run in asked if fits or run.part == "report"]
     if not runs:
-        raise InvalidOptionError("no served runs of these engines are committed for these GPUs")
-    scored = score_served(runs, [run for run in every if run.part == "fit"])
-    lines: dict[str, list[Line]] = {}
-    for figure, (shown, predicted) in scored.items():
-        measured_us = np.array([run.tpot_us if figure == "TPOT" else run.ttft_us for run in runs])
-        groups = ((labels, mask & shown) for labels, mask in _groups(runs))
-        lines[figure] = list(lines_of({"figure": figure}, measured_us, predicted, groups))
+        raise InvalidOptionError("there are no served runs of these engines for these GPUs")
+    lines = score_served(
+        runs, [run for run in list_served_runs() if run.part == "fit" and not run.prefill_workers],
+        held_out_engine if data is None else lambda run: load_engine(run.engine),
+    )  # fmt: skip
 
     def document() -> dict[str, Any]:
         return {
-            "num_runs": len(runs), "part": ALL if fits else "report", "aiconfigurator": _AICONFIGURATOR,
+            "num_runs": len(runs), "num_alone": sum(run.concurrency == 1 for run in runs),
+            "part": ALL if fits else "report", "aiconfigurator": _AICONFIGURATOR,
             "lines": [line.to_dict() for of_figure in lines.values() for line in of_figure],
         }  # fmt: skip
 
@@ -321,13 +393,19 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
         yield (
             "held out: host times of engines are fitted on other (model, GPU); half of the configurations of each are "
             "for fits, and these are " + ("all" if fits else "the others")
+            if data is None
+            else f"runs of {data}, by the engines as they come"
         )
         baselines = {IDEAL_STEP: "ideal", FITTED: "roof", MODEL: "MAPE"}
         for figure, of_figure in lines.items():
             shares = {who: word for who, word in baselines.items() if who in of_figure[0].errors}
-            title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs of NVIDIA"
+            title = f"{figure}: {of_figure[-1].errors[MODEL].num} runs" + " of NVIDIA" * (data is None)
             yield lines_table(of_figure, title, {"group": "runs of"}, shares)
+        if not any(run.concurrency == 1 for run in runs):
+            yield "TTFT with 1 in flight, of requests alone: no runs"
         yield "ideal: a prompt alone, and a decode step of all requests; roof: weights and KV bytes, fitted"
+        if any(run.prefill_workers for run in runs):
+            yield _POOLS
         yield _AICONFIGURATOR
 
     return Report(document, parts)
@@ -335,7 +413,7 @@ def validate(names: Sequence[str] | None, engines: Sequence[str] | None, fits: b
 
 def calibrate() -> Iterator[Fitted]:
     """Fit the host times of engines on the fit half of the runs, all together and without each system."""
-    runs = [run for run in list_served_runs() if run.part == "fit"]
+    runs = [run for run in list_served_runs() if run.part == "fit" and not run.prefill_workers]
     predictor = Predictor()
     engines: dict[str, dict[str, float]] = {}
     held_out: dict[str, dict[str, dict[str, float]]] = {}
@@ -343,6 +421,10 @@ def calibrate() -> Iterator[Fitted]:
         of_engine = [run for run in runs if run.engine == name]
         systems = sorted({run.system for run in of_engine})
         fitted = fit_host_times(predictor, load_engine(name), of_engine, systems if len(systems) > 1 else ())
+        estimates = [
+            predictor.estimate(run, _with(load_engine(name), fitted.get(run.system, fitted[""]))) for run in of_engine
+        ]
+        fitted[""] |= fit_spreads(estimates, of_engine)
         for system, values in fitted.items():
             (held_out.setdefault(system, {}) if system else engines)[name] = rounded(values)
     document = provenance(1, "runs", 0) | {

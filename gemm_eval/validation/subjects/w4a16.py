@@ -21,7 +21,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
+from gemm_eval.models.gpu.w4a16 import MAX_SPLITS, W4A16_FAMILIES, W4A16_SETS, splits_of_row, w4a16_types
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, behind_answer, run_in_chunks
 from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
@@ -35,7 +35,7 @@ from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
 from gemm_eval.words import shown
-from gemm_eval.workload import NO_LAYOUTS, GemmProblem, GemmTypes, RunOptions, problem_of
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, GemmTypes, Layouts, RunOptions, pack_layouts, problem_of
 
 _GEMM = ("input_dtype", "M", "K", "N", "mode", "group_size")
 _CONFIG = (
@@ -52,6 +52,12 @@ _INTERRUPTED = 100.0
 W4A16_FORM = Form(_GEMM, "family", W4A16_FAMILIES, near_best=1.5)
 """A row is a config of a kernel of ours; errors are told apart by family."""
 
+GROUPED_FOLDER = "w4a16-grouped"
+"""Folder of tables of grouped kernels, whose rows have the column `row_groups`: rows of each group, in words."""
+
+GROUPED_FORM = W4A16_FORM._replace(gemm=(*_GEMM, "row_groups"), groups=W4A16_SETS[len(W4A16_FAMILIES) :])
+"""The same, of groups."""
+
 _STREAM_K_PLACE = (1 << 16) - 1  # after all numbers of parts
 _VERSION = gpu_model.GPU_MODEL_VERSION
 _USUAL = {"l2": "cold", "clock": "burst"}
@@ -63,26 +69,32 @@ class W4A16Rows(NamedTuple):
     packed: gpu_model.Joined
     type_of: Ints
     which: Ints
+    layouts: Layouts = NO_LAYOUTS
 
 
 def w4a16_timings(frame: pd.DataFrame, rows: W4A16Rows, name: str, gpu: str) -> Timings:
     """Return rows of our kernels with their configs; ties follow the registry, fewer parts first, stream-K last."""
     parts = np.where(rows.which[:, 1] == 0, _STREAM_K_PLACE, rows.which[:, 1])
     frame = frame.assign(packed_row=np.arange(len(frame)), registry_place=(rows.which[:, 0] << 16) | parts)
-    return Timings(frame, name, gpu, "gemm-eval", form=W4A16_FORM, packed=rows)
+    form = GROUPED_FORM if "row_groups" in frame else W4A16_FORM
+    return Timings(frame, name, gpu, "gemm-eval", form=form, packed=rows)
 
 
 def rows_of(timings: Timings) -> W4A16Rows:
     """Return the configs of timings that `read_w4a16_timings` read."""
     assert isinstance(timings.packed, W4A16Rows), f"{timings.name} does not tell the configs of our kernels"
-    packed, type_of, which = timings.packed
+    packed, type_of, which, layouts = timings.packed
     rows = timings.column("packed_row")
-    return W4A16Rows(packed, type_of[rows], which[rows])
+    return W4A16Rows(packed, type_of[rows], which[rows], _layouts_of(layouts, rows))
 
 
-def list_w4a16_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
+def _layouts_of(layouts: Layouts, rows: Ints | slice) -> Layouts:
+    return layouts._replace(of=read_only(layouts.of[rows])) if len(layouts.of) else layouts
+
+
+def list_w4a16_tables(gpu: str, *, is_held_back: bool = False, folder: str = "w4a16") -> list[Path]:
     """Return the committed tables of our kernels for `gpu`; `is_held_back`: those that no coefficient is fitted on."""
-    ours = [path for path in (measured_root(gpu) / "w4a16").glob("*.parquet") if not path.stem.endswith("-cublas")]
+    ours = [path for path in (measured_root(gpu) / folder).glob("*.parquet") if not path.stem.endswith("-cublas")]
     return sorted(path for path in ours if ("held_back" in meta_of(path)) is is_held_back)
 
 
@@ -98,7 +110,9 @@ def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
     frame = pd.concat([_read(path) for path in paths], ignore_index=True)
     kinds, type_of = _kinds_of(frame)
     packed = gpu_model.join_packed([gpu_model.pack_gpu(arch, *kind) for kind in kinds])
-    rows = W4A16Rows(packed, type_of, _which(frame, packed, type_of))
+    groups = [tuple(map(int, words.split())) for words in frame["row_groups"]] if "row_groups" in frame else []
+    layouts = pack_layouts(groups)
+    rows = W4A16Rows(packed, type_of, _which(frame, packed, type_of, layouts), layouts)
     return w4a16_timings(frame, rows, ", ".join(path.stem for path in paths), arch.name)
 
 
@@ -114,7 +128,10 @@ def _kinds_of(frame: pd.DataFrame) -> tuple[list[tuple[GemmTypes, RunOptions]], 
 def _read(path: Path) -> pd.DataFrame:
     frame = read_columns(path, _NEEDED, _COMPLAINT)
     integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
-    frame = frame.astype(dict.fromkeys(integers, "int64")).assign(G=1, table=path.stem)
+    frame = frame.astype(dict.fromkeys(integers, "int64")).assign(table=path.stem)
+    if "row_groups" in frame:
+        return frame.assign(weight_dtype="int4", output_dtype=frame["input_dtype"])
+    frame = frame.assign(G=1)
     if "num_replays" not in frame:
         return frame
     # one replay that something else held up says nothing of its kernel
@@ -127,13 +144,13 @@ def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
     return problem_of(w4a16_types(DType(input_dtype), mode, max(0, group_size)), 1, 64, 64, 64)
 
 
-def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints) -> Ints:
+def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints, layouts: Layouts) -> Ints:
     names = [*_CONFIG, "cluster_k"]
     kinds = np.repeat(np.arange(len(packed.ranges)), np.diff(packed.ranges, axis=1)[:, 0])
     known = pd.DataFrame({name: packed.candidates[name].astype(np.int64) for name in names})
     known = known.assign(kind=kinds, index_of=np.arange(len(kinds)))
     asked = frame.assign(
-        family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_FAMILIES}),
+        family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_SETS}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
         cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),
@@ -144,19 +161,30 @@ def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints) -> Ints
         row = int(index_of.isna().argmax())
         raise InvalidInputError(f"row {row + 1}: no kernel of ours on this GPU is {asked.iloc[row][names].to_dict()}")
     parts = frame["split_k"].where(frame["decomposition"].str.upper() != Decomposition.STREAM_K.name, 0)
-    return np.stack([index_of.to_numpy(np.int64), parts.to_numpy(np.int64)], axis=1)
+    which = np.stack([index_of.to_numpy(np.int64), parts.to_numpy(np.int64)], axis=1)
+    for row, layout in enumerate(layouts.of.tolist()):  # the GPU cuts K where that is faster
+        of_row = slice(layouts.starts[layout], layouts.starts[layout + 1])
+        params, splits = packed.params[type_of[row] : type_of[row] + 1], np.zeros(MAX_SPLITS, np.int64)
+        num = splits_of_row(
+            params, packed.candidates, which[row, 0], int(frame["K"].iloc[row]), int(frame["N"].iloc[row]),
+            layouts.rows[of_row], layouts.counts[of_row], True, splits,
+        )  # fmt: skip
+        which[row, 1] = splits[num - 1] if which[row, 1] == 0 else 1
+    return which
 
 
 def has_all_configs(timings: Timings) -> Mask:
     """Return whether every config that the GPU has for a GEMM was timed, [gemms]."""
-    packed, type_of, _ = rows_of(timings)
+    packed, type_of, _, layouts = rows_of(timings)
     num_legal = []
     for row in studies.first_rows(timings).tolist():
         of_type = slice(type_of[row], type_of[row] + 1)
         candidates = packed.candidates[slice(*packed.ranges[type_of[row]].tolist())]
         given = packed.params[of_type], candidates, packed.coefficients[of_type]
-        _, M, K, N = timings.sizes[row].tolist()
-        num_legal.append(OF_OURS.find_top(*given, 1, M, K, N, NO_LAYOUTS, np.empty(0), np.empty((0, 2), np.int64)))
+        of_row = _layouts_of(layouts, slice(row, row + 1))
+        num_legal.append(
+            OF_OURS.find_top(*given, *timings.sizes[row].tolist(), of_row, np.empty(0), np.empty((0, 2), np.int64))
+        )
     return np.bincount(timings.gemm) == np.array(num_legal)
 
 
@@ -168,8 +196,8 @@ _TERMS = (*(name for name in gpu_model.Times._fields if name != "choice_us"), "h
 class W4A16Model(configs.ConfigModel):
     """The model of our kernels with coefficients of its families."""
 
-    families: tuple[str, ...] = W4A16_FAMILIES
-    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in W4A16_FAMILIES}
+    families: tuple[str, ...] = W4A16_SETS
+    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in W4A16_SETS}
     SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
     IS_SCREENED: ClassVar = True
     BUYS_NOTHING_POINTS: ClassVar = 0.02
@@ -177,20 +205,20 @@ class W4A16Model(configs.ConfigModel):
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:
         """Return the model with the coefficients that the library has for this GPU, and where they come from."""
-        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in W4A16_FAMILIES}
+        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in W4A16_SETS}
         texts = dict.fromkeys(origin.text for _, origin in committed.values())
         return cls(arch, {family: values for family, (values, _) in committed.items()}), "; ".join(texts)
 
     def predict(self, rows: Timings) -> Floats:
         latency_us, sizes = np.empty(len(rows)), rows.sizes
-        packed, type_of, which = rows_of(rows)
+        packed, type_of, which, layouts = rows_of(rows)
         of_types = read_only(np.repeat(self._packed()[None], len(packed.params), axis=0))
 
         def work(start: int, stop: int) -> None:
             part = slice(start, stop)
             OF_OURS.evaluate_rows(
-                packed.params, packed.candidates, of_types, type_of[part], sizes[part], NO_LAYOUTS, which[part],
-                latency_us[part],
+                packed.params, packed.candidates, of_types, type_of[part], sizes[part], _layouts_of(layouts, part),
+                which[part], latency_us[part],
             )  # fmt: skip
 
         run_in_chunks(work, len(rows))
@@ -198,13 +226,13 @@ class W4A16Model(configs.ConfigModel):
 
     def records(self, rows: Timings) -> npt.NDArray[np.void]:
         """Return the cost of each row, [rows] of `GPU_COST_DTYPE`."""
-        (packed, type_of, which), out = rows_of(rows), np.zeros(len(rows), gpu_model.GPU_COST_DTYPE)
+        (packed, type_of, which, layouts), out = rows_of(rows), np.zeros(len(rows), gpu_model.GPU_COST_DTYPE)
         coefficients, views = read_only(self._packed()[None]), out.view(gpu_model.KERNEL_COST_DTYPE)
         for row, (number, sizes) in enumerate(zip(type_of.tolist(), rows.sizes[:, 1:].tolist(), strict=True)):
             part = slice(row, row + 1)
             OF_OURS.evaluate_configs(
                 packed.params[number : number + 1], packed.candidates, coefficients, which[part], gpu_model.BEST_RASTER,
-                1, *sizes, NO_LAYOUTS, views[part],
+                rows.sizes[row, 0], *sizes, _layouts_of(layouts, part), views[part],
             )  # fmt: skip
         return out
 
@@ -214,7 +242,7 @@ class W4A16Model(configs.ConfigModel):
         return {term.removesuffix("_us"): float(record[term]) for term in _TERMS}
 
     def _packed(self) -> npt.NDArray[np.void]:
-        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in W4A16_FAMILIES})
+        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in W4A16_SETS})
 
     def row_weights(self, rows: Timings) -> Floats:
         """Return the weight of each row in a fit, [rows]; 1 in the mean."""
@@ -349,14 +377,18 @@ def calibrate_w4a16(
     arch: GpuSpec, family: str, paths: Sequence[Path], *, num_folds: int = 5, seed: int = 0
 ) -> gpu_model.Calibration:
     """Fit a W4A16 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
-    if family not in W4A16_FAMILIES:
-        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {shown(family)}")
+    if family not in W4A16_SETS:
+        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_SETS)}, got {shown(family)}")
     timings = read_w4a16_timings(arch, paths)
     rows = timings.select(timings.of_group(family))
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
     tables = {
-        f"w4a16/{path.stem}": (sha256_of(path), (rows.frame["table"] == path.stem).to_numpy(bool)) for path in paths
+        f"{'w4a16' if family in W4A16_FAMILIES else GROUPED_FOLDER}/{path.stem}": (
+            sha256_of(path),
+            (rows.frame["table"] == path.stem).to_numpy(bool),
+        )
+        for path in paths
     }
     values, errors, predicted_us = W4A16Model(arch, families=(family,)).calibrated(rows, num_folds, seed, tables)
     # of the configs that are chosen, not of those that lose by far
@@ -401,6 +433,12 @@ def time_select_config(
     for row in timings.frame.iloc[studies.first_rows(timings)[gemms]].to_dict("records"):
         types = types_of(row["input_dtype"], row["mode"], row["group_size"])
         options = {name: row.get(name, word) for name, word in _USUAL.items()}
+        if "row_groups" in row:
+            words = types.types.words
+            asked.append(
+                (GemmProblem.grouped(map(int, row["row_groups"].split()), row["K"], row["N"], **words), options)
+            )
+            continue
         asked.append((replace(types, M=row["M"], K=row["K"], N=row["N"]), options))
     for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
         select_config(problem, arch, library="gemm-eval", **options)  # compiles, or loads what was compiled
@@ -597,8 +635,8 @@ def validate(
 
 def calibrate(arch: str, family: str, data: Sequence[Path] | None, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit a family of our kernels; parameters are the options of the command."""
-    dense.check_one_of("--family", family, W4A16_FAMILIES)
-    spec = dense.load_gpu_of(arch, family)
+    dense.check_one_of("--family", family, W4A16_SETS)
+    spec, folder = dense.load_gpu_of(arch, family), "w4a16" if family in W4A16_FAMILIES else GROUPED_FOLDER
     path = out or dense.calibration_out(spec.name, gpu_model.OURS, family)
-    calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name), seed=seed)
+    calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name, folder=folder), seed=seed)
     yield fitted(calibration, path, dense.family_title(calibration))

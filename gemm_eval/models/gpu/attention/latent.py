@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec, check_nvidia
+from gemm_eval.arch import GFX_ARCHS, GpuSpec, check_carried
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.attention.rows import AttentionRows, all_tile_counts, fitted
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.models.gpu.memory_bound import missed_frac, side_by_side
@@ -119,14 +120,25 @@ _KERNELS = {
     "sm_100": _TCGEN05,
     "sm_103": _TCGEN05,
     "sm_120": LatentKernel(64, columns=(4, 2), ctas_per_sm=(4, 1)),
+    # aiter's mla_decode_fwd: its metadata spread the keys of all sequences evenly over the CUs (aiter/mla.py in 2026)
+    **dict.fromkeys(GFX_ARCHS[1:], LatentKernel(schedule="even")),
 }
 FLASHINFER_LATENTS = LatentKernel(schedule="even", has_positions=False)
 """FlashInfer 0.5, `batch_mla` for Hopper: the same tiles and schedule as FlashMLA's."""
 
 
 def latent_kernel(arch: GpuSpec) -> LatentKernel:
-    """Return the kernels of an NVIDIA GPU; of generations that none was timed on, those of sm_80."""
-    check_nvidia(arch, "attention on latents")
+    """Return the kernels of a GPU; of generations of NVIDIA that none was timed on, those of sm_80.
+
+    Raises:
+        UnsupportedError: aiter's kernels do not run on this generation of AMD.
+    """
+    check_carried(arch, "attention on latents")
+    if arch.sm_arch in GFX_ARCHS and arch.sm_arch not in _KERNELS:
+        known = ", ".join(GFX_ARCHS[1:])
+        raise UnsupportedError(
+            f"attention on latents: aiter has kernels for {known}, and {arch.name} is {arch.sm_arch}"
+        )
     return _KERNELS.get(arch.sm_arch, _KERNELS["sm_80"])
 
 

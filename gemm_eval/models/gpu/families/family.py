@@ -123,6 +123,7 @@ class Family:
     most_rows: int = MAX_DIM
     step_bytes: int = LINE_BYTES  # of a row of A or B in one k-step
     more_step_bytes: tuple[int, ...] = ()  # others that tiles of it have
+    least_step_bytes: int = 0  # longer k-steps run only a K of whole ones; 0: any K
     min_stream_steps: int = MIN_STREAM_STEPS  # fewest k-steps of a CTA of stream-K
     stream_ctas: Callable[[int], int] = one_cta
     max_stages: int = MAX_STAGES  # most buffers of its ring

@@ -5,7 +5,7 @@ Tiles are those that names of the kernels tell which win most rows (arch/measure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gemm_eval.arch import GFX_ARCHS
@@ -18,16 +18,29 @@ from gemm_eval.workload import GemmTypes
 _BUFFER_BYTES = 32768
 """A and B of one k-step, at most: what leaves 64 KiB of LDS room for two, or for two CTAs."""
 _STEP_BYTES = (64, 128, 256)
+_SQUARE = (128, 128)
 
 
-def _tiles(family: str, *sizes: tuple[int, tuple[int, ...]]) -> Callable[..., Iterator[TileChoice]]:
-    """Return what yields tiles of four waves with the longest k-step that fits; `sizes`: rows, columns of each."""
+def _tiles(
+    family: str,
+    *sizes: tuple[int, tuple[int, ...]],
+    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
+    has_whole_steps: bool = False,
+) -> Callable[..., Iterator[TileChoice]]:
+    """Return what yields tiles of four waves; `sizes`: rows, columns of each, `of_cdna3` those on gfx942.
 
-    def tiles(*_: object) -> Iterator[TileChoice]:
-        for m, columns in sizes:
+    A tile has the longest k-step that fits. Where a K is none of whole k-steps (`least_step_bytes` of the family), also
+    half of it, where it is the longest of all, and a square tile of the least.
+    """
+
+    def tiles(sm_arch: str, *_: object) -> Iterator[TileChoice]:
+        for m, columns in of_cdna3 if sm_arch == GFX_ARCHS[1] and of_cdna3 else sizes:
             for n in columns:
                 step = max(num for num in _STEP_BYTES if num == _STEP_BYTES[0] or (m + n) * num <= _BUFFER_BYTES)
-                yield TileChoice(family, m, n, 4, Schedule.MULTISTAGE, SINGLE, step)
+                shorter = (step // 2,) if step == _STEP_BYTES[-1] else ()
+                least = (_STEP_BYTES[0],) if (m, n) == _SQUARE else ()
+                for num_bytes in dict.fromkeys((step, *shorter, *least) if has_whole_steps else (step,)):
+                    yield TileChoice(family, m, n, 4, Schedule.MULTISTAGE, SINGLE, num_bytes)
 
     return tiles
 
@@ -75,7 +88,12 @@ _FP8_TILES = (
 
 
 def _narrow(
-    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: tuple[int, tuple[int, ...]]
+    name: str,
+    number: int,
+    plain_types: Callable[[GemmTypes], bool],
+    *tiles: tuple[int, tuple[int, ...]],
+    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
+    has_whole_steps: bool = False,
 ) -> Family:
     return replace(
         MFMA,
@@ -83,15 +101,17 @@ def _narrow(
         number=number,
         sm_archs=GFX_ARCHS[1:],
         plain_types=plain_types,
-        dense_tiles=_tiles(name, *tiles),
+        dense_tiles=_tiles(name, *tiles, of_cdna3=of_cdna3, has_whole_steps=has_whole_steps),
+        least_step_bytes=_STEP_BYTES[0] if has_whole_steps else 0,
     )
 
 
 MFMA_NARROW = (
-    _narrow("mfma_fp8", 91, _is_plain(DType.FP8), *_FP8_TILES),
+    _narrow("mfma_fp8", 91, _is_plain(DType.FP8), *_FP8_TILES, has_whole_steps=True),
     _narrow(
         "mfma_fp8_block", 92, _is_scaled(DType.FP8, 128, 128), (16, (64, 128)), (32, (64, 128, 256)), (48, (128,)),
         (64, (64, 128, 256)), (80, (128,)), (96, (128,)), (128, (64, 128)), (192, (256,)),
+        of_cdna3=((16, (64, 128)), (32, (64, 128)), (64, (64, 128)), (128, (128,))), has_whole_steps=True,
     ),
     _narrow(
         "mfma_mxfp8", 93, _is_scaled(DType.FP8, 32, 1), (32, (16, 32, 64, 128)), (64, (32, 64, 128)),
@@ -102,7 +122,7 @@ MFMA_NARROW = (
         (96, (128, 256, 384, 512)), (128, (128, 256, 384, 512)), (160, (128, 256, 384)), (192, (128, 256)),
         (224, (128, 256)), (256, (128, 256)),
     ),
-    _narrow("mfma_int8", 95, _is_plain(DType.INT8), *_FP8_TILES),
+    _narrow("mfma_int8", 95, _is_plain(DType.INT8), *_FP8_TILES, has_whole_steps=True),
 )  # fmt: skip
 """8 bits and fewer: a scale a row and column (fp8, int8), 1 x 128 by 128 x 128 (fp8_block), 1 x 32 (mxfp8, mxfp4)."""
 

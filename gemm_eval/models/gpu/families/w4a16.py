@@ -65,7 +65,12 @@ _OF_ONE_GEMM = (
 _BASE = {family.name: family for family in _OF_ONE_GEMM}
 OUR_FAMILIES = (
     *_OF_ONE_GEMM,
-    replace(_BASE["w4a16_gemv_mma"], name="w4a16_gemv_mma_grouped", number=GEMV_MMA_GROUPED),
+    replace(
+        _BASE["w4a16_gemv_mma"],
+        name="w4a16_gemv_mma_grouped",
+        number=GEMV_MMA_GROUPED,
+        coefficients=w4a16_coefficients_of("w4a16_gemv_mma_grouped"),
+    ),
     # on Hopper it is never chosen: nobody has timed it beside those with wgmma
     replace(
         _BASE["w4a16_sm80"],
@@ -73,7 +78,12 @@ OUR_FAMILIES = (
         number=SM80_GROUPED,
         sm_archs=tuple(name for name in _AMPERE_ON if name != "sm_90"),
     ),
-    replace(_BASE["w4a16_sm90"], name="w4a16_sm90_grouped", number=SM90_GROUPED),
+    replace(
+        _BASE["w4a16_sm90"],
+        name="w4a16_sm90_grouped",
+        number=SM90_GROUPED,
+        coefficients=w4a16_coefficients_of("w4a16_sm90_grouped"),
+    ),
 )
 
 

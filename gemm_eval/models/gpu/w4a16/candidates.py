@@ -26,7 +26,7 @@ from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, W4A16_TARGETS, has_w4a16_format
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.sizes import SizeRule
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS, coefficients_of
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes, make_types
 
@@ -217,7 +217,7 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
         param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
         scale_bits = param_bits / scale.group_size
     weight_bytes = config.cta_n * _BLOCK * (types.b.dtype.bits + scale_bits) / 8
-    coefficient_set = W4A16_FAMILIES.index(coefficients_of(config.family))
+    coefficient_set = W4A16_SETS.index(coefficients_of(config.family))
     return (
         FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,

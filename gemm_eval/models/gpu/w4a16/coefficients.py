@@ -13,7 +13,13 @@ from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, Coefficient, Neutr
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES = (
     "w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90", "w4a16_sm90_cluster",
 )  # fmt: skip
-"""The families that have coefficients of their own, as `gemm_eval.kernels` names them, in their order in packings."""
+"""The families of one GEMM that have coefficients of their own, as `gemm_eval.kernels` names them."""
+
+GEMV_MMA_GROUPED, SM90_GROUPED = W4A16_GROUPED_FAMILIES = "w4a16_gemv_mma_grouped", "w4a16_sm90_grouped"
+"""Those of groups; the third, `w4a16_sm80_grouped`, was never timed and has the coefficients of `w4a16_sm80`."""
+
+W4A16_SETS = (*W4A16_FAMILIES, *W4A16_GROUPED_FAMILIES)
+"""All of them, in their order in packings."""
 
 _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
@@ -38,9 +44,13 @@ class FamilyCoefficient(NamedTuple):
 
 def _item(
     name: str, unit: str, low: float, high: float, families: tuple[str, ...], default: float, neutral: Neutral,
-    meaning: str, **of: float,
+    meaning: str, *, is_of_groups: bool = True, **of: float,
 ) -> FamilyCoefficient:  # fmt: skip
-    names = {family: family.removeprefix("w4a16_").removesuffix("_cluster") for family in families}
+    if is_of_groups:  # grouped kernels have what their form has
+        families += tuple(name for name in W4A16_GROUPED_FAMILIES if name.removesuffix("_grouped") in families)
+    names = {
+        family: family.removeprefix("w4a16_").removesuffix("_cluster").removesuffix("_grouped") for family in families
+    }
     defaults = {family: of.get(name, default) for family, name in names.items()}
     return FamilyCoefficient(Coefficient(name, unit, low, high, default, neutral, meaning), defaults)
 
@@ -91,10 +101,13 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, _ACHIEVABLE,
         "share of the achievable DRAM bandwidth in a main loop",
     ),
-    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_THROUGH_L2), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
+    _item(
+        "l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_THROUGH_L2, *W4A16_GROUPED_FAMILIES), 1.2, NO_LIMIT,
+        "share of the L2 bandwidth of hits", is_of_groups=False, sm90_grouped=1.0,
+    ),
     _item(
         "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, _ALL_KEPT,
-        "share of L2 that keeps what will be read again",
+        "share of L2 that keeps what will be read again", is_of_groups=False,
     ),
     _item(
         "line_waste", "1", 0.0, 8.0, (GEMV_MMA, *_WGMMA), 2.0, FREE,
@@ -115,6 +128,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item(
         "offset_frac", "1", 0.0, 0.3, (SM90,), 0.03, FREE,
         "longer main loop of CTAs at different places of K, which ask L2 for lines that no other wants",
+        is_of_groups=False,
     ),
     _item(
         "cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, FREE,
@@ -135,14 +149,27 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item(
         "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, _WGMMA, 9.0, NO_LIMIT, "rows outside the matrix that TMA fills",
+        is_of_groups=False,
+    ),
+    _item(
+        "groups_us", "us", 0.0, 6.0, W4A16_GROUPED_FAMILIES, 2.5, FREE,
+        "to count the tiles of all groups before anything is copied",
+    ),
+    _item(
+        "group_tile_cycles", "cycles", 0.0, 4000.0, W4A16_GROUPED_FAMILIES, 900.0, FREE,
+        "to find the group of a tile, and to begin anew",
+    ),
+    _item(
+        "group_load_cycles", "cycles", 0.0, 3000.0, (GEMV_MMA_GROUPED,), 400.0, FREE,
+        "longer waits of a step, shared by the blocks that are on their way to a team",
     ),
 )  # fmt: skip
 """All coefficients of these families, in the order in which they are fitted and written."""
 
 
 def coefficients_of(family: str) -> str:
-    """Return the family whose coefficients a family of ours has: that of plain GEMMs, of a grouped one."""
-    return family.removesuffix("_grouped")
+    """Return the family whose coefficients a family of ours has: its own, but for `w4a16_sm80_grouped`."""
+    return family if family in W4A16_SETS else family.removesuffix("_grouped")
 
 
 def w4a16_coefficients_of(family: str) -> tuple[Coefficient, ...]:

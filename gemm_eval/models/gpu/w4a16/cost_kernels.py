@@ -145,31 +145,31 @@ def _sm90_step(
 
 @kernel
 def _of_groups_us(
-    p: Any, row: Any, first: float, last: float, dram_us: float, blocks: float, copied_rows: int,
+    p: Any, row: Any, c: Any, first: float, last: float, dram_us: float, blocks: float, copied_rows: int,
 ) -> float:  # fmt: skip
     """Return main loops of tiles of several groups, `first` and `last` cycles of whole waves and the rest of a CTA.
 
     CTAs are not at one place of K, as those of one GEMM are, so waves run into each other and hide more of DRAM. Each
     of `blocks` of 64 k takes in tokens and weights, and beside DRAM L2 gives no more than its peak.
     """
-    l2_us = blocks * (copied_rows * common.TOKEN_ROW_BYTES + row["weight_bytes"]) / p["l2_peak_bytes_per_us"]
+    taken = blocks * (copied_rows * common.TOKEN_ROW_BYTES + row["weight_bytes"])
+    l2_us = taken / (p["l2_peak_bytes_per_us"] * c["l2_frac"])
     result: float = (
-        common.norm4((first + last) / p["cycles_per_us"], common.norm3(dram_us, l2_us, 0.0, 0.0), 0.0)
-        + common.GROUPS_US
+        common.norm4((first + last) / p["cycles_per_us"], common.norm3(dram_us, l2_us, 0.0, 0.0), 0.0) + c["groups_us"]
     )
     return result
 
 
 @kernel
-def _sm90_work(row: Any, c: Any) -> float:
-    """Cycles of 64 k of the warps that compute, alone on their SM; whatever the GEMM."""
+def _sm90_work(row: Any, c: Any, matrix: float) -> float:
+    """Cycles of 64 k of the warps that compute, alone on their SM; `matrix` of them are the tensor core's."""
     slots_each = c["issue"] if row["num_warps"] <= TWO_WARPGROUPS else c["three_issue"]
     issue = (
         row["instructions"]
         / common.SCHEDULERS
         * (slots_each if row["schedule"] == kernels.COOPERATIVE else c["pingpong_issue"])
     )
-    work = overlapped(issue, row["matrix_cycles"], c["wgmma_frac"]) + c["stage_cycles"] * common.BLOCK / row["cta_k"]
+    work = overlapped(issue, matrix, c["wgmma_frac"]) + c["stage_cycles"] * common.BLOCK / row["cta_k"]
     return float(work)
 
 
@@ -205,7 +205,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
 
     # 64 k of a CTA
     shared = row["instructions"] / common.SCHEDULERS * c["shared_issue"]
-    matrix = row["matrix_cycles"]
+    matrix = row["matrix_cycles"] * t.share_frac
     box = min(cta_m // cluster_n, t.rows)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
     waste = 1.0 + c["line_waste"] * t.line_waste
@@ -239,7 +239,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
             batches = max(1.0, tile_bytes / (row["num_warps"] * BATCH_BYTES))  # of loads, a round trip each
             reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"])
     epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
-    over = epilogue + reduction + (common.GROUP_TILE_CYCLES if t.G > 1 else 0.0)
+    over = epilogue + reduction + (c["group_tile_cycles"] if t.G > 1 else 0.0)
     item = blocks * step
     last = 0.0
     if rest > 0:
@@ -262,10 +262,10 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
     dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
-    outside_rows = 0  # TMA fills them in each CTA of a multicast; between groups lie rows of the next
+    outside_us = 0.0  # TMA fills rows in each CTA of a multicast; between groups lie rows of the next
     if t.G == 1:
         outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n
-    outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
+        outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
     share = rounds * clusters / items
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
     store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
@@ -285,12 +285,20 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
 
 
 @kernel
+def _lone_cycles(row: Any, c: Any, work: float) -> float:
+    """Cycles of 64 k of a CTA alone on its SM that waits for no data."""
+    return norm8(work, row["producer"] * c["producer_cycles"])
+
+
+@kernel
 def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
-    work = _sm90_work(row, c)
-    s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]), work)
+    work = _sm90_work(row, c, row["matrix_cycles"] * t.share_frac)
+    s = sm90_loop(p, row, c, t, split, _lone_cycles(row, c, work), work)
     if t.G > 1:
-        return common.finish(p, row, s, _of_groups_us(p, row, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows))
+        return common.finish(
+            p, row, s, _of_groups_us(p, row, c, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows)
+        )
     cycles_per_us = p["cycles_per_us"]
     main_us = common.norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
     if s.rest > 0:
@@ -411,7 +419,7 @@ def _least_of(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> _
         before_us, chip_us = launch_us + of_90.prologue_us + of_90.store_us, (of_90.first + of_90.last) / cycles_per_us
         if t.G > 1:  # the longer of the two: above a share of their 3-norm
             return _Least(
-                before_us, common.GROUPS_US, _LEAST_OF_GROUPS * chip_us, _LEAST_OF_GROUPS * of_90.dram_us, 0.0,
+                before_us, c["groups_us"], _LEAST_OF_GROUPS * chip_us, _LEAST_OF_GROUPS * of_90.dram_us, 0.0,
                 of_90.busy_us, of_90.power,
             )  # fmt: skip
         return _Least(before_us, 0.0, chip_us, of_90.dram_us, of_90.outside_us, of_90.busy_us, of_90.power)
@@ -438,7 +446,10 @@ def is_beaten(
     left. So nearly all that are slower are known in a third of the time of a cost.
     """
     launch = common.launch_of(row, t)
-    loop = _least_of(p, row, c, launch, split, columns[_AT.lone_cycles, index])
+    lone = columns[_AT.lone_cycles, index]
+    if launch.share_frac < 1.0:
+        lone = _lone_cycles(row, c, _sm90_work(row, c, row["matrix_cycles"] * launch.share_frac))
+    loop = _least_of(p, row, c, launch, split, lone)
     left_us = best_us / (launch.num * kernels.BOUND_SLACK) - loop.before_us
     room_us = left_us - loop.added_us
     cubes = loop.chip_us * loop.chip_us * loop.chip_us + loop.dram_us * loop.dram_us * loop.dram_us

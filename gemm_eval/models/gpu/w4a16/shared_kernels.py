@@ -23,6 +23,7 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     MULTISTAGE_FAMILIES,
     SM90,
     SM90_CLUSTER,
+    SM90_GROUPED,
     STREAMING_FAMILIES,
 )
 
@@ -32,8 +33,7 @@ UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
-GROUPS_US = 2.5  # of grouped kernels, to count the tiles of all groups before anything is copied
-GROUP_TILE_CYCLES = 900.0  # and of a tile, to find its group and to begin anew
+LEAST_SHARE, SHARE_STEP = 48, 16  # tokens that wgmma is compiled for besides all of a tile (families/grouped.py)
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 
@@ -78,6 +78,28 @@ def tiles_of_rows(t: ProblemTerms, cta_m: int) -> int:
     return num
 
 
+@kernel
+def most_of_shares(cta_n: int) -> int:
+    """Tokens of the tiles of grouped wgmma kernels that are also compiled for fewer of them."""
+    return 96 if cta_n == 256 else 80 if cta_n == 192 else 128
+
+
+@kernel
+def share_frac(t: ProblemTerms, cta_m: int, cta_n: int) -> float:
+    """Return the mean share of a tile's tokens that wgmma takes, of all groups: their tiles have even shares."""
+    if cta_m > most_of_shares(cta_n) or cta_m <= LEAST_SHARE:
+        return 1.0
+    taken = tiles = 0
+    for i in range(len(t.group_rows)):
+        of_group = ceil_div(t.group_rows[i], cta_m)
+        if of_group > 0:
+            share = ceil_div(ceil_div(t.group_rows[i], of_group), 8) * 8
+            steps = ceil_div(max(0, share - LEAST_SHARE), SHARE_STEP)
+            taken += t.group_counts[i] * of_group * min(cta_m, LEAST_SHARE + steps * SHARE_STEP)
+            tiles += t.group_counts[i] * of_group
+    return taken / (tiles * cta_m)
+
+
 class Launch(NamedTuple):
     """What one launch of a kernel does: the `ProblemTerms` that its cost reads, but for the arrays.
 
@@ -99,6 +121,7 @@ class Launch(NamedTuple):
     a_read_bytes: float
     b_read_bytes: float
     line_waste: float
+    share_frac: float  # of a tile's tokens, that wgmma takes
 
 
 @inlined_kernel
@@ -110,10 +133,11 @@ def launch_of(row: Any, t: ProblemTerms) -> Launch:
         return Launch(
             1, G, t.M, t.K, t.N, tiles_m, t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes, t.stay_frac,
             t.a_read_bytes, t.b_read_bytes, t.line_waste,
+            share_frac(t, row["cta_m"], row["cta_n"]) if row["family"] == SM90_GROUPED else 1.0,
         )  # fmt: skip
     return Launch(
         G, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
-        t.c_bytes / G, t.stay_frac, t.a_read_bytes / G, t.b_read_bytes / G, t.line_waste,
+        t.c_bytes / G, t.stay_frac, t.a_read_bytes / G, t.b_read_bytes / G, t.line_waste, 1.0,
     )  # fmt: skip
 
 
@@ -201,7 +225,6 @@ def shared_step(resident: float, work: float, serial: float, ingest: float) -> f
 
 
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
-_GROUP_LOAD_CYCLES = 400.0  # of grouped kernels, shared by the blocks that are on their way to a team
 _UNIT_STEPS, _PART_STEPS = 4, 2  # by which grouped kernels cut K themselves (streaming.cuh)
 _RAMP_BYTES = 4e6  # of weights, that fill the queues half
 
@@ -283,9 +306,9 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
         first_start = c["cta_cycles"] + c["cta_launch_cycles"] * min(resident, ctas / num_sms)
         start = c["cta_cycles"] + c["cta_launch_cycles"]
     if t.G > 1:
-        serial += _GROUP_LOAD_CYCLES / max(1, row["num_stages"] - 1)
-        first_start += GROUPS_US * cycles_per_us
-        start += GROUP_TILE_CYCLES
+        serial += c["group_load_cycles"] / max(1, row["num_stages"] - 1)
+        first_start += c["groups_us"] * cycles_per_us
+        start += c["group_tile_cycles"]
     rows = min(cta_m, t.M)
     sums = _sums_cycles(row, c, t)
     first = rounds * steps * shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
