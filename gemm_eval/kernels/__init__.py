@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
-    from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, w4a16_grouped_gemm, workspace_bytes
+    from gemm_eval.kernels.gemm import (
+        occupancy,
+        quantize_tokens,
+        w4a8_gemm,
+        w4a16_gemm,
+        w4a16_grouped_gemm,
+        workspace_bytes,
+    )
     from gemm_eval.kernels.layout import (
         BLOCK_COLUMNS,
         BLOCK_K,
@@ -51,6 +58,7 @@ if TYPE_CHECKING:
         make_variant,
         occupancy_of,
     )
+    from gemm_eval.kernels.tokens import QuantizedTokens, dequantize_tokens, padded_k, quantize_rows, quantized_bytes
     from gemm_eval.kernels.weights import (
         GroupedW4,
         PackedW4,
@@ -64,13 +72,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "SOURCES", "Conversion", "DeviceLimits", "GroupedSizes", "GroupedW4",
-    "KernelEntry", "Occupancy", "PackedLayer", "PackedW4", "Plan", "QuantizedFp4", "QuantizedW4", "Sizes", "Variant",
-    "WeightMode", "check_sizes", "choose", "choose_grouped", "compile_for", "convert_checkpoint", "dequantize",
+    "KernelEntry", "Occupancy", "PackedLayer", "PackedW4", "Plan", "QuantizedFp4", "QuantizedTokens", "QuantizedW4", "Sizes", "Variant",
+    "WeightMode", "check_sizes", "choose", "choose_grouped", "compile_for", "convert_checkpoint", "dequantize", "dequantize_tokens",
     "encode", "from_awq", "from_gptq", "k_blocks", "legal_configs", "legal_splits", "limits_of", "limits_of_spec",
     "list_kernels", "load_packed", "make_plan", "make_variant", "occupancy", "occupancy_of", "pack_checkpoint",
-    "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4", "parse_activation", "problem_of", "quantize_fp4",
-    "quantize_w4", "rank", "save_packed", "scale_rows", "scale_unit", "scales_dtype", "scales_shape", "spec_of_device",
-    "stack_w4", "unpack_fp4", "unpack_w4", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes",
+    "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4", "padded_k", "parse_activation", "problem_of", "quantize_fp4", "quantize_rows", "quantize_tokens",
+    "quantize_w4", "quantized_bytes", "rank", "save_packed", "scale_rows", "scale_unit", "scales_dtype", "scales_shape", "spec_of_device",
+    "stack_w4", "unpack_fp4", "unpack_w4", "w4a8_gemm", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -34,6 +34,7 @@ from gemm_eval.kernels.families import (
     ceil_div,
     families,
     family_of,
+    fp8_families,
 )
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
@@ -248,34 +249,40 @@ def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
 @lru_cache(maxsize=_PLANS)
 def plan_on_device(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None,
-    device: int, expected_rows: int = 0, is_batch: bool = False,
+    device: int, expected_rows: int = 0, is_batch: bool = False, *, is_fp8: bool = False,
 ) -> Plan[Any]:  # fmt: skip
     """Return `make_plan` for a GPU of this machine, by default of the config that the model chooses; remembered."""
     limits = runtime.limits_of_device(device)
     types = activation, mode, group_size
     if config is None:
-        config = choose_for(sizes, *types, spec_of_device(device), limits, expected_rows, is_batch)
-    return make_plan(sizes, *types, config, limits)
+        config = choose_for(sizes, *types, spec_of_device(device), limits, expected_rows, is_batch, is_fp8=is_fp8)
+    return make_plan(sizes, *types, config, limits, is_fp8=is_fp8)
 
 
 def choose_for(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
-    limits: DeviceLimits, expected_rows: int = 0, is_batch: bool = False,
+    limits: DeviceLimits, expected_rows: int = 0, is_batch: bool = False, *, is_fp8: bool = False,
 ) -> KernelConfig:  # fmt: skip
     """Return `choose` of a GEMM, or `choose_grouped` of groups."""
     check_rows(sizes)
     if isinstance(sizes, GroupedSizes):
         return choose_grouped(sizes, activation, mode, group_size, expected_rows, is_batch, spec, limits)
-    return choose(sizes, activation, mode, group_size, spec, limits)
+    return choose(sizes, activation, mode, group_size, spec, limits, is_fp8=is_fp8)
 
 
 def make_plan(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig,
-    limits: DeviceLimits,
+    limits: DeviceLimits, *, is_fp8: bool = False,
 ) -> Plan[Any]:  # fmt: skip
-    """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU."""
+    """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU.
+
+    `is_fp8`: tokens are e4m3, as `quantize_tokens` leaves them.
+    """
     check_rows(sizes)
     variant, family = make_variant(config, activation, mode, group_size), family_of(config)
+    if (family.name in fp8_families()) is not is_fp8:
+        runs = "w4a8_gemm" if family.name in fp8_families() else "w4a16_gemm"
+        raise InvalidMappingError(f"{family.name} has kernels that {runs} runs", rule="family")
     is_of_groups = isinstance(family, GroupedFamily)
     if isinstance(sizes, GroupedSizes) and not is_of_groups:
         raise InvalidMappingError(f"{family.name} has kernels of one GEMM, which w4a16_gemm runs", rule="family")

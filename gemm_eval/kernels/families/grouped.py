@@ -116,6 +116,7 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     """The kernels of `Sm90Family` on groups, without clusters."""
 
     name = "w4a16_sm90_grouped"
+    headers = ("groups.cuh", "hopper.cuh")
     wide_tokens = range(136, 153, 8)  # the warps that copy need the registers for places of tiles
     slots_of_cta = 1
 

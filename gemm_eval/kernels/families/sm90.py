@@ -53,6 +53,7 @@ class Sm90Family(Family):
 
     name = "w4a16_sm90"
     source = "sm90.cu"
+    headers = ("hopper.cuh",)
     entry = "w4a16_sm90"
     targets = {(9, 0): "sm_90a"}  # noqa: RUF012  constant
     limited_by = "wgmma is Hopper's alone, Blackwell has no such instruction"
@@ -129,17 +130,7 @@ class Sm90Family(Family):
     def prelude(self, variant: Variant) -> str:
         """Return the instruction for this many tokens; its operands cannot be written once for all."""
         n = variant.config.cta_m
-        sums = n // 2
-        d = ", ".join(f"%{i}" for i in range(sums))
-        a = ", ".join(f"%{sums + i}" for i in range(4))
-        outputs = ", ".join(f'"+f"(d[{i}])' for i in range(sums))
-        inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
-        return (
-            f"DEVICE void wgmma(float (&d)[{sums}], const u32 (&a)[4], u64 b) {{\n"
-            f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32." MMA_TYPE "." MMA_TYPE\n'
-            f'      " {{{d}}}, {{{a}}}, %{sums + 4}, 1, 1, 1, 0;"\n'
-            f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
-        )
+        return wgmma_text("wgmma", f'm64n{n}k16.f32." MMA_TYPE "." MMA_TYPE "', n // 2, "1, 1, 1, 0")
 
     def smem_bytes(self, variant: Variant) -> int:
         config = variant.config
@@ -250,6 +241,20 @@ class Sm90ClusterFamily(Sm90Family):
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
         ctas = _num_tiles(variant.config, sizes) * variant.config.split_k
         return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
+
+
+def wgmma_text(name: str, types: str, sums: int, flags: str) -> str:
+    """Return a function that issues wgmma with weights from registers: name(sums, a, descriptor)."""
+    d = ", ".join(f"%{i}" for i in range(sums))
+    a = ", ".join(f"%{sums + i}" for i in range(4))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(sums))
+    inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
+    return (
+        f"DEVICE void {name}(float (&d)[{sums}], const u32 (&a)[4], u64 b) {{\n"
+        f'  asm volatile("wgmma.mma_async.sync.aligned.{types}"\n'
+        f'      " {{{d}}}, {{{a}}}, %{sums + 4}, {flags};"\n'
+        f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
+    )
 
 
 def sharing_warpgroups(config: KernelConfig) -> int:
