@@ -51,9 +51,12 @@ _TOLD = (
 )  # fmt: skip
 
 
-def problem_of(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int) -> GemmProblem:
-    """Return the model's problem for a GEMM of ours."""
-    return GemmProblem(1, sizes.M, sizes.K, sizes.N, **_types_of(activation, mode, group_size))
+def problem_of(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, *, is_fp8: bool = False
+) -> GemmProblem:
+    """Return the model's problem for a GEMM of ours; `is_fp8`: of `w4a8_gemm`, whose C has the type `activation`."""
+    types = _types_of(activation, mode, group_size) | ({"input_dtype": DType.FP8} if is_fp8 else {})
+    return GemmProblem(1, sizes.M, sizes.K, sizes.N, **types)
 
 
 def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str, Any]:
@@ -86,18 +89,23 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=_CHOICES)
 def choose(
-    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
-) -> KernelConfig:
-    """Return the fastest kernel by the model (`spec`) that the GPU (`limits`) can run; group_size 0: mode COLUMN."""
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits, *,
+    is_fp8: bool = False,
+) -> KernelConfig:  # fmt: skip
+    """Return the fastest kernel by the model (`spec`) that the GPU (`limits`) can run; group_size 0: mode COLUMN.
+
+    `is_fp8`: of `w4a8_gemm`.
+    """
     types = activation, mode, group_size
-    return _first_that_runs(lambda k: rank(sizes, *types, spec, k), sizes, types, limits)
+    return _first_that_runs(lambda k: rank(sizes, *types, spec, k, is_fp8=is_fp8), sizes, types, limits)
 
 
 def rank(
-    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL
-) -> tuple[KernelConfig, ...]:
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL, *,
+    is_fp8: bool = False,
+) -> tuple[KernelConfig, ...]:  # fmt: skip
     """Return the `k` configs that the model finds fastest, best first; arguments as of `choose`."""
-    return _ranked(problem_of(sizes, activation, mode, group_size), sizes, spec, k)
+    return _ranked(problem_of(sizes, activation, mode, group_size, is_fp8=is_fp8), sizes, spec, k)
 
 
 def _ranked(

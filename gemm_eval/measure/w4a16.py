@@ -345,7 +345,7 @@ class W4A16Runner(BenchDevice):
 
     def _sample(self, out: Any) -> npt.NDArray[np.float64]:
         values = self.cupy.asnumpy(out[:: self._step(out)])
-        return decode(values, self.input_dtype, values.shape)
+        return decode(values, self.output_dtype, values.shape)
 
     def _check_exactly(self, item: KernelItem, out: Any) -> None:
         """Compare the last block of columns, in some rows, with float64."""
@@ -378,7 +378,7 @@ class W4A16Runner(BenchDevice):
         )
 
     def _refuse_if_wrong(self, item: KernelItem, error: float) -> None:
-        if not error < MAX_ERRORS[self.input_dtype]:  # NaN does not pass
+        if not error < MAX_ERRORS[self.output_dtype]:  # NaN does not pass
             sizes = f"M, K, N = {item.M}, {item.K}, {item.N}, {item.mode.name} {item.group_size}"
             raise GemmEvalError(f"{self.kernel} {self.input_dtype} is wrong for {sizes} by {item.config}: {error:.2g}")
 
@@ -401,7 +401,7 @@ class W4A16Runner(BenchDevice):
         out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
         self._run_poisoned(out, self._bind(item, (0,), packed.scale_unit)[0])
         reference = self._inputs_of(item, slice(None)) @ dequantize(packed)
-        outputs = decode(self.cupy.asnumpy(out), self.input_dtype, (item.M, item.N))
+        outputs = decode(self.cupy.asnumpy(out), self.output_dtype, (item.M, item.N))
         error = relative_error(outputs, reference)
         self._refuse_if_wrong(item, error)
         return error

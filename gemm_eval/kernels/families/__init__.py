@@ -24,11 +24,10 @@ from gemm_eval.words import refusal
 
 __all__ = [
     "TARGETS_THAT_RAN", "Family", "GroupedFamily", "GroupedOperands", "GroupedSizes", "Launch", "Operands", "Sizes",
-    "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of",
-    "fp8_families", "grouped_families",
+    "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of", "fp8_families", "grouped_families",
 ]  # fmt: skip
 
-# Modules of the families and their classes, from few tokens to many; then those of tokens in e4m3, and of grouped GEMMs.
+# Modules of the families and their classes, from few tokens to many; then those of e4m3 tokens, and of grouped GEMMs.
 _FAMILIES = (
     ("gemv", "GemvFamily"), ("gemv", "GemvMmaFamily"), ("sm80", "Sm80Family"), ("sm90", "Sm90Family"),
     ("sm90", "Sm90ClusterFamily"),

@@ -30,8 +30,8 @@ _TOKENS_OF_WORD = 2  # tensor maps take two e4m3 numbers for one of 16 bits
 class Sm90Fp8Family(Sm90Family):
     """wgmma kernels for e4m3 tokens. `cta_m` is a tile of tokens, 8..256; `cta_n` of columns; a stage holds 128 k.
 
-    The sums of a group of K have registers of their own, so that of more than 128 tokens a half follows the other. Modes
-    COLUMN and GROUP alone: zero points and fp4 codes are no integers -8..7.
+    The sums of a group of K have registers of their own, so that of more than 128 tokens a half follows the other.
+    Modes COLUMN and GROUP alone: weights of others are no integers -8..7.
     """
 
     name = "w4a8_sm90"

@@ -23,10 +23,11 @@ from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, KernelNeeds
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, W4A16_TARGETS, has_w4a16_format
+from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, FP8_ON, W4A16_TARGETS, has_w4a8_format, has_w4a16_format
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.sizes import SizeRule
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_FAMILIES, coefficients_of
+from gemm_eval.models.gpu.w4a16.family_kernels import WGMMA_FAMILIES
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes, make_types
 
@@ -40,7 +41,6 @@ _CONFIG = (
 _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
 _NAMES = {family.number: name for name, family in FAMILIES.items() if family.is_ours}
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
-_WGMMA_FLOP = 2.0 * 64 * 16  # of a token
 _WARPS_OF_WGMMA = 4
 _LEAST_WGMMA_CYCLES = 13.2
 """A wgmma with 64 x 16 weights from registers takes so long for 16 tokens or fewer: timed on an H200, two warpgroups
@@ -70,21 +70,24 @@ class _Entry(NamedTuple):
 
 def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
     """Whether our kernels exist for this GPU and these types."""
+    if arch.sm_arch in FP8_ON and has_w4a8_format(types):
+        return True
     return arch.sm_arch in W4A16_TARGETS and has_w4a16_format(types)
 
 
-def w4a16_types(activation: DType, mode: str, group_size: int) -> GemmTypes:
+def w4a16_types(activation: DType, mode: str, group_size: int, output: DType | None = None) -> GemmTypes:
     """Return the types of a GEMM of ours by the names that its kernels have for them.
 
     Args:
-        activation: fp16 or bf16.
+        activation: fp16 or bf16; fp8, of W4A8.
+        output: of C and of integers' scales, fp16 or bf16; None: as the activations.
         mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
         group_size: weights along K that share a scale; 0 in mode column.
     """
-    scheme = FP4_SCHEMES.get(mode)
+    scheme, output = FP4_SCHEMES.get(mode), output or activation
     return make_types(
-        input_dtype=activation, weight_dtype=DType.FP4 if scheme else DType.INT4, output_dtype=activation,
-        group_size=group_size or None, scale_dtype=scheme.scale_dtype if scheme else activation,
+        input_dtype=activation, weight_dtype=DType.FP4 if scheme else DType.INT4, output_dtype=output,
+        group_size=group_size or None, scale_dtype=scheme.scale_dtype if scheme else output,
         zero_dtype=DType.INT4 if mode == "group_zero" else None,
     )  # fmt: skip
 
@@ -97,7 +100,8 @@ def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
         raise UnsupportedError(
             f"library {OURS} has kernels for {', '.join(W4A16_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 "
             "weights with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for "
-            "groups), or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; "
+            "groups), or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; on "
+            f"{', '.join(FP8_ON)} also fp8 inputs with int4 weights without zero points; "
             f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}{of_scale}, "
             f"{types.c} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
         )
@@ -199,15 +203,17 @@ def list_w4a16_needs(arch: GpuSpec, types: GemmTypes) -> Iterator[KernelNeeds]:
 
 def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
     config = entry.config
-    cluster, is_wgmma = entry.cluster, config.family.startswith("w4a16_sm90")
+    cluster, is_wgmma = entry.cluster, FAMILIES[config.family].number in WGMMA_FAMILIES
     sms = cluster_sms(arch.num_sms, cluster)
     expected_cap = sms * expected // cluster * cluster
     # persistent kernels are launched with as many CTAs as the registry expects to fit
     grid_cap = expected_cap if is_wgmma else sms * held
     blocks = config.cta_n / _BLOCK
     rate = arch.tensor_flop_per_cycle[types.a.dtype]
-    if is_wgmma:  # on 64 columns and 16 k whatever the tokens
-        matrix = blocks * entry.tensor / _WARPS_OF_WGMMA * max(_WGMMA_FLOP * config.cta_m / rate, _LEAST_WGMMA_CYCLES)
+    if is_wgmma:  # on 64 columns
+        instructions = entry.tensor / _WARPS_OF_WGMMA
+        flop = 2.0 * _BLOCK * _BLOCK * config.cta_m / instructions
+        matrix = blocks * instructions * max(flop / rate, _LEAST_WGMMA_CYCLES)
     else:
         rate *= FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
         matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
@@ -217,7 +223,7 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
         param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
         scale_bits = param_bits / scale.group_size
     weight_bytes = config.cta_n * _BLOCK * (types.b.dtype.bits + scale_bits) / 8
-    coefficient_set = W4A16_FAMILIES.index(coefficients_of(config.family))
+    coefficient_set = PACKED_FAMILIES.index(coefficients_of(config.family))
     return (
         FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
