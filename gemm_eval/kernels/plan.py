@@ -112,9 +112,9 @@ def _ranked(
     problem: GemmProblem, sizes: Sizes, spec: GpuSpec, k: int, *, library: str | None = None
 ) -> tuple[KernelConfig, ...]:
     from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
-    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+    from gemm_eval.models.gpu.w4a16 import has_our_kernels
 
-    if not has_w4a16_kernels(spec, problem.types):
+    if not has_our_kernels(spec, problem.types):
         raise _no_kernel(sizes, limits_of_spec(spec))
     return select_config(problem, spec, k, library=library)
 

@@ -69,10 +69,13 @@ class _Entry(NamedTuple):
 
 
 def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
-    """Whether our kernels exist for this GPU and these types."""
-    if arch.sm_arch in FP8_ON and has_w4a8_format(types):
-        return True
+    """Whether our W4A16 kernels exist for this GPU and these types."""
     return arch.sm_arch in W4A16_TARGETS and has_w4a16_format(types)
+
+
+def has_our_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
+    """Whether W4A16 or W4A8 kernels of ours exist for this GPU and these types."""
+    return has_w4a16_kernels(arch, types) or (arch.sm_arch in FP8_ON and has_w4a8_format(types))
 
 
 def w4a16_types(activation: DType, mode: str, group_size: int, output: DType | None = None) -> GemmTypes:
@@ -94,7 +97,7 @@ def w4a16_types(activation: DType, mode: str, group_size: int, output: DType | N
 
 def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
     """Raise `UnsupportedError` where our kernels do not exist for this GPU or these types; it says what there is."""
-    if not has_w4a16_kernels(arch, types):
+    if not has_our_kernels(arch, types):
         group = "a column" if types.group_size is None else types.group_size
         of_scale = f" ({types.b.scale.dtype} scales)" if types.b.dtype is DType.FP4 and types.b.scale else ""
         raise UnsupportedError(
