@@ -317,7 +317,7 @@ def occupancy(
 
 def workspace_bytes(
     M: int, packed: PackedW4 | GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
-    expected_rows: int | None = None,
+    expected_rows: int | None = None, is_fp8: bool = False,
 ) -> int:  # fmt: skip
     """Return the size of `workspace` that `w4a16_gemm` or `w4a16_grouped_gemm` needs, in bytes; 0: none.
 
@@ -329,6 +329,7 @@ def workspace_bytes(
         config: the kernel; "auto": the one that the cost model chooses.
         arch: a GPU's spec, or its name; None: CuPy's current GPU.
         expected_rows: of groups, as for `w4a16_grouped_gemm`.
+        is_fp8: of `w4a8_gemm`, with tokens that it quantizes itself.
 
     Raises:
         InvalidInputError, UnsupportedError, GemmEvalError: as the call; GemmEvalError without `arch` where there is no
@@ -340,20 +341,23 @@ def workspace_bytes(
         sizes = GroupedSizes(as_integer("rows", M, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
         return _plan_of(sizes, packed, config, arch, _expected_rows(expected_rows, sizes)).workspace_bytes
     check_packed(packed)
-    plan = _plan_of(Sizes(M, packed.K, packed.N), packed, config, arch)
+    plan = _plan_of(Sizes(M, packed.K, packed.N), packed, config, arch, is_fp8=is_fp8)
+    if is_fp8:
+        return gathered_at(plan) + quantized_bytes(M, packed.K)
     return plan.workspace_bytes if packed.permutation is None else gathered_at(plan) + gather_bytes(M, packed.K)
 
 
 def _plan_of(
     sizes: Sizes | GroupedSizes, packed: PackedW4 | GroupedW4, config: KernelConfig | str, arch: GpuSpec | str | None,
-    expected_rows: int = 0,
+    expected_rows: int = 0, *, is_fp8: bool = False,
 ) -> Plan[Any]:  # fmt: skip
     """Return the plan for a GPU that is named, or for CuPy's current one."""
     chosen, types = _chosen(config), _types_of(packed)
     if arch is None:
-        return plan_on_device(sizes, *types, chosen, runtime.current_device(), expected_rows)
+        return plan_on_device(sizes, *types, chosen, runtime.current_device(), expected_rows, is_fp8=is_fp8)
     spec, limits = spec_and_limits(arch)
-    return make_plan(sizes, *types, chosen or choose_for(sizes, *types, spec, limits, expected_rows), limits)
+    chosen = chosen or choose_for(sizes, *types, spec, limits, expected_rows, is_fp8=is_fp8)
+    return make_plan(sizes, *types, chosen, limits, is_fp8=is_fp8)
 
 
 def _types_of(packed: PackedW4 | GroupedW4) -> tuple[DType, WeightMode, int]:
