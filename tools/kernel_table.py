@@ -3,12 +3,13 @@
     python -m tools.kernel_table --out arch/kernels/w4a16
     python -m tools.kernel_table --out tables --target sm_90a --jobs 8
 
-One CSV file for each target and activation; a table takes some 15 minutes where its kernels are not in the cache. It
-is built without a GPU, from NVRTC's machine code. Instructions are of warps, for a block of 64 columns x 64 k of
-weights and all tokens of the tile, summed over the warps of a CTA that work on that block:
+One CSV file for each target and activation (that of e4m3 tokens stands in arch/kernels/w4a8); a table takes some 15
+minutes where its kernels are not in the cache. It is built without a GPU, from NVRTC's machine code. Instructions are
+of warps, for a block of 64 columns x 64 k of weights and all tokens of the tile, summed over the warps of a CTA that
+work on that block:
 
-* `w4a16_sm90`, `w4a16_sm90_cluster`: the four warps of the warpgroup that computes the block. The warp that copies
-  weights and tokens is `producer`.
+* `w4a16_sm90`, `w4a16_sm90_cluster`, `w4a8_sm90`: the four warps of the warpgroup that computes the block. The warp
+  that copies weights and tokens is `producer`.
 * `w4a16_sm80`: all warps that dequantize it; those that differ in tokens only each do, so that counts as often.
 * `w4a16_gemv` and `w4a16_gemv_mma`: the warp that owns the columns, and its part where they are fewer than 64.
 
@@ -205,6 +206,12 @@ def _all_families() -> tuple[Family, ...]:
     return (*families().values(), *fp8_families().values(), *grouped_families().values())
 
 
+def _families_of(target: str, tokens: DType) -> list[Family]:
+    """Return the families of a table."""
+    known = fp8_families().values() if tokens is DType.FP8 else (*families().values(), *grouped_families().values())
+    return [family for family in known if target in family.targets.values()]
+
+
 def _compiled_for(family: Family, tokens: DType) -> DType:
     """Return the activation that kernels of a table are compiled for; those of e4m3 tokens have fp16 outputs."""
     return DType.FP16 if family.name in fp8_families() else tokens
@@ -226,9 +233,7 @@ def table_variants(
     if target not in table_targets():
         raise InvalidOptionError(f"target must be one of {', '.join(table_targets())}, got {shown(target)}")
     tokens = parse_dtype(activation)
-    for family in _all_families():
-        if target not in family.targets.values() or (family.name in fp8_families()) is not (tokens is DType.FP8):
-            continue
+    for family in _families_of(target, tokens):
         capability = next(key for key, value in family.targets.items() if value == target)
         distinct: dict[KernelConfig, KernelConfig] = {}
         for config in family.configs():
@@ -259,7 +264,7 @@ def write_kernel_tables(
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        _write_meta(folder / "meta.yaml", name, target, len(rows), command)
+        _write_meta(folder / "meta.yaml", name, target, activation, len(rows), command)
         yield file, len(rows)
 
 
@@ -294,22 +299,22 @@ def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[d
         return list(pool.map(describe_kernel, variants, [target] * len(variants)))
 
 
-def _write_meta(file: Path, name: str, target: str, num_rows: int, command: str) -> None:
+def _write_meta(file: Path, name: str, target: str, tokens: DType, num_rows: int, command: str) -> None:
     """Add what made a table to what is known of the others."""
     tables: dict[str, Mapping[str, object]] = {}
     if file.is_file():
         tables = (yaml.safe_load(file.read_text("utf-8")) or {}).get("tables", {})
     tables[name] = {
         "num_rows": num_rows, "nvrtc": compiler_version(), "nvdisasm": nvdisasm_version(),
-        "cuda_sources_sha256": sources_digest(target), "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": command,
+        "cuda_sources_sha256": sources_digest(target, tokens),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "command": command,
     }  # fmt: skip
     write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
 
 
-def sources_digest(target: str) -> str:
-    """SHA-256 over the names and contents of the CUDA sources that are compiled for `target`."""
-    of_target = [family for family in _all_families() if target in family.targets.values()]
+def sources_digest(target: str, tokens: DType = DType.FP16) -> str:
+    """SHA-256 over the names and contents of the CUDA sources that are compiled for `target` and such tokens."""
+    of_target = _families_of(target, tokens)
     names = {COMMON, *(name for family in of_target for name in (*family.headers, family.source))}
     digest = hashlib.sha256()
     for name in sorted(names):

@@ -21,7 +21,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
+from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, W4A16_FAMILIES, w4a16_types
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, run_in_chunks
 from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
@@ -49,7 +49,9 @@ _COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measu
 _INTERRUPTED = 100.0
 """Times the best of its GEMM beyond which a single replay tells of no kernel: of 38,000 others none takes 54 times."""
 
-W4A16_FORM = Form(_GEMM, "family", W4A16_FAMILIES, near_best=1.5)
+_FAMILIES = (*W4A16_FAMILIES, *W4A8_FAMILIES)
+
+W4A16_FORM = Form(_GEMM, "family", _FAMILIES, near_best=1.5)
 """A row is a config of a kernel of ours; errors are told apart by family."""
 
 _STREAM_K_PLACE = (1 << 16) - 1  # after all numbers of parts
@@ -124,7 +126,9 @@ def _read(path: Path) -> pd.DataFrame:
 
 def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
     """Return the types of a row as a problem, of sizes that do not matter."""
-    return problem_of(w4a16_types(DType(input_dtype), mode, max(0, group_size)), 1, 64, 64, 64)
+    activation = DType(input_dtype)
+    output = DType.FP16 if activation is DType.FP8 else None  # either output is as fast
+    return problem_of(w4a16_types(activation, mode, max(0, group_size), output), 1, 64, 64, 64)
 
 
 def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints) -> Ints:
@@ -133,7 +137,7 @@ def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints) -> Ints
     known = pd.DataFrame({name: packed.candidates[name].astype(np.int64) for name in names})
     known = known.assign(kind=kinds, index_of=np.arange(len(kinds)))
     asked = frame.assign(
-        family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_FAMILIES}),
+        family=frame["family"].map({name: FAMILIES[name].number for name in _FAMILIES}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
         cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),
@@ -169,7 +173,7 @@ class W4A16Model(configs.ConfigModel):
     """The model of our kernels with coefficients of its families."""
 
     families: tuple[str, ...] = W4A16_FAMILIES
-    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in W4A16_FAMILIES}
+    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in _FAMILIES}
     SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
     IS_SCREENED: ClassVar = True
     BUYS_NOTHING_POINTS: ClassVar = 0.02
@@ -177,7 +181,7 @@ class W4A16Model(configs.ConfigModel):
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:
         """Return the model with the coefficients that the library has for this GPU, and where they come from."""
-        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in W4A16_FAMILIES}
+        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in _FAMILIES}
         texts = dict.fromkeys(origin.text for _, origin in committed.values())
         return cls(arch, {family: values for family, (values, _) in committed.items()}), "; ".join(texts)
 
@@ -214,7 +218,7 @@ class W4A16Model(configs.ConfigModel):
         return {term.removesuffix("_us"): float(record[term]) for term in _TERMS}
 
     def _packed(self) -> npt.NDArray[np.void]:
-        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in W4A16_FAMILIES})
+        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in _FAMILIES})
 
     def row_weights(self, rows: Timings) -> Floats:
         """Return the weight of each row in a fit, [rows]; 1 in the mean."""
@@ -348,9 +352,9 @@ def _physics_of(crossed: CrossFit[CorrectedModel]) -> CrossFit[W4A16Model]:
 def calibrate_w4a16(
     arch: GpuSpec, family: str, paths: Sequence[Path], *, num_folds: int = 5, seed: int = 0
 ) -> gpu_model.Calibration:
-    """Fit a W4A16 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
-    if family not in W4A16_FAMILIES:
-        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {shown(family)}")
+    """Fit a W4A16 or W4A8 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
+    if family not in _FAMILIES:
+        raise InvalidOptionError(f"families of our kernels are {', '.join(_FAMILIES)}, got {shown(family)}")
     timings = read_w4a16_timings(arch, paths)
     rows = timings.select(timings.of_group(family))
     if len(rows) < MIN_ROWS:
@@ -597,7 +601,7 @@ def validate(
 
 def calibrate(arch: str, family: str, data: Sequence[Path] | None, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit a family of our kernels; parameters are the options of the command."""
-    dense.check_one_of("--family", family, W4A16_FAMILIES)
+    dense.check_one_of("--family", family, _FAMILIES)
     spec = dense.load_gpu_of(arch, family)
     path = out or dense.calibration_out(spec.name, gpu_model.OURS, family)
     calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name), seed=seed)

@@ -1,7 +1,8 @@
 """Our W4A16 kernels as a GPU can run them: the table of what each takes and issues, packed for the numba kernels.
 
 The table comes with the library, one file for each NVRTC target and type of activations
-(``arch/kernels/w4a16/<target>-<activation>.csv``; `tools/kernel_table.py` writes it from the machine code).
+(``arch/kernels/w4a16/<target>-<activation>.csv``, of e4m3 tokens in ``w4a8``; `tools/kernel_table.py` writes it from
+the machine code).
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def _entries(target: str, activation: DType, mode: str, group_size: int) -> tupl
 @cache
 def _table(target: str, activation: DType) -> tuple[list[str], dict[tuple[str, str], list[list[str]]]]:
     """Return the header, and the lines by mode and group: a reader of all types parses each line once."""
-    path = data_root() / "kernels" / "w4a16" / f"{target}-{activation}.csv"
+    folder = "w4a8" if activation is DType.FP8 else "w4a16"
+    path = data_root() / "kernels" / folder / f"{target}-{activation}.csv"
     with path.open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
     mode, group = header.index("mode"), header.index("group_size")
