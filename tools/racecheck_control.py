@@ -1,10 +1,12 @@
-"""Control for racecheck: a ring of bulk copies between full and empty mbarriers, and nothing else.
+"""Controls for racecheck: rings as those of our kernels, and nothing else.
 
 compute-sanitizer --tool racecheck python -m tools.racecheck_control         all threads signal that a stage is read
 compute-sanitizer --tool racecheck python -m tools.racecheck_control lane    one lane for its warp, after __syncwarp
+compute-sanitizer --tool racecheck python -m tools.racecheck_control team    teams of two warps, each with a barrier
 
-On an H200 (compute-sanitizer of CUDA 13.0) the first is clean and the second is reported, though both are right: what
-racecheck says of kernels that signal by one lane is to be read with that in mind.
+The first two have a ring of bulk copies between full and empty mbarriers, the third one of `cp.async` for each team. On
+Hopper (compute-sanitizer of CUDA 13.0) the first and the third are clean and the second is reported, though all are
+right: what racecheck says of kernels that signal by one lane is to be read with that in mind.
 """
 
 from __future__ import annotations
@@ -59,17 +61,48 @@ extern "C" __global__ void ring(const uint4* in, uint4* out, int steps) {  // 12
 }
 """
 
+_TEAMS_SOURCE = r"""
+typedef unsigned u32;
 
-def main(by_lane: bool) -> None:
-    """Run the ring once, and check its sums."""
+__device__ void sync_team(int team) { asm volatile("bar.sync %0, 64;" ::"r"(team + 1) : "memory"); }
+
+extern "C" __global__ void ring(const uint4* in, uint4* out, int steps) {  // each thread reads what its partner copied
+  __shared__ __align__(128) uint4 stages[2][128];
+  const int team = threadIdx.x / 64, partner = threadIdx.x ^ 32;
+  u32 to = (u32)__cvta_generic_to_shared(&stages[0][threadIdx.x]);
+  uint4 sum = {0, 0, 0, 0};
+  for (int k = 0; k <= steps; k++) {
+    if (k > 0) {
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+      sync_team(team);
+    }
+    if (k < steps) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\ncp.async.commit_group;"
+                                ::"r"(to + 2048 * (k % 2)), "l"(in + k * 128 + threadIdx.x) : "memory");
+    if (k > 0) {
+      uint4 v = stages[(k - 1) % 2][partner];
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+  }
+  __syncthreads();
+  stages[0][threadIdx.x ^ 64] = sum;  // over the ring, as sums of teams
+  __syncthreads();
+  out[threadIdx.x ^ 32] = stages[0][threadIdx.x ^ 64];
+}
+"""
+
+
+def main(which: str) -> None:
+    """Run a ring once, and check its sums."""
     cupy = import_cupy()
-    options = ("-std=c++17", "-arch=sm_90a", f"-DSIGNALS={4 if by_lane else 128}")
-    ring = cupy.RawModule(code=_SOURCE, options=options).get_function("ring")
+    is_teams = which == "team"
+    options = ("-std=c++17", "-arch=sm_90a", f"-DSIGNALS={4 if which == 'lane' else 128}")
+    module = cupy.RawModule(code=_TEAMS_SOURCE if is_teams else _SOURCE, options=options)
     data = np.random.default_rng(0).integers(0, 1 << 20, (_STEPS, 128, 4), dtype=np.uint32)
     out = cupy.zeros((128, 4), cupy.uint32)
-    ring((1,), (160,), (cupy.asarray(data), out, np.int32(_STEPS)))
+    num_threads = 128 if is_teams else 160
+    module.get_function("ring")((1,), (num_threads,), (cupy.asarray(data), out, np.int32(_STEPS)))
     assert np.array_equal(cupy.asnumpy(out), data.sum(0, dtype=np.uint32))
 
 
 if __name__ == "__main__":
-    main(by_lane="lane" in sys.argv[1:])
+    main("".join(sys.argv[1:2]))

@@ -2,11 +2,17 @@
 
 compute-sanitizer --tool memcheck python -m tools.sanitize
 compute-sanitizer --tool racecheck python -m tools.sanitize
+compute-sanitizer --tool racecheck python -m tools.sanitize followed
+
+The last compiles the kernels with RACECHECK (common.cuh): the same, but that all lanes of a warp signal where one does.
+What racecheck reports without and not with it, it reports as it does not follow that one lane.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +24,7 @@ from gemm_eval.kernels import (
     dequantize,
     legal_configs,
     pack_w4,
+    registry,
     stack_w4,
     w4a16_gemm,
     w4a16_grouped_gemm,
@@ -26,8 +33,10 @@ from gemm_eval.kernels.families import families, grouped_families
 from gemm_eval.mapping import Decomposition
 
 
-def main() -> None:
+def main(*, is_followed: bool) -> None:
     """Run them, and say how far each is from float64."""
+    if is_followed:
+        registry.compile_text = partial(_compile_followed, registry.compile_text)  # type: ignore[assignment]
     sizes = Sizes(5, 2056, 328)  # nothing is a multiple of a tile, and K is cut where tiles are few
     random = np.random.default_rng(0)
     weights = random.standard_normal((sizes.K, sizes.N)).astype(np.float32)
@@ -85,5 +94,9 @@ def check_groups(a: Any, packed: PackedW4, expected: Any) -> None:
             assert error < 1e-3, config
 
 
+def _compile_followed(compile_text: Any, text: str, entry: str, target: str, macros: dict[str, int]) -> Any:
+    return compile_text(text, entry, target, macros | {"RACECHECK": 1})
+
+
 if __name__ == "__main__":
-    main()
+    main(is_followed="followed" in sys.argv[1:])

@@ -49,7 +49,13 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command(cls=Command)
 def compare(
     activation: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
-    group_size: Annotated[int, typer.Option(help="Weights along K that share a scale: 32, 64 or 128.")] = 128,
+    mode: Annotated[
+        str, typer.Option(help="Mode of the weights: column, group, group_zero, mxfp4 or nvfp4.")
+    ] = "group",
+    group_size: Annotated[
+        int | None,
+        typer.Option(help="Weights along K that share a scale: 32, 64 or 128. Default: 128, or what the mode has."),
+    ] = None,
     grouped: Annotated[
         bool,
         typer.Option(
@@ -97,7 +103,7 @@ def compare(
         raise InvalidOptionError("--grouped does not go with --pair")
     if layer and not grouped:
         raise InvalidOptionError("--layer goes with --grouped")
-    options: dict[str, Any] = {"group_size": group_size, "dtype": activation}
+    options: dict[str, Any] = {"group_size": group_size, "dtype": activation, "mode": mode}
     if rows is not None:
         options["rows"] = parse_values("--rows", rows)
     if pair:
@@ -145,16 +151,20 @@ def _rows(result: SideBySide) -> list[dict[str, Any]]:
 
 
 def _write(result: SideBySide, path: Path) -> None:
-    same = {"gpu": result.gpu, "dtype": result.grid.dtype, "group_size": result.grid.group_size}
+    same = {"gpu": result.gpu, **_types(result)}
     write_rows(path, [row | {"library": result.engines[row["engine"]]} | same for row in _rows(result)])
+
+
+def _types(result: SideBySide) -> dict[str, Any]:
+    (gemm, *_) = result.grid.gemms(result.grid.layers[0])
+    return {"dtype": result.grid.dtype, "mode": result.grid.mode, "group_size": gemm.group_size}
 
 
 def _document(result: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]:
     cases, others = list_cases(result.timings), _others(result)
     return {
         "gpu": result.gpu,
-        "dtype": result.grid.dtype,
-        "group_size": result.grid.group_size,
+        **_types(result),
         "engines": result.engines,
         "missing": dict(missing),
         "by_rows": {str(m): _standings(some, others) for m, some in by_rows(cases).items()},
@@ -196,7 +206,8 @@ def _print(result: SideBySide) -> None:
     """Print tables of at most 80 columns: by M, by regime, and where another engine is ahead."""
     cases, others, console = list_cases(result.timings), _others(result), make_console()
     grid = result.grid
-    console.print(f"{result.gpu}, {grid.dtype}, groups of {grid.group_size}, cold weights, bursts at boost clock")
+    types = ", ".join(map(str, _types(result).values())).removesuffix(", 0")
+    console.print(f"{result.gpu}, {types}, cold weights, bursts at boost clock")
     for name, library in result.engines.items():
         console.print(f"  {name}: {library}")
     if cases and others:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from benchmarks.compare.operands import Gemm, Layer, Offsets, Operands, Weights
+from benchmarks.compare.operands import TENSOR_SCALE, Gemm, Offsets, Operands, Weights
 from gemm_eval.device import BenchDevice, Call, TimingProtocol, limits_of_device
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
@@ -21,11 +21,13 @@ from gemm_eval.kernels import (
     GroupedSizes,
     GroupedW4,
     PackedW4,
+    QuantizedFp4,
     Sizes,
     WeightMode,
     choose,
     choose_grouped,
     make_variant,
+    pack_fp4,
     pack_w4,
     spec_of_device,
     stack_w4,
@@ -38,7 +40,6 @@ from gemm_eval.measure.cublas import WORKSPACE_BYTES, CublasHandle, find_library
 from gemm_eval.measure.w4a16 import build_all
 
 T = TypeVar("T")
-_MODE = WeightMode.GROUP
 
 
 class Bound(NamedTuple):
@@ -168,18 +169,18 @@ class OurEngine(Engine[list[PackedW4]]):
     def prepare(self, gemms: Sequence[Gemm]) -> None:
         """See `Engine`: on all cores of this machine, into the cache of compiled kernels."""
         wanted = {
-            (int(rows), gemm.layer, gemm.activation, gemm.group_size)
+            (int(rows), gemm.layer): gemm
             for gemm in gemms
             for offsets in gemm.routings
             for rows in np.unique(np.diff(offsets))
             if rows
         }
         variants = []
-        for rows, layer, activation, group_size in sorted(wanted):
-            config = _chosen(rows, layer, activation, group_size)
+        for (rows, _), gemm in sorted(wanted.items(), key=lambda item: item[0]):
+            config = _chosen(rows, gemm)
             if not config.family.endswith("_cluster"):  # compiled code does not depend on how K is cut
                 config = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
-            variants.append(make_variant(config, activation, _MODE, group_size))
+            variants.append(make_variant(config, gemm.activation, gemm.mode, gemm.group_size))
         build_all(list(dict.fromkeys(variants)), limits_of_device(0))
 
     def pack(self, experts: Sequence[Weights]) -> list[PackedW4]:
@@ -211,7 +212,7 @@ class OurEngine(Engine[list[PackedW4]]):
     def config(self, gemm: Gemm) -> str:
         if gemm.layer.is_grouped:
             return ""
-        return _in_short(_chosen(gemm.tokens, gemm.layer, gemm.activation, gemm.group_size))
+        return _in_short(_chosen(gemm.tokens, gemm))
 
 
 class OneLaunchEngine(OurEngine):
@@ -233,7 +234,7 @@ class OurGroupedEngine(Engine[GroupedW4]):
 
     def prepare(self, gemms: Sequence[Gemm]) -> None:
         """See `Engine`: on all cores of this machine, into the cache of compiled kernels."""
-        variants = [make_variant(_chosen_grouped(gemm), gemm.activation, _MODE, gemm.group_size) for gemm in gemms]
+        variants = [make_variant(_chosen_grouped(gemm), gemm.activation, gemm.mode, gemm.group_size) for gemm in gemms]
         build_all(list(dict.fromkeys(variants)), limits_of_device(0))
 
     def pack(self, experts: Sequence[Weights]) -> GroupedW4:
@@ -256,20 +257,25 @@ class OurGroupedEngine(Engine[GroupedW4]):
 
 
 def _packed_experts(experts: Sequence[Weights]) -> list[PackedW4]:
-    return [
-        pack_w4(one.integers.T, one.group_size, _MODE, scales=one.scales.T, activation=one.activation)
-        for one in experts
-    ]
+    return [_packed(one) for one in experts]
 
 
-def _chosen(rows: int, layer: Layer, activation: DType, group_size: int) -> KernelConfig:
-    sizes = Sizes(rows, layer.K, layer.N)
-    return choose(sizes, activation, _MODE, group_size, spec_of_device(0), limits_of_device(0))
+def _packed(one: Weights) -> PackedW4:
+    if one.mode.is_fp4:
+        tensor_scale = TENSOR_SCALE if one.mode is WeightMode.NVFP4 else 1.0
+        return pack_fp4(QuantizedFp4(one.codes.T, one.scale_bytes.T, tensor_scale), one.mode, one.activation)
+    zeros, group_size = None if one.zeros is None else one.zeros.T, one.group_size or None
+    return pack_w4(one.codes.T, group_size, one.mode, scales=one.scales.T, zeros=zeros, activation=one.activation)
+
+
+def _chosen(rows: int, gemm: Gemm) -> KernelConfig:
+    sizes = Sizes(rows, gemm.layer.K, gemm.layer.N)
+    return choose(sizes, gemm.activation, gemm.mode, gemm.group_size, spec_of_device(0), limits_of_device(0))
 
 
 def _chosen_grouped(gemm: Gemm) -> KernelConfig:
     sizes = GroupedSizes(gemm.rows, gemm.layer.K, gemm.layer.N, gemm.layer.num_groups)
-    types = gemm.activation, _MODE, gemm.group_size
+    types = gemm.activation, gemm.mode, gemm.group_size
     return choose_grouped(sizes, *types, gemm.expected_rows, False, spec_of_device(0), limits_of_device(0))
 
 
@@ -352,13 +358,15 @@ class TinygemmEngine(Engine[_TinygemmWeights]):
             UnsupportedError: sizes that it does not take.
         """
         (weights,) = experts
+        if weights.mode is not WeightMode.GROUP:
+            raise UnsupportedError(f"{self.name} is compared in mode group only, got {weights.mode.name.lower()}")
         if weights.K % self._K_MULTIPLE or weights.N % self._N_MULTIPLE:
             raise UnsupportedError(
                 f"{self.name} takes K that is a multiple of {self._K_MULTIPLE} and N of {self._N_MULTIPLE}, got "
                 f"K={weights.K}, N={weights.N}"
             )
         torch = self._torch
-        integers = as_tensor(weights.integers)
+        integers = as_tensor(weights.codes)
         pairs = (integers[:, ::2] << 4) | integers[:, 1::2]
         scales = as_tensor(weights.scales).to(torch.bfloat16).T
         both = torch.stack([scales, torch.zeros_like(scales)], dim=2).contiguous()

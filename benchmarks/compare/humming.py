@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.compare.engines import Engine, as_tensor, import_torch, why_no_torch, with_version
-from benchmarks.compare.operands import Gemm, Layer, Offsets, Operands, Weights
+from benchmarks.compare.operands import TENSOR_SCALE, Gemm, Layer, Offsets, Operands, Weights
 from gemm_eval.device import BenchDevice, Call, TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import has_package, install_command, needs_extra
+from gemm_eval.kernels import WeightMode
 
 _TENSORS = ("weight", "weight_scale", "weight_scale_2", "zero_point")
 _LAYERS_AT_ONCE = 3
@@ -34,7 +35,7 @@ class HummingWeights(NamedTuple):
 
 
 class HummingEngine(Engine[HummingWeights]):
-    """Weights of 4 bits without zero points, scales in the type of the activations."""
+    """Weights of 4 bits; scales of integers have the type of the activations."""
 
     name: ClassVar[str] = "humming"
     needs_torch: ClassVar[bool] = True
@@ -82,7 +83,7 @@ class HummingEngine(Engine[HummingWeights]):
         layer = gemm.layer
         with suppress(Exception):  # said again when the GEMM is bound
             config = prepare_layer_config(
-                weight_schema=HummingWeightSchema.from_config(_weight_config(gemm.group_size)),
+                weight_schema=HummingWeightSchema.from_config(_weight_config(gemm)),
                 device=0,
                 **self._options(layer.N, layer.K, layer.num_groups, gemm.activation),
             )
@@ -103,23 +104,36 @@ class HummingEngine(Engine[HummingWeights]):
             from humming.ops import pack_weight
 
         torch, first = self._torch, experts[0]
-        is_bf16 = first.activation is DType.BF16
         module = HummingLayer(
-            weight_config=_weight_config(first.group_size),
+            weight_config=_weight_config(first),
             **self._options(first.N, first.K, len(experts), first.activation),
         ).cuda()
-        words = [
-            torch.cat([pack_weight(as_tensor(one.integers[rows]).int(), 4) for rows in one.chunks()]) for one in experts
-        ]
-        scales = [as_tensor(one.stored_scales(), is_bf16=is_bf16) for one in experts]
+        tensors = {
+            "weight": [
+                torch.cat([pack_weight(as_tensor(one.codes[rows]).int(), 4) for rows in one.chunks()])
+                for one in experts
+            ],
+            "weight_scale": [self._scales(one) for one in experts],
+        }
+        if first.mode is WeightMode.GROUP_ZERO:  # eight columns a word
+            zeros = [as_tensor(one.zeros.T.copy()).int() for one in experts]
+            tensors["zero_point"] = [pack_weight(one, 4).T.contiguous() for one in zeros]
+        if first.mode is WeightMode.NVFP4:
+            tensors["weight_scale_2"] = [torch.full((1,), TENSOR_SCALE, device="cuda") for _ in experts]
         join = torch.stack if len(experts) > 1 else torch.cat
-        module.load_from_tensors({"weight": join(words), "weight_scale": join(scales)})
-        del words, scales
+        module.load_from_tensors({name: join(of_experts) for name, of_experts in tensors.items()})
+        del tensors
         module.transform()
         torch.cuda.synchronize()
         self._config = module.humming_config
         tensors = {name: tensor.data for name in _TENSORS if (tensor := getattr(module, name, None)) is not None}
         return HummingWeights(tensors, module.locks)
+
+    def _scales(self, weights: Weights) -> Any:
+        if not weights.mode.is_fp4:
+            return as_tensor(weights.stored_scales(), is_bf16=weights.activation is DType.BF16)
+        is_mx, torch = weights.mode is WeightMode.MXFP4, self._torch
+        return as_tensor(weights.scale_bytes).view(torch.float8_e8m0fnu if is_mx else torch.float8_e4m3fn)
 
     def copy(self, packed: HummingWeights) -> HummingWeights:
         return HummingWeights({name: tensor.clone() for name, tensor in packed.tensors.items()}, packed.locks.clone())
@@ -147,9 +161,18 @@ class HummingEngine(Engine[HummingWeights]):
         return f"{block} {stages} {config.get('mma_type', '')}{cut}"
 
 
-def _weight_config(group_size: int) -> dict[str, Any]:
-    """Return what its layers call int4 weights with a scale for each group."""
-    return {"quant_method": "humming", "dtype": "int4", "group_size": group_size}
+_FP4_CONFIGS: dict[WeightMode, dict[str, Any]] = {
+    WeightMode.MXFP4: {"scale_dtype": "float8e8m0"},
+    WeightMode.NVFP4: {"scale_dtype": "float8e4m3", "scale_2_type": "tensor"},
+}
+
+
+def _weight_config(of: Gemm | Weights) -> dict[str, Any]:
+    """Return what its layers call weights of a mode."""
+    config = {"quant_method": "humming", "dtype": "int4", "group_size": of.group_size}
+    if of.mode.is_fp4:
+        return config | {"dtype": "float4e2m1"} | _FP4_CONFIGS[of.mode]
+    return config | ({"has_zero_point": True} if of.mode is WeightMode.GROUP_ZERO else {})
 
 
 def _table(config: Any, layer: Layer) -> list[Any]:

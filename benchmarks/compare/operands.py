@@ -16,7 +16,8 @@ import numpy.typing as npt
 from gemm_eval.device import BenchDevice
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.kernels import MIDDLE, encode
+from gemm_eval.kernels import MIDDLE, WeightMode, encode
+from gemm_eval.kernels.layout import E2M1_VALUES, e4m3_values, e8m0_values, parse_group_size, parse_mode
 from gemm_eval.measure.runner import MAX_ERRORS, decode
 from gemm_eval.moe import uniform_counts
 from gemm_eval.words import shown
@@ -35,6 +36,9 @@ _SEED = 20_261_123
 _PATTERN_ELEMS = (1 << 24) - 3  # odd: rows of a matrix start at different places of it
 # Scales of 8 significant bits, which fp16 and bf16 hold; products of normal activations stay far from the largest fp16.
 _SCALE_STEP, _LEAST_STEPS, _MOST_STEPS = 2.0**-14, 128, 256
+_E8M0_BYTES, _E4M3_BYTES, TENSOR_SCALE = (118, 121), (0x70, 0x7F), 2.0**-15
+"""Scales of four-bit floats, as bytes (the last is excluded), and the one of all weights in mode NVFP4."""
+_INTEGERS = np.arange(16.0) - MIDDLE
 _CHUNK_ELEMS = 1 << 26
 _NUM_ROWS, _NUM_COLUMNS = 16, 64
 _NAN_BYTE = 0xFF  # of an fp16 and of a bf16
@@ -96,14 +100,16 @@ class Gemm:
     Attributes:
         layer: the weights' sizes.
         tokens: of all GPUs; M of a dense GEMM.
-        group_size: weights along K that share a scale.
-        activation: type of A, C and the scales.
+        group_size: weights along K that share a scale; 0: all of them.
+        activation: type of A and C.
+        mode: of the weights.
     """
 
     layer: Layer
     tokens: int
     group_size: int
     activation: DType
+    mode: WeightMode = WeightMode.GROUP
 
     @cached_property
     def routings(self) -> list[Offsets]:
@@ -137,8 +143,9 @@ class Grid:
     Attributes:
         layers: dense ones, or experts.
         rows: values of M, or tokens of all GPUs.
-        group_size: weights along K that share a scale: 32, 64 or 128.
-        dtype: "fp16" or "bf16", of A, C and the scales.
+        group_size: weights along K that share a scale; None: 128, or what the mode has.
+        dtype: "fp16" or "bf16", of A and C.
+        mode: of the weights, a name of `WeightMode` in lower case.
 
     Raises:
         InvalidOptionError: a value out of its range.
@@ -146,8 +153,9 @@ class Grid:
 
     layers: Sequence[Layer] = tuple(Layer.dense(*pair) for pair in DEFAULT_PAIRS)
     rows: Sequence[int] = DEFAULT_ROWS
-    group_size: int = 128
+    group_size: int | None = None
     dtype: str = "fp16"
+    mode: str = "group"
 
     @classmethod
     def dense(cls, pairs: Sequence[tuple[int, int]] = DEFAULT_PAIRS, **options: Any) -> Grid:
@@ -165,12 +173,12 @@ class Grid:
     def __post_init__(self) -> None:
         if self.dtype not in MAX_ERRORS:
             raise InvalidOptionError(f"--activation must be one of {', '.join(MAX_ERRORS)}, got {shown(self.dtype)}")
-        if self.group_size not in (32, 64, 128):
-            raise InvalidOptionError(f"--group-size must be 32, 64 or 128, got {self.group_size}")
+        mode = parse_mode(self.mode)
+        multiple = parse_group_size(self.group_size, mode) or 8
         for layer in self.layers:
-            if layer.N < 1 or layer.K < 1 or layer.N % 8 or layer.K % self.group_size:
+            if layer.N < 1 or layer.K < 1 or layer.N % 8 or layer.K % multiple:
                 raise InvalidOptionError(
-                    f"--pair must be K,N with K a multiple of {self.group_size} and N of 8, got {layer.K},{layer.N}"
+                    f"--pair must be K,N with K a multiple of {multiple} and N of 8, got {layer.K},{layer.N}"
                 )
         if not self.layers or not self.rows or min(self.rows) < 1:
             raise InvalidOptionError(f"--rows must be integers >= 1, got {', '.join(map(str, self.rows)) or 'none'}")
@@ -182,42 +190,60 @@ class Grid:
 
     def gemms(self, layer: Layer) -> list[Gemm]:
         """Return the GEMMs of a layer, by rows."""
-        return [Gemm(layer, rows, self.group_size, DType(self.dtype)) for rows in sorted(set(self.rows))]
+        mode = parse_mode(self.mode)
+        group_size = parse_group_size(self.group_size, mode)
+        return [Gemm(layer, rows, group_size, DType(self.dtype), mode) for rows in sorted(set(self.rows))]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A matrix of weights on the GPU: W[n, k] = scales[n, k // group_size] * (integers[n, k] - 8).
+    """A matrix of weights on the GPU: W[n, k] = scales[n, g] * (codes[n, k] - zeros[n, g]), g = k // group_size.
 
     Attributes:
         N, K: columns of C, and reduction length.
-        integers: uint8 [N, K], all of 0..15 equally likely.
-        scales: float32 [N, K / group_size], each a value of the type of the activations.
-        group_size: weights along K that share a scale.
-        activation: type of the activations and of the stored scales.
+        codes: uint8 [N, K], all of 0..15 equally likely: integers, or the codes of e2m1 numbers.
+        scales: float32 [N, G], each a value of the type of the activations; of four-bit floats, of their bytes.
+        scale_bytes: uint8 [N, G], e8m0 in mode MXFP4, e4m3 in mode NVFP4; in the others None.
+        zeros: uint8 [N, G] in mode GROUP_ZERO; in the others None: 8 of integers, 0 of floats.
+        group_size: weights along K that share a scale; 0: all of them.
+        activation: type of the activations and of the stored scales of integers.
+        mode: of the weights.
         xp: the library of the arrays.
     """
 
     N: int
     K: int
-    integers: Any
+    codes: Any
     scales: Any
+    scale_bytes: Any
+    zeros: Any
     group_size: int
     activation: DType
+    mode: WeightMode
     xp: Any
 
     @classmethod
-    def random(cls, device: BenchDevice, N: int, K: int, group_size: int, activation: DType, seed: int = 2) -> Weights:
-        """Make weights of that size; `group_size` divides K."""
+    def random(cls, device: BenchDevice, gemm: Gemm, seed: int = 2) -> Weights:
+        """Make weights of the size and mode of `gemm`."""
+        (N, K), group_size, mode = gemm.layer[4:], gemm.group_size, gemm.mode
         rng, xp = np.random.default_rng(seed), device.cupy
         pattern = xp.asarray(rng.integers(0, 16, min(_PATTERN_ELEMS, N * K), dtype=np.uint8))
-        integers = xp.empty(N * K, np.uint8)
+        codes = xp.empty(N * K, np.uint8)
         for start in range(0, N * K, pattern.size):
-            part = integers[start : start + pattern.size]
+            part = codes[start : start + pattern.size]
             part[...] = pattern[: part.size]
-        steps = rng.integers(_LEAST_STEPS, _MOST_STEPS, (N, K // group_size))
-        scales = xp.asarray((steps * _SCALE_STEP).astype(np.float32))
-        return cls(N, K, integers.reshape(N, K), scales, group_size, activation, xp)
+        shape = N, K // (group_size or K)
+        scale_bytes = zeros = None
+        if mode.is_fp4:
+            is_mx = mode is WeightMode.MXFP4
+            scale_bytes = xp.asarray(rng.integers(*(_E8M0_BYTES if is_mx else _E4M3_BYTES), shape, dtype=np.uint8))
+            scales = e8m0_values(scale_bytes) if is_mx else e4m3_values(scale_bytes) * TENSOR_SCALE
+        else:
+            scales = xp.asarray(rng.integers(_LEAST_STEPS, _MOST_STEPS, shape) * _SCALE_STEP)
+        if mode is WeightMode.GROUP_ZERO:
+            zeros = xp.asarray(rng.integers(0, 16, shape, dtype=np.uint8))
+        scales = scales.astype(np.float32)
+        return cls(N, K, codes.reshape(N, K), scales, scale_bytes, zeros, group_size, gemm.activation, mode, xp)
 
     def stored_scales(self) -> Any:
         """Return scales as they are stored: float16 [N, G], or the bits of a bf16 in a uint16."""
@@ -225,15 +251,7 @@ class Weights:
 
     def dense(self) -> Any:
         """Return W[N, K] in the type of the activations, rounded: float16, or the bits of a bf16 in a uint16."""
-        parts = [
-            encode(
-                (self.integers[rows].astype(np.float32) - MIDDLE)
-                * self.xp.repeat(self.scales[rows], self.group_size, axis=1),
-                self.activation,
-            )
-            for rows in self.chunks()
-        ]
-        return self.xp.concatenate(parts)
+        return self.xp.concatenate([encode(self._values(rows, np.float32), self.activation) for rows in self.chunks()])
 
     def chunks(self) -> list[slice]:
         """Return rows [N] in parts small enough for wide intermediate values."""
@@ -242,18 +260,20 @@ class Weights:
 
     def columns(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return some columns of W^T, [K, len(indices)], exactly, on the CPU."""
-        chosen = self.xp.asarray(indices)
-        integers, scales = (_to_host(part[chosen]).astype(np.float64) for part in (self.integers, self.scales))
-        exact: npt.NDArray[np.float64] = ((integers - MIDDLE) * np.repeat(scales, self.group_size, axis=1)).T
+        exact: npt.NDArray[np.float64] = _to_host(self._values(self.xp.asarray(indices), np.float64)).T
         return exact
 
+    def _values(self, rows: Any, dtype: Any) -> Any:
+        xp, group = self.xp, self.group_size or self.K
+        values = xp.asarray(E2M1_VALUES if self.mode.is_fp4 else _INTEGERS, dtype)[self.codes[rows]]
+        if self.zeros is not None:
+            values -= xp.repeat(self.zeros[rows].astype(dtype) - MIDDLE, group, axis=1)
+        return values * xp.repeat(self.scales[rows].astype(dtype), group, axis=1)
 
-def random_experts(device: BenchDevice, layer: Layer, group_size: int, activation: DType) -> list[Weights]:
-    """Make the weights of all experts of a layer, which differ from expert to expert."""
-    return [
-        Weights.random(device, layer.N, layer.K, group_size, activation, seed=_SEED + expert)
-        for expert in range(layer.num_groups)
-    ]
+
+def random_experts(device: BenchDevice, gemm: Gemm) -> list[Weights]:
+    """Make the weights of all experts of the layer of `gemm`, which differ from expert to expert."""
+    return [Weights.random(device, gemm, seed=_SEED + expert) for expert in range(gemm.layer.num_groups)]
 
 
 class Operands:

@@ -173,9 +173,10 @@ def compare_engines(
         floor_us = measure_floor_us(device)
         with progress_bar(len(gemms), "GEMMs", progress) as advance:
             for layer in grid.layers:
-                experts = random_experts(device, layer, grid.group_size, activation)
+                of_layer = grid.gemms(layer)
+                experts = random_experts(device, of_layer[0])
                 loaded = list(_loaded(ready, experts, layer, result))
-                for gemm in grid.gemms(layer):
+                for gemm in of_layer:
                     _time_gemm(device, loaded, gemm, experts, protocol, floor_us, result, sleep)
                     advance(1)
                 for engine in ready:

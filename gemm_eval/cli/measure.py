@@ -60,8 +60,8 @@ class GpuOptions:
         option(
             "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
             "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
-            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, "
-            "w4a16-smoke; repeat for several.",
+            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-full-2, w4a16-full-3, "
+            "w4a16-few-waves, w4a16-check, w4a16-modes, w4a16-fp4, w4a16-wide-modes, w4a16-smoke; repeat for several.",
             "--set",
         ),
     ] = None

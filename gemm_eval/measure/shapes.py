@@ -416,6 +416,7 @@ _MODES = ((WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0)
 _FP4_MODES = ((WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16))
 _USUAL = (WeightMode.GROUP, 128)
 _OF_MODES = {"pairs": ((4096, 4096), (28672, 8192)), "rows": (1, 16, 64, 256, 2048)}
+_IN_TURN = (_USUAL, (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128), *_FP4_MODES)
 _CHECKED = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672))  # of other engines, too
 
 # names or values of pairs (N, K) and of rows M: on each pair every `step`-th, which `stride` shifts from pair to pair
@@ -424,12 +425,16 @@ _SPREADS: Mapping[str, Mapping[str, Any]] = {
     "w4a16-spread": {"pairs": "w4a16", "rows": "w4a16_rows", "step": 4},
     "w4a16-wide": {"pairs": "wide", "rows": "wide_rows", "step": 6, "max_flop": 1 << 41},
     "w4a16-blind": {"pairs": "blind", "rows": "blind_rows", "step": 13, "stride": 5},
-    "w4a16-blind-modes": {"pairs": "blind", "rows": "blind_rows", "step": 13, "stride": 5},
+    "w4a16-blind-modes": {"pairs": "blind", "rows": "blind_rows", "step": 13, "stride": 5, "in_turn": _MODES},
     "w4a16-blind-2": {"pairs": "blind_2", "rows": "blind_2_rows", "step": 15, "stride": 7, "max_flop": 1 << 40},
-    "w4a16-full": {},
+    "w4a16-full": {"gemms": "full"},
+    "w4a16-full-2": {"gemms": "full_2"},
+    "w4a16-full-3": {"gemms": "full_3"},
+    "w4a16-few-waves": {"gemms": "few_waves"},
     "w4a16-check": {"pairs": _CHECKED, "rows": (1, 16, 64, 256, 1024, 4096)},
     "w4a16-modes": {**_OF_MODES, "modes": _MODES},
     "w4a16-fp4": {**_OF_MODES, "modes": _FP4_MODES},
+    "w4a16-wide-modes": {"pairs": "wide", "rows": "wide_rows", "step": 11, "max_flop": 1 << 40, "in_turn": _IN_TURN},
     "w4a16-smoke": {"pairs": ((4096, 4096),), "rows": (1, 64)},
 }
 KERNEL_SETS = tuple(_SPREADS)
@@ -444,18 +449,19 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
             time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
             ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
             same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-full`` (14 more
-            pairs with one value of M each, held back: every config can be timed), ``w4a16-check`` (the GEMMs that
-            other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero
-            points), ``w4a16-fp4`` (MXFP4 and NVFP4) or ``w4a16-smoke``. All but the modes have a scale for each group
-            of 128 weights.
+            pairs with one value of M each, held back: every config can be timed), ``w4a16-full-2`` and ``w4a16-full-3``
+            (16 drawn GEMMs each, the second held back), ``w4a16-few-waves`` (six of one to three waves of tiles),
+            ``w4a16-check`` (the GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale
+            a column, zero points), ``w4a16-fp4`` (MXFP4 and NVFP4), ``w4a16-wide-modes`` (some of ``w4a16-wide``, in
+            five modes in turn) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
 
     Raises:
         InvalidOptionError: no set of that name.
     """
     _check_set(shape_set, KERNEL_SETS, " for our kernels")
     spread = _SPREADS[shape_set]
-    if not spread:
-        return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _sizes()["full"]]
+    if "gemms" in spread:
+        return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _sizes()[spread["gemms"]]]
     pairs, rows = (_sizes()[of] if isinstance(of, str) else of for of in (spread["pairs"], spread["rows"]))
     step, stride, most = spread.get("step", 1), spread.get("stride", 1), spread.get("max_flop", math.inf)
     gemms = [
@@ -465,8 +471,9 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         if (pair * stride + index) % step == 0 and 2 * m * n * k <= most
         for mode in spread.get("modes", (_USUAL,))
     ]
-    if shape_set == "w4a16-blind-modes":
-        return [QuantShape(*gemm[:4], *mode) for gemm, mode in zip(gemms, itertools.cycle(_MODES), strict=False)]
+    if "in_turn" in spread:
+        in_turn = itertools.cycle(spread["in_turn"])
+        return [QuantShape(*gemm[:4], *mode) for gemm, mode in zip(gemms, in_turn, strict=False)]
     return gemms
 
 

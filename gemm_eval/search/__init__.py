@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+    from gemm_eval.search.gpu import (
+        behind_answer,
+        evaluate_config,
+        find_best_config,
+        find_best_config_many,
+        find_top_configs,
+    )
     from gemm_eval.search.gpu_kernels import NEAR_CONFIGS, NEAR_RATIO, OF_GENERIC, OF_OURS
     from gemm_eval.search.multicore import (
         check_idle_cores,
@@ -32,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NEAR_CONFIGS", "NEAR_RATIO", "OF_GENERIC", "OF_OURS", "AnalyticCostModel", "CostModel", "PlanOptions",
-    "SearchPlan", "as_plan_options", "check_cost_model", "check_idle_cores", "evaluate_config", "find_best",
-    "find_best_config", "find_best_config_many", "find_best_few", "find_best_fused_attention", "find_best_many",
-    "find_best_of_each_partition", "find_planned", "find_ruled_few", "find_ruled_many", "find_top_configs",
-    "replay_mappings", "ruled_out_error", "run_in_chunks",
+    "SearchPlan", "as_plan_options", "behind_answer", "check_cost_model", "check_idle_cores", "evaluate_config",
+    "find_best", "find_best_config", "find_best_config_many", "find_best_few", "find_best_fused_attention",
+    "find_best_many", "find_best_of_each_partition", "find_planned", "find_ruled_few", "find_ruled_many",
+    "find_top_configs", "replay_mappings", "ruled_out_error", "run_in_chunks",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

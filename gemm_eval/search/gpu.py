@@ -28,6 +28,7 @@ _FIRST = np.zeros(1, np.int64)
 _CONFIG = list(KernelConfig._fields)
 _COST_BYTES = model.GPU_COST_DTYPE.itemsize
 
+Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Records: TypeAlias = npt.NDArray[np.void]
 """Costs of configs, of GPU_COST_DTYPE."""
@@ -278,16 +279,25 @@ def _carry(carried: model.Carried, rows: Integers, sizes: Integers, records: Rec
     model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, trusts, ceilings_us, carried.limits)
 
 
+_A_HAIR = 1e-9
+
+
+def behind_answer(corrected_us: Floats, answer_us: Floats) -> Floats:
+    """Return corrected times of configs other than the answer, in their order, none less than the answer's."""
+    return np.maximum(corrected_us, answer_us + _A_HAIR * corrected_us)
+
+
 def _correct_others(packed: Packed, sizes: Integers, best: Records, records: Records) -> None:
-    """Correct other configs of a GEMM as its best [1], or by more where configs have factors of their own."""
+    """Correct other configs of a GEMM as its best [1], or by factors of their own; none then comes before it."""
     factor = best["correction_factor"]
     if not best["active_sms"][0] or factor[0] == 1.0:
         return
+    other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
     if packed.is_ranked:
         _correct(packed, np.arange(len(records)), np.repeat(sizes, len(records), axis=0), records)
-        factor = np.maximum(factor, records["correction_factor"])
+        own_us = behind_answer(records["latency_us"], best["latency_us"])
+        factor = (own_us - other_us) / (records["physics_us"] - other_us)
     for name in ("correction_trust", "is_calibrated"):
         records[name] = best[name]
-    other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
     records["correction_factor"] = factor
     records["latency_us"] = other_us + (records["physics_us"] - other_us) * factor

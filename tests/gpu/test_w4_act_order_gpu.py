@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,20 @@ import pytest
 from gemm_eval.device import Rows, runtime
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import (
+    DeviceLimits,
     PackedW4,
     Sizes,
     dequantize,
     from_gptq,
     legal_configs,
+    make_variant,
     pack_w4,
     w4a16_gemm,
     workspace_bytes,
 )
 from gemm_eval.kernels.call import gather_bytes, gather_columns
-from gemm_eval.kernels.families import families
-from gemm_eval.mapping import Decomposition
+from gemm_eval.kernels.families import Variant, families
+from gemm_eval.mapping import Decomposition, KernelConfig
 from tests.kernels.checkpoint_samples import make_layer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
@@ -64,7 +67,23 @@ def tokens_of(cupy: Any, M: int, K: int, lda: int | None = None) -> Any:
     return cupy.asarray(np.random.default_rng(M).standard_normal((M, lda or K)).astype(np.float16))[:, :K]
 
 
+MODE = "fp16", "group_zero", 64
 SIZES = [(1, 1032, 264), (7, 328, 136), (64, 2048, 1024), (300, 1024, 520)]
+
+
+def one_of_each(sizes: Sizes, limits: DeviceLimits) -> list[KernelConfig]:
+    """The first config of each family and way to cut K."""
+    first: dict[tuple[str, Decomposition], KernelConfig] = {}
+    for config in legal_configs(sizes, limits, *MODE):
+        first.setdefault((config.family, config.decomposition), config)
+    return list(first.values())
+
+
+def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
+    """Yield kernels that a test runs, for `conftest.py` to compile."""
+    if test == "test_every_family_reads_what_was_gathered":
+        for config in one_of_each(Sizes(params["M"], params["K"], params["N"]), limits):
+            yield make_variant(families()[config.family].compiled(config), *MODE)
 
 
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
@@ -74,13 +93,9 @@ def test_every_family_reads_what_was_gathered(cupy: Any, M: int, K: int, N: int)
     in_order = dataclasses.replace(packed, permutation=None)
     gathered = cupy.ascontiguousarray(A[:, packed.permutation])
     expected = A.astype(cupy.float64) @ dequantize(packed)
-    legal = list(legal_configs(Sizes(M, K, N), runtime.limits_of_device(0), "fp16", "group_zero", 64))
     seen = set()
-    for config in legal:
-        kind = config.family, config.decomposition
-        if kind in seen:
-            continue
-        seen.add(kind)
+    for config in one_of_each(Sizes(M, K, N), runtime.limits_of_device(0)):
+        seen.add((config.family, config.decomposition))
         found = w4a16_gemm(A, packed, config=config)
         plain = w4a16_gemm(gathered, in_order, config=config)
         assert bool((found.view(cupy.uint16) == plain.view(cupy.uint16)).all()), config

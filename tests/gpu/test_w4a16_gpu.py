@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,18 +18,21 @@ from gemm_eval.kernels import (
     QuantizedFp4,
     Sizes,
     WeightMode,
+    choose,
     dequantize,
     from_awq,
     legal_configs,
+    legal_splits,
     list_kernels,
     pack_fp4,
     pack_w4,
+    spec_of_device,
     unpack_fp4,
     unpack_w4,
     w4a16_gemm,
     workspace_bytes,
 )
-from gemm_eval.kernels.families import families
+from gemm_eval.kernels.families import Variant, families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig
 
@@ -39,6 +42,7 @@ WORST_ERROR = {DType.FP16: 1e-3, DType.BF16: 5e-3}  # ||C - C64|| / ||C64||
 GUARD_ELEMS = 4096  # on each side of an output
 NAN_BITS = {DType.FP16: 0x7E01, DType.BF16: 0x7FC1}
 FAMILIES = families()
+FIRST_MODE = "fp16", "group", 128
 CONFIGS = [config for family in FAMILIES.values() for config in family.configs()]
 # modes and types of the sample, with sizes that are no multiples of a block, a group or a tile
 SAMPLE = [
@@ -139,8 +143,10 @@ def check(cupy: Any, case: Case, config: KernelConfig | None, **more: Any) -> No
 
 def splits_of(config: KernelConfig, sizes: Sizes, limits: DeviceLimits, *rest: Any) -> Iterator[KernelConfig]:
     """The legal ways to run one kernel: not split, least, most, stream-K."""
-    compiled = FAMILIES[config.family].compiled
-    legal = [c for c in legal_configs(sizes, limits, *rest) if c.family == config.family and compiled(c) == config]
+    variant = make_variant(config, *(rest or FIRST_MODE))
+    if why_not(variant, sizes, limits) is not None:
+        return
+    legal = [one.config for one in legal_splits(variant, sizes, limits)]
     split = [c for c in legal if c.decomposition is Decomposition.SPLIT_K]
     yield from dict.fromkeys([c for c in legal if c not in split] + split[:1] + split[-1:])
 
@@ -167,7 +173,7 @@ def sizes_for(config: KernelConfig, K: int, N: int) -> list[Sizes]:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=name)
 def test_every_kernel(cupy: Any, limits: DeviceLimits, config: KernelConfig) -> None:
-    if next((e.refusal for e in list_kernels(limits) if e.variant.config == config), None):
+    if why_not(make_variant(config, *FIRST_MODE), None, limits) is not None:
         pytest.skip("not on this GPU")
     num_run = 0
     for i, sizes in enumerate(sizes_for(config, 1024, 384)):
@@ -178,19 +184,25 @@ def test_every_kernel(cupy: Any, limits: DeviceLimits, config: KernelConfig) -> 
     assert num_run
 
 
+def configs_of_mode(limits: DeviceLimits, family: str, index: int) -> list[KernelConfig]:
+    """Four kernels of a family or a few more, other ones for each mode."""
+    configs = [
+        entry.variant.config
+        for entry in list_kernels(limits, *SAMPLE[index][:3])
+        if entry.variant.config.family == family and entry.refusal is None
+    ]
+    step = max(1, len(configs) // 4)
+    return configs[index % step :: step]
+
+
 @pytest.mark.parametrize("index", range(len(SAMPLE)))
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_every_mode(cupy: Any, limits: DeviceLimits, family: str, index: int) -> None:
     activation, mode, group_size, K, N = SAMPLE[index]
-    configs = [
-        entry.variant.config
-        for entry in list_kernels(limits, activation, mode, group_size)
-        if entry.variant.config.family == family and entry.refusal is None
-    ]
+    configs = configs_of_mode(limits, family, index)
     if not configs:
         pytest.skip("not on this GPU")
-    step = max(1, len(configs) // 4)
-    for config in configs[index % step :: step]:
+    for config in configs:
         for i, sizes in enumerate(sizes_for(config, K, N)):
             seed = seed_of(config) + 7 * index + i
             case = make_case(cupy, sizes, activation, mode, group_size, seed, i != 1, (1.0, -0.75, 3.0)[i % 3])
@@ -205,11 +217,36 @@ def test_the_choice(cupy: Any, activation: str, mode: str, group_size: int, M: i
     check(cupy, make_case(cupy, Sizes(M, 1536, 1000), activation, mode, group_size, M, True, 1.5), None)
 
 
+def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
+    """Yield kernels that a test runs, for `conftest.py` to compile."""
+    if test == "test_every_kernel":
+        yield make_variant(params["config"], *FIRST_MODE)
+    elif test == "test_every_mode":
+        for config in configs_of_mode(limits, params["family"], params["index"]):
+            yield make_variant(config, *SAMPLE[params["index"]][:3])
+    elif test == "test_the_choice":
+        types = params["activation"], params["mode"], params["group_size"]
+        mode = WeightMode[types[1].upper()]
+        config = choose(Sizes(params["M"], 1536, 1000), DType(types[0]), mode, types[2], spec_of_device(0), limits)
+        yield make_variant(FAMILIES[config.family].compiled(config), *types)
+    elif test == "test_the_whole_span_of_scales":
+        for config in configs_of_span(limits, params["activation"], params["family"]):
+            yield make_variant(FAMILIES[config.family].compiled(config), params["activation"], "mxfp4", 32)
+
+
+SPAN_SIZES = Sizes(8, 256, 128)
+
+
+def configs_of_span(limits: DeviceLimits, activation: str, family: str) -> list[KernelConfig]:
+    configs = [c for c in legal_configs(SPAN_SIZES, limits, activation, "mxfp4", 32) if c.family == family]
+    return configs[:: max(1, len(configs) // 4)]
+
+
 @pytest.mark.parametrize("family", list(FAMILIES))
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
 def test_the_whole_span_of_scales(cupy: Any, limits: DeviceLimits, activation: str, family: str) -> None:
     """Weights that are subnormal numbers in registers, beside the largest: a token that has only one k sees them."""
-    K, N, span = 256, 128, 24 if activation == "fp16" else 100
+    (_, K, N), span = SPAN_SIZES, 24 if activation == "fp16" else 100
     random = np.random.default_rng(span)
     codes = random.integers(0, 16, (K, N), dtype=np.uint8)
     scales = np.tile((140 - np.linspace(0, span, N).astype(int)).astype(np.uint8), (K // 32, 1))
@@ -218,8 +255,7 @@ def test_the_whole_span_of_scales(cupy: Any, limits: DeviceLimits, activation: s
     A[np.arange(8), random.permutation(K)[:8]] = 1
     expected = cupy.asarray(A) @ dequantize(packed)
     case = Case(cupy.asarray(to_bits(A, DType(activation))), packed, None, 2.0**-12, expected * 2.0**-12)
-    configs = [c for c in legal_configs(Sizes(8, K, N), limits, activation, "mxfp4", 32) if c.family == family]
-    for config in configs[:: max(1, len(configs) // 4)]:
+    for config in configs_of_span(limits, activation, family):
         found = to_float(cupy, run(cupy, case, config), DType(activation))
         bits = to_bits(cupy.asnumpy(case.expected), DType(activation))
         assert bool((found == to_float(cupy, cupy.asarray(bits), DType(activation))).all()), config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from gemm_eval.kernels import (
     w4a16_grouped_gemm,
     workspace_bytes,
 )
-from gemm_eval.kernels.families import grouped_families
+from gemm_eval.kernels.families import Variant, grouped_families
 from gemm_eval.kernels.registry import why_not
 from gemm_eval.mapping import Decomposition, KernelConfig
 from tests.gpu.test_w4a16_gpu import GUARD_ELEMS, NAN_BITS, WORST_ERROR, to_bits, to_float
@@ -130,13 +130,26 @@ def test_every_kernel(cupy: Any, limits: DeviceLimits, config: KernelConfig) -> 
             assert bool((run(cupy, of, config._replace(decomposition=decomposition)) == bits).all())
 
 
+def config_of_mode(family: str, activation: str, mode: str, group_size: int | None) -> KernelConfig:
+    configs = [config for config in CONFIGS if config.family == family]
+    return configs[zlib.crc32(f"{activation} {mode} {group_size}".encode()) % len(configs)]
+
+
+def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
+    """Yield kernels that a test runs, for `conftest.py` to compile."""
+    if test == "test_every_kernel":
+        yield make_variant(params["config"], "fp16", "group", 128)
+    elif test == "test_every_mode":
+        types = params["activation"], params["mode"], params["group_size"]
+        yield make_variant(config_of_mode(params["family"], *types), *types)
+
+
 @pytest.mark.parametrize("family", list(grouped_families()))
 @pytest.mark.parametrize(("activation", "mode", "group_size", "K", "N"), SAMPLE)
 def test_every_mode(
     cupy: Any, limits: DeviceLimits, family: str, activation: str, mode: str, group_size: int | None, K: int, N: int
 ) -> None:
-    configs = [config for config in CONFIGS if config.family == family]
-    config = configs[zlib.crc32(f"{activation} {mode} {group_size}".encode()) % len(configs)]
+    config = config_of_mode(family, activation, mode, group_size)
     case = make_case(cupy, (7, 0, 40, 1), K, N, activation, mode, group_size, first=5)
     for decomposition in (Decomposition.DATA_PARALLEL, Decomposition.STREAM_K):
         check(cupy, case, run(cupy, case, config._replace(decomposition=decomposition)))

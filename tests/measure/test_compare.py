@@ -31,7 +31,7 @@ from benchmarks.compare.side_by_side import (
 from gemm_eval.device import TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.kernels import dequantize
+from gemm_eval.kernels import WeightMode, dequantize
 from tests.measure.fake_runner import FakeRunner
 
 GRID = Grid.dense(((64, 128), (128, 256)), rows=(1, 40), group_size=64)
@@ -202,15 +202,20 @@ def test_standings() -> None:
     assert stand(cases, "tinygemm") is None
 
 
-def test_every_engine_gets_the_same_weights() -> None:
+@pytest.mark.parametrize("mode", [mode.name.lower() for mode in WeightMode])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_every_engine_gets_the_same_weights(dtype: str, mode: str) -> None:
     """What ours packs is what cuBLAS has in 16 bits, and what a reference takes exactly."""
     device: Any = FakeDevice()
-    weights = Weights.random(device, 128, 256, 64, DType.FP16)
-    ours = ENGINES["ours"](device, Operands(device, DType.FP16, 256, 128), PROTOCOL)
+    grid = Grid.dense(((128, 256),), rows=(1,), dtype=dtype, mode=mode)
+    (gemm,) = grid.gemms(grid.layers[0])
+    weights = Weights.random(device, gemm)
+    ours = ENGINES["ours"](device, Operands(device, gemm.activation, 256, 128), PROTOCOL)
     exact = weights.columns(np.arange(128))
     np.testing.assert_array_equal(dequantize(ours.pack([weights])[0]), exact)
-    np.testing.assert_allclose(weights.dense().T.astype(np.float64), exact, rtol=1e-3)
-    assert set(np.unique(weights.integers)) == set(range(16))
+    np.testing.assert_allclose(_floats(weights.dense()).T, exact, rtol=1e-3 if dtype == "fp16" else 8e-3)
+    assert set(np.unique(weights.codes)) == set(range(16))
+    assert exact.std() < 0.1  # products of normal activations stay far from the largest fp16
 
 
 @pytest.mark.parametrize("layer", EXPERT_LAYERS, ids=lambda layer: layer.name)
@@ -337,7 +342,8 @@ def test_the_grouped_document_says_layers_and_tokens(compare: Any, tmp_path: Pat
         ("--rows 1,x", "or 1..256:32, got 'x' in '1,x'"),
         ("--rows 0", "got"),
         ("--engine marlin", "--engine must be one of ours, humming, cublas, tinygemm, got 'marlin'"),
-        ("--group-size 0", "--group-size must be 32, 64 or 128, got 0"),
+        ("--group-size 0", "group_size must be one of 32, 64, 128 in mode group, got 0"),
+        ("--mode int3", "mode must be one of column, group, group_zero, mxfp4, nvfp4, got 'int3'"),
         ("--activation fp8", "--activation must be one of fp16, bf16, got 'fp8'"),
         ("--out x.txt", "--out must end with .parquet or .csv, got 'x.txt'"),
     ],

@@ -194,7 +194,7 @@ DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scal
 DEVICE void release_if(u32 smem, u32 stage, u32 rank, bool condition) {
   const u32 bar = smem + EMPTY_OFFSET + 8 * stage;
   __syncwarp();  // one lane speaks for the reads of all
-  condition &= threadIdx.x % 32 == 0;
+  condition &= threadIdx.x % 32 < SIGNAL_LANES;
   if (CLUSTER == 1) {
     barrier_arrive_if(bar, condition);
   } else {
@@ -331,7 +331,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
       for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
         const u32 in_stage = k % STEP_BLOCKS;
         if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
-          barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane == 0);
+          barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane < SIGNAL_LANES);
         const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
 #pragma unroll
         for (u32 b = 0; b < MB; b++) {
@@ -443,9 +443,10 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     for (u32 s = 0; s < STAGES; s++) {
       barrier_init(smem + FULL_OFFSET + 8 * s, MODE == 0 ? 1 : 1 + 32);
-      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
+      barrier_init(smem + EMPTY_OFFSET + 8 * s,
+                   SIGNAL_LANES * 4 * (COOPERATIVE ? CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
     }
-    for (u32 w = 0; w < CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
+    for (u32 w = 0; w < CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, SIGNAL_LANES * 4);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
   }

@@ -22,7 +22,7 @@ from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, W4A16_FAMILIES, w4a16_types
-from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, run_in_chunks
+from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, behind_answer, run_in_chunks
 from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
@@ -290,8 +290,8 @@ class CorrectedModel:
         least_us = _least_of_gemm(rows, us)
         is_near = (rank < NEAR_CONFIGS) & (us <= NEAR_RATIO * least_us)
         answer_us = _least_of_gemm(rows, np.where(is_near, corrected_us, np.inf))
-        others_us = np.maximum(corrected_us, us * (answer_us / least_us))
-        return np.where(is_near & (corrected_us == answer_us), corrected_us, others_us)
+        is_answer = is_near & (corrected_us == answer_us)
+        return np.where(is_answer, corrected_us, behind_answer(corrected_us, answer_us))
 
     def breakdown(self, timings: Timings, row: int) -> dict[str, float]:
         """Return the terms of a row's prediction, and what its correction adds, in microseconds."""
