@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.kernels import (
+    DeviceLimits,
     PackedW4,
     QuantizedTokens,
     Sizes,
+    Variant,
     dequantize,
     dequantize_tokens,
     from_gptq,
@@ -32,6 +35,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the ven
 
 WORST_ERROR = {"fp16": 1e-3, "bf16": 5e-3}  # ||C - C64|| / ||C64||, of rounded tokens
 WORST_ROUNDING = 0.03  # of standard normal tokens
+FAMILY = fp8_families()["w4a8_sm90"]
 GUARD_ELEMS, NAN_BITS = 4096, {"fp16": 0x7E01, "bf16": 0x7FC1}
 SAMPLE = [
     ("fp16", "group", 128, Sizes(37, 1032, 328)), ("bf16", "group", 128, Sizes(131, 520, 184)),
@@ -91,13 +95,12 @@ class Case:
 
 @pytest.mark.parametrize("kind", SAMPLE, ids=str)
 def test_kernels_are_right_in_each_mode(cupy: Any, kind: Any) -> None:
-    limits, case = runtime.limits_of_device(0), Case(cupy, *kind)
-    configs = list(legal_configs(case.sizes, limits, *kind[:3], is_fp8=True))
-    for config in configs[:: max(1, len(configs) // 12)]:
+    case = Case(cupy, *kind)
+    for config in _some(runtime.limits_of_device(0), kind):
         case.check(cupy, config)
 
 
-@pytest.mark.parametrize("config", list(fp8_families()["w4a8_sm90"].configs()), ids=str)
+@pytest.mark.parametrize("config", list(FAMILY.configs()), ids=str)
 def test_every_kernel_is_right_with_k_whole_and_cut(cupy: Any, config: KernelConfig) -> None:
     limits = runtime.limits_of_device(0)
     case = _large(cupy, config.cta_m)
@@ -105,6 +108,20 @@ def test_every_kernel_is_right_with_k_whole_and_cut(cupy: Any, config: KernelCon
     splits = [split.config for split in legal_splits(variant, case.sizes, limits)]
     for split in {splits[0], splits[len(splits) // 2], splits[-1]}:
         case.check(cupy, split)
+
+
+def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
+    """Yield kernels that a test runs, for `conftest.py` to compile."""
+    if test == "test_every_kernel_is_right_with_k_whole_and_cut":
+        yield make_variant(params["config"], "fp16", "group", 128)
+    elif test == "test_kernels_are_right_in_each_mode":
+        for config in _some(limits, params["kind"]):
+            yield make_variant(FAMILY.compiled(config), *params["kind"][:3])
+
+
+def _some(limits: DeviceLimits, kind: Any) -> list[KernelConfig]:
+    configs = list(legal_configs(kind[3], limits, *kind[:3], is_fp8=True))
+    return configs[:: max(1, len(configs) // 12)]
 
 
 _cases: dict[int, Case] = {}

@@ -121,7 +121,7 @@ DEVICE void dequantize_words(const uint4& q, u32 (&first)[4], u32 (&second)[4]) 
 DEVICE void release(u32 smem, u32 stage, u32 rank) {
   const u32 bar = smem + EMPTY_OFFSET + 8 * stage;
   __syncwarp();  // one lane speaks for the reads of all
-  const bool speaks = threadIdx.x % 32 == 0;
+  const bool speaks = threadIdx.x % 32 < SIGNAL_LANES;
   barrier_arrive_if(bar, speaks);
 #pragma unroll
   for (u32 n = 0; CLUSTER > 1 && n < CLUSTER_N; n++) barrier_arrive_at_if(bar, n, speaks && n != rank);
@@ -263,7 +263,7 @@ w4a8_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     for (u32 s = 0; s < STAGES; s++) {
       barrier_init(smem + FULL_OFFSET + 8 * s, MODE == 0 ? 1 : 1 + 32);
-      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * CONSUMERS * CLUSTER_N);
+      barrier_init(smem + EMPTY_OFFSET + 8 * s, SIGNAL_LANES * 4 * CONSUMERS * CLUSTER_N);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
