@@ -100,7 +100,7 @@ class InfeasibleError(GemmEvalError):
         self.unit = unit
         self.levers = levers
         text = f"{message}: demand {demand:,} {unit}, limit {limit:,} {unit}, gap {self.gap:,} {unit}"
-        super().__init__(text + ("; levers: " + "; ".join(levers) if levers else ""))
+        super().__init__(text + ("; would fit with: " + "; ".join(levers) if levers else ""))
 
 
 def _rebuild(kind: type[GemmEvalError], args: tuple[Any, ...], state: dict[str, Any]) -> GemmEvalError:

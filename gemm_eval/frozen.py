@@ -1,4 +1,4 @@
-"""`FrozenDict`: a dict that nobody can change, for values that are shared: specs, and results in a cache."""
+"""`FrozenDict`: a dict that cannot be changed, for values that are shared: specs, and results in a cache."""
 
 from __future__ import annotations
 

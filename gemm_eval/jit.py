@@ -141,7 +141,7 @@ def _type_of_argument(kind: Any, is_float: bool) -> Any:
 
 
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a view that nobody can write: numba compiles for both kinds, so what kernels only read is always this."""
+    """Return a read-only view: numba compiles for both kinds, so what kernels only read is always this."""
     view = array.view()
     view.setflags(write=False)
     return view

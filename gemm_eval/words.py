@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import reprlib
 import unicodedata
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MAX_SHOWN_CHARS = 80
 _MAX_WORD_CHARS = 64  # no name is longer, and what is longer takes difflib long
 _MAX_NEAR = 4
 _CUTOFF = 0.6
 _SLIP_CUTOFF = 0.9
+SYNONYMS = (
+    ("tp", "tensor_parallel"), ("pp", "pipeline_parallel"), ("ep", "expert_parallel"), ("cp", "context_parallel"),
+    ("dp", "data_parallel"), ("gpus", "num_devices", "devices"), ("batch", "batch_size", "concurrency"),
+    ("prompt", "prompt_len", "isl", "seq_len"), ("output", "output_len", "osl"), ("nodes", "num_nodes"),
+    ("dtype", "precision", "quantization"), ("kv_dtype", "kv_cache_dtype"), ("chunk", "chunk_tokens"),
+    ("speculate", "speculative_tokens"), ("arch", "gpu", "chip"), ("recompute",), ("zero",), ("micro_batch",),
+)  # fmt: skip
+"""Names of one thing: an option of commands first, then arguments in Python, and options of engines."""
+
 _SEPARATORS = "-_. /"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (direction, joiners), lone surrogates, separators of lines
 
@@ -61,9 +75,9 @@ def visible(text: str) -> str:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ``", did you mean a or b?"`` with the names that `word` may stand for; an empty text where none is near.
 
-    Near is, in this order: the same but for case and ``-_. /``; the same but for a letter or two of many; all parts of
-    one, as ``-_. /`` cut it, are parts of the other; one is the beginning of the other, if possible the word; one is
-    part of the other; much the same letters.
+    Near is, in this order: the same but for case and ``-_. /``; a synonym; the same but for a letter or two of many;
+    all parts of one, as ``-_. /`` cut it, are parts of the other; one is the beginning of the other, if possible the
+    word; one is part of the other; much the same letters.
     """
     if not isinstance(word, str) or not 0 < len(word) <= _MAX_WORD_CHARS:
         return ""
@@ -88,6 +102,23 @@ def refusal(name: str, value: object, known: Iterable[str]) -> str:
     return f"{name} must be one of {', '.join(words)}, got {shown(value)}{did_you_mean(value, words)}"
 
 
+def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that its error on an unknown argument says which one was meant.
+
+    >>> estimate_model("llama-3-8b", "h200-sxm", tp=2)                    # doctest: +SKIP
+    TypeError: estimate_model() has no argument tp, did you mean tensor_parallel?
+    """
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        for name in options.keys() - known.keys():
+            raise TypeError(f"{function.__name__}() has no argument {name}{did_you_mean(name, known)}")
+        return function(*args, **options)
+
+    return run
+
+
 class _Cut(NamedTuple):
     """A word without case: its letters and digits, and the parts that separators cut it into."""
 
@@ -105,8 +136,10 @@ def _has_part(name: _Cut, word: _Cut) -> bool:
     return min(lengths) > 2 and (word.letters in name.letters or name.letters in word.letters)
 
 
+_SAME = [frozenset(_cut(name).letters for name in names) for names in SYNONYMS]
 _NEARNESS: tuple[Callable[[_Cut, _Cut], bool], ...] = (
     lambda name, word: name.letters == word.letters,
+    lambda name, word: any({name.letters, word.letters} <= group for group in _SAME),
     lambda name, word: difflib.SequenceMatcher(None, name.letters, word.letters).ratio() >= _SLIP_CUTOFF,
     lambda name, word: name.parts <= word.parts or word.parts <= name.parts,
     lambda name, word: len(word.letters) > 1 and name.letters.startswith(word.letters),

@@ -3,6 +3,7 @@
 python tools/size.py                    # lines and files of the checkout
 python tools/size.py --against HEAD~1   # what changed since a commit
 python tools/size.py --install          # installs the checkout into an environment of its own, and removes it
+python tools/size.py --install table plot   # the same with each of these extras
 python tools/size.py --install --json
 """
 
@@ -69,15 +70,15 @@ def lines_of(sizes: dict[str, Size], form: str) -> list[str]:
     ]
 
 
-def installed() -> dict[str, Any]:
-    """Return megabytes of a core install, without what a fresh virtual environment holds."""
+def installed(extra: str | None = None) -> dict[str, Any]:
+    """Return megabytes of a core install, or of one with an extra, without what a fresh environment holds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         venv.create(folder, with_pip=True)
         packages = Path(sysconfig.get_path("purelib", "venv", {"base": name}))
         before = _bytes_by_package(packages)
         pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        subprocess.run([*pip, str(ROOT)], check=True)
+        subprocess.run([*pip, f"{ROOT}[{extra}]" if extra else str(ROOT)], check=True)
         after = _bytes_by_package(packages)
     added_mb = {name: (num - before.get(name, 0)) / _MB for name, num in after.items()}
     largest = max(added_mb, key=lambda name: added_mb[name])
@@ -98,13 +99,15 @@ def main() -> None:
     """Print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", metavar="COMMIT", help="what changed since a commit")
-    parser.add_argument("--install", action="store_true", help="megabytes of a core install")
+    parser.add_argument("--install", nargs="*", metavar="EXTRA", help="megabytes of a core install, or with extras")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
-    if options.install:
-        size = installed()
-        text = f"core install: {size['mb']:.0f} MB, of which {size['largest']} {size['largest_mb']:.0f}"
-        print(json.dumps(size) if options.json else text)
+    if options.install is not None:
+        for extra in options.install or [None]:
+            size = installed(extra)
+            name = f"install with [{extra}]" if extra else "core install"
+            text = f"{name}: {size['mb']:.0f} MB, of which {size['largest']} {size['largest_mb']:.0f}"
+            print(json.dumps(size) if options.json else text)
         return
     now, form = sizes_now(), ","
     if options.against:

@@ -39,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BESIDE_CODE = {
     "index.md": "README.md",
     "changes.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
     "data.md": "arch/measured/README.md",
     "models/multicore.md": "gemm_eval/models/multicore/MODEL.md",
     "models/gpu.md": "gemm_eval/models/gpu/MODEL.md",
@@ -78,7 +80,7 @@ API = {
 }
 """Page -> the package, or module, whose public names it documents."""
 
-GENERATED = ("reference/architecture-files.md", "reference/coefficients.md")
+GENERATED = ("reference/command-line.md", "reference/architecture-files.md", "reference/coefficients.md")
 """Pages without a file: written from the code when the site is built."""
 
 _SOURCE = "source/"

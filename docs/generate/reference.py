@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from command_line import command_line_page
 from pydantic import BaseModel
 
 from gemm_eval.arch import (
@@ -103,7 +104,7 @@ what differs, and gives a number bare or with how it is known:
 base: sg2260                  # a preset, or a path relative to this file
 name: my-chip
 num_cores: 16
-sram_bytes: {value: 4194304, kind: assumed, source: "twice the preset's"}
+sram_bytes: {value: 4 MiB, kind: assumed, source: "twice the preset's"}
 ```
 
 ```python
@@ -113,8 +114,10 @@ chip = load_arch("demo-8core").with_(num_cores=16)  # or load_arch("my-chip.yaml
 print(GEMMEvaluator(chip).evaluate(1, 2048, 4096, 4096).latency_us)
 ```
 
-`kind` is spec, derived, measured, fitted or assumed. Unknown fields, units in values and numbers out of range are
-errors that name the file and the field: `gemm-eval arch check FILE`. Presets: `gemm-eval arch list`, `arch show NAME`.
+`kind` is spec, derived, measured, fitted or assumed. A number has the unit at the end of its field's name, or is given
+with another one: `1.5 MiB`, `2 TB/s`, `1800 MHz`, `400 Gb/s`. Of `interconnect` a file with a `base` may give some
+entries alone. Unknown fields and units, and numbers out of range, are errors that name the file and the field:
+`gemm-eval arch check FILE`. Presets: `gemm-eval arch list`, `arch show NAME`.
 """
 _COEFFICIENT_INTRO = """\
 # Coefficients of the GPU model
@@ -254,6 +257,7 @@ def _coefficients() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/command-line.md": command_line_page,
     "reference/architecture-files.md": _architecture_files,
     "reference/coefficients.md": _coefficients,
 }

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.arch.paths import data_root, preset_files
     from gemm_eval.arch.rules import LibraryPath, LibraryRules
-    from gemm_eval.arch.yaml import read_yaml
+    from gemm_eval.arch.yaml import read_value, read_yaml
 
 __all__ = [
     "GFX_ARCHS",
@@ -102,6 +102,7 @@ __all__ = [
     "occupancy_of_cta",
     "place_values",
     "preset_files",
+    "read_value",
     "read_yaml",
     "smem_taken_bytes",
     "split_provenance",

@@ -1,4 +1,4 @@
-"""Comparing a spec with what its maker publishes, and finding numbers that nobody vouches for."""
+"""Comparison of a spec with what its maker publishes; numbers without a source."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.loader import ArchSpec
+from gemm_eval.arch.units import implausible_numbers
 
 PUBLISHED_TOLERANCE_FRAC = 0.01
 """How far a figure of a spec may be from the published one: makers round their headlines to two or three digits."""
@@ -28,14 +29,15 @@ class CheckFinding(NamedTuple):
 
 
 def check_arch(arch: ArchSpec) -> list[CheckFinding]:
-    """Check that a spec reproduces its published figures within 1%, and note each number without kind and source.
+    """Check that a spec reproduces its published figures within 1%; note odd numbers, and those without a source.
 
     A spec that does not hold together never gets this far: `load_arch` refuses it.
 
     Returns:
         Findings on published figures first, then notes. The spec is sound when all of them are `ok`.
     """
-    return [*_compare_with_published(arch), *_note_unsourced_numbers(arch)]
+    notes = (CheckFinding(text.split()[0], True, f"{_NOTE}{text}") for text in implausible_numbers(arch))
+    return [*_compare_with_published(arch), *notes, *_note_unsourced_numbers(arch)]
 
 
 def _compare_with_published(arch: ArchSpec) -> Iterator[CheckFinding]:

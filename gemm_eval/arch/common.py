@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import ArchValidationError
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.html import html_table
 from gemm_eval.words import one_line
 
 
@@ -101,6 +103,17 @@ class Published(Frozen):
     source: Annotated[Text, Field(min_length=1, description="where the maker says so")]
 
 
+def _with_entry(table: Any, path: Sequence[str], value: Any, origin: str) -> Any:
+    """Return a table with the entry at `path` changed; with an empty path, the value itself."""
+    if not path:
+        return value
+    if isinstance(table, BaseModel):
+        table = {name: getattr(table, name) for name in table.model_fields_set}
+    if not isinstance(table, Mapping):
+        raise ArchValidationError(f"{path[0]} is no entry, since what it should be in is no table ({origin})")
+    return {**table, path[0]: _with_entry(table.get(path[0]), path[1:], value, origin)}
+
+
 def check_rules(*rules: tuple[object, str]) -> None:
     """Raise `ValueError` with the message of the first rule that is broken: (whether it is, message)."""
     for is_broken, message in rules:
@@ -137,6 +150,14 @@ class BaseSpec(Frozen):
         if len(changed) > _MAX_CHANGES_SHOWN:
             yield "num_more_changes", len(changed) - _MAX_CHANGES_SHOWN
 
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, one_line(str(value), 120), str(self.provenance[name].kind) if name in self.provenance else "")
+            for name, value in self
+            if name not in ("sources", "provenance", "published") and value not in (None, "", {})
+        )
+        return html_table(f"{self.name}: {self.title}", rows, ("field", "value", "kind"))
+
     def _check_types(self, rates: str, *tables: str) -> None:
         """Check the types that the matrix unit multiplies, and that tables by type have no others.
 
@@ -157,8 +178,9 @@ class BaseSpec(Frozen):
     def with_(self, **changes: Any) -> Self:
         """Return a copy with the given fields changed and everything checked again.
 
-        A changed field's provenance becomes ``assumed``; what is published, and what was fitted on timings, is said
-        no more, since it spoke of another chip.
+        A dotted name is an entry of a table or of a part: ``with_(**{"interconnect.gb_per_s": 900})``. A number may be
+        a text with a unit, ``sram_bytes="1.5 MiB"``. A changed field's provenance becomes ``assumed``. Published
+        figures and the name of a calibration are dropped, since they belong to another chip.
 
         Raises:
             ArchValidationError: an unknown field, or a value out of its range.
@@ -166,7 +188,10 @@ class BaseSpec(Frozen):
         from gemm_eval.arch.loader import build_spec
 
         data = {field: getattr(self, field) for field in self.model_fields_set}
-        data.update(changes)
+        for name, value in changes.items():
+            top, *rest = name.split(".")
+            data[top] = _with_entry(data.get(top, getattr(self, top, None)), rest, value, f"{self.name}: {name}")
+        changes = {name.partition(".")[0]: data[name.partition(".")[0]] for name in changes}
         if changes:
             data["published"] = changes.get("published")
             if "calibration" not in changes:

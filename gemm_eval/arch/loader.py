@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -15,6 +16,7 @@ from gemm_eval.arch.gpu import ALIASES, GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.multicore_calibration import with_calibration
 from gemm_eval.arch.paths import data_root, preset_files
+from gemm_eval.arch.units import UnitError, implausible_numbers, in_unit_of, unit_of
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
@@ -57,6 +59,9 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
         ArchNotFoundError: no such preset or file.
         ArchValidationError: malformed, unsafe or inconsistent content, or not the kind that `expect` says; the message
             names file and field.
+
+    Warns:
+        UserWarning: a number of a file of your own is one that no chip is likely to have, such as a clock of 1,200 GHz.
     """
     path = _resolve(name_or_path)
     data = _read_with_bases(path, (), calibrated)
@@ -68,13 +73,24 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
     if expect is not None and model is not expect:
         wanted = next((name for name, known in _KINDS.items() if known is expect), shown(expect))
         raise ArchValidationError(f"type must be {wanted} here, got {kind} ({path}: type)")
-    return build_spec(model, data, origin=str(path))
+    spec = build_spec(model, data, origin=str(path))
+    if data_root() not in path.parents:
+        for sentence in implausible_numbers(spec):
+            warnings.warn(f"{path}: {sentence}", stacklevel=2)
+    return spec
+
+
+_TEXTS = {"sources", "provenance"}
 
 
 def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> SpecT:
     """Validate `data` as `model`, turning pydantic's errors into one readable `ArchValidationError`."""
     try:
-        return model.model_validate({key: _plain(value) for key, value in data.items()})
+        return model.model_validate(
+            {key: value if key in _TEXTS else _plain(value, key) for key, value in data.items()}
+        )
+    except UnitError as error:
+        raise ArchValidationError(f"{error} ({origin})") from None
     except ValidationError as error:
         problems = error.errors(include_url=False)
         lines = [_describe(dict(item), model, origin) for item in problems[:_MAX_PROBLEMS]]
@@ -82,13 +98,17 @@ def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> S
         raise ArchValidationError("; ".join(lines + more)) from None
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Turn numpy scalars, which sweeps are full of, into Python numbers; the models themselves are strict."""
+def _plain(value: Any, field: str, depth: int = 0) -> Any:
+    """Turn numpy scalars and texts with a unit into Python numbers; the models themselves are strict."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:  # deeper ones, endless ones too, the models refuse
-        return {key: _plain(item, depth + 1) for key, item in value.items()}
-    return value
+        # entries of a table by type have the unit of the table
+        return {
+            key: _plain(item, key if isinstance(key, str) and unit_of(key) else field, depth + 1)
+            for key, item in value.items()
+        }
+    return in_unit_of(field, value)
 
 
 def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = None) -> Path:
@@ -131,9 +151,15 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...], calibrated: bool) -> di
     data.pop("name", None)  # a child's name is its own
     data.pop("published", None)  # published figures, and timings, speak of the base chip
     data.pop("calibration", None)
-    inherited = {key: value for key, value in data.pop("provenance", {}).items() if key.split(".")[0] not in own}
+    given = {key for key, value in own.items() if not _is_partial(key, value, data)}
+    given |= {f"{_PARTIAL}.{key}" for key in own[_PARTIAL]} if _PARTIAL in own.keys() - given else set()
+    inherited = {
+        key: value for key, value in data.pop("provenance", {}).items() if given.isdisjoint((key.split(".")[0], key))
+    }
     sources = data.get("sources", {})
     merged = data | own
+    if _PARTIAL in own.keys() - given:
+        merged[_PARTIAL] = data[_PARTIAL] | own[_PARTIAL]
     merged["provenance"] = inherited | own["provenance"]
     cited = repr((merged["provenance"], merged.get("published"), merged.get("notes")))
     if not isinstance(own.get("sources", {}), dict):
@@ -143,6 +169,14 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...], calibrated: bool) -> di
     kept = {key: text for key, text in sources.items() if key in cited}  # the base may cite more than the child does
     merged["sources"] = kept | own.get("sources", {})
     return merged
+
+
+_PARTIAL = "interconnect"
+"""The table of which a file with a base may give some entries alone."""
+
+
+def _is_partial(key: str, value: Any, base: Mapping[str, Any]) -> bool:
+    return key == _PARTIAL and isinstance(value, dict) and isinstance(base.get(key), dict)
 
 
 def split_provenance(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:

@@ -74,6 +74,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+def read_value(text: str) -> Any:
+    """Return the number, truth value, list or table that a text spells as YAML; what spells none stays a text."""
+    try:
+        _check_events(text)
+        return yaml.load(text, Loader=_Loader)  # a safe loader
+    except (yaml.YAMLError, ValueError, OverflowError):
+        return text
+
+
 def _check_events(text: str) -> None:
     """Refuse what is too deep or too long, aliases and tags, before anything is built of them."""
     depth = 0

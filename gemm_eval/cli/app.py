@@ -24,7 +24,7 @@ from gemm_eval.cli import (
     validate,
 )
 from gemm_eval.cli.options import EXIT_CODES, command, option
-from gemm_eval.cli.words import Group, usage_message
+from gemm_eval.cli.words import Group, usage_message, with_flags
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
 from gemm_eval.words import visible
 
@@ -59,7 +59,7 @@ class _Application(Group):
 
 
 def _print_error(kind: str, message: str, *, is_json: bool) -> None:
-    line = " ".join(message.split())
+    line = with_flags(" ".join(message.split()))
     document = json.dumps({"error": {"type": kind, "message": line}})
     sys.stderr.write((document if is_json else f"error: {visible(line)}") + "\n")
 
@@ -70,8 +70,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Analytical cost model for GEMM: the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] on an accelerator, its "
-    "latency, and why. Held to timings of GPUs (A100, L40S, H100, H200, B200, RTX PRO 6000) and of some multi-core "
-    "chips, calibrated on most of them; answers say what they rest on, `gemm-eval validate` says how far off they are."
+    "latency, and why; whole models, servers and training runs too. Predictions are checked against timings of GPUs "
+    "(A100, L40S, H100, H200, B200, RTX PRO 6000, MI300X, MI355X) and of five multi-core chips. Each answer names its "
+    "source and an 80% interval; `gemm-eval validate` prints measured errors."
     "\n\nExamples:\n\ngemm-eval arch list\n\ngemm-eval evaluate --arch h200-sxm 1 4096 4096 14336 --dtype fp8"
     "\n\ngemm-eval model llama-3-8b --arch h200-sxm --batch 16 --prompt 4096",
     epilog=EXIT_CODES,

@@ -36,7 +36,7 @@ def evaluate(
     explain: opt.ExplainOption = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Find the best mapping of C = A x B and say what it costs.
+    """Find the best mapping of C = A x B, its latency, traffic and energy.
 
     DRAM traffic in bytes, energy in uJ; with --json times in us. With several --arch, one column for each. Several
     GEMMs, of ranges or a file, have a row each.
@@ -130,7 +130,7 @@ def grouped(
 ) -> None:  # fmt: skip
     """Find the best mapping of a grouped GEMM: for each group, C = A x B with rows of its own.
 
-    So run the experts of a mixture: each has weights of its own, and as many rows as tokens were routed to it.
+    The experts of a mixture run so: each has its own weights, and as many rows as tokens are routed to it.
 
     Examples:
 

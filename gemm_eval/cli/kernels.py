@@ -98,7 +98,7 @@ def asm(
     ] = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Print the score card of a compiled kernel: what it takes of an SM, and what its main loop issues.
+    """Print the score card of a compiled kernel: its share of an SM, and the instructions of its main loop.
 
     Counts are instructions of one warp, of one iteration of the main loop: the innermost loop with the most tensor-core
     instructions. A cubin says most. PTX says threads and no registers, which are yet to be chosen; SASS says no
@@ -217,7 +217,7 @@ def crossover(
     plot: Annotated[Path | None, opt.option("Write a plot of one K and N (PNG).", metavar="FILE")] = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Say at which M W4A16 pays: our kernels against cuBLAS with dense weights, for C[M,N] = A[M,K] x B[K,N].
+    """Predict up to which M our W4A16 kernels beat cuBLAS with dense weights, for C[M,N] = A[M,K] x B[K,N].
 
     There is rarely one M up to which it does: both sides climb in steps. Shown are the ranges, the first loss, the last
     win, and what bounds each side. A speedup is the time of the dense GEMM over that of W4A16.

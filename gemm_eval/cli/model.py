@@ -28,8 +28,23 @@ def _degree(name: str, text: str, panel: str | None = None) -> Any:
     return opt.option(text, f"--{name}", panel=panel)
 
 
-def _counts(name: str, text: str, panel: str | None = None) -> Any:
-    return opt.option(f"{text} {SEVERAL}", f"--{name}", metavar="N,...", panel=panel)
+def _counts(name: str, text: str, panel: str | None = None, *more: str) -> Any:
+    return opt.option(f"{text} {SEVERAL}", f"--{name}", *more, metavar="N,...", panel=panel)
+
+
+def _list_names(is_asked: bool) -> None:
+    if not is_asked:
+        return
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.dtypes import SHORTHANDS
+    from gemm_eval.estimate import list_engines
+    from gemm_eval.models.gpu import LIBRARIES
+    from gemm_eval.transformer import list_models
+
+    names = {"models": list_models(), "engines": list_engines(), "types": SHORTHANDS, "libraries of GEMMs": LIBRARIES}
+    for kind, of_kind in names.items():
+        print_line(f"{kind}: {', '.join(of_kind)}")
+    raise typer.Exit
 
 
 def gemms(
@@ -219,9 +234,13 @@ def model(
     *,
     model: opt.ModelArgument,
     arch: opt.ArchesOption,
+    names: Annotated[bool, opt.option(  # noqa: ARG001  done by its callback
+        "List the names of models, engines, types and libraries, and exit.", "--list", callback=_list_names,
+        is_eager=True
+    )] = False,
     batch: Annotated[str, _counts("batch", "Sequences that are decoded together.", _REQUESTS)] = "1",
-    prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS)] = "1024",
-    output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
+    prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS, "--isl")] = "1024",
+    output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", "--osl", panel=_REQUESTS)] = 256,
     chunk_tokens: Annotated[int | None, opt.option(
         "Tokens of a prompt in one step, at most. Default: the engine's, 8192.", "--chunk", show_default=False,
         panel=_REQUESTS
@@ -256,9 +275,9 @@ def model(
     memory: opt.MemoryOptions,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
+    """Predict TTFT, TPOT, tokens a second and memory of a model on an arch.
 
-    A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by
+    A step is the sum of its operations: GEMMs, fused attention, experts, collectives, and what is bound by
     memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU
     waits for the engine's host is in it. The network to clients is not. A model that does not fit is refused, with what
     would help; several batches or prompts show which do.

@@ -77,7 +77,7 @@ def attention(
     )] = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
+    """Predict the time of one layer's attention: scores, softmax and values of all heads of one device.
 
     Several batches or lengths have a row each.
 
@@ -148,7 +148,7 @@ def collective(
     interconnect: opt.InterconnectOption = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Say what messages between GPUs take, in one node or several: algorithm, latency and bandwidth.
+    """Predict algorithm, latency and bandwidth of a collective between GPUs, in one node or several.
 
     Bus GB/s: bytes that a GPU must send, over the time. KiB, MiB, GiB are powers of 1024, KB, MB, GB of 1000.
 
@@ -243,7 +243,7 @@ def moe(
     run: opt.ModelRun,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Show what a layer of experts takes on one rank: routing, both grouped GEMMs, and what lies between.
+    """Predict the time of a layer of experts on one rank: routing, both grouped GEMMs, and the kernels between.
 
     Times are means over draws of the routing; communication between ranks and the router's GEMM are not in them.
 

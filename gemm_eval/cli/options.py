@@ -22,6 +22,8 @@ import typer
 
 from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, Sizes, names_of_sizes
 from gemm_eval.cli.words import Command, Group
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
@@ -69,8 +71,15 @@ def spread(function: CommandFunction) -> CommandFunction:
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
+            if hint in (ArchOption, ArchesOption):
+                params.append(_param(_SET, SetOption))
 
     def run(**given: Any) -> None:
+        if changes := given.pop(_SET, None):
+            archs = given["arch"]
+            given["arch"] = (
+                _changed(archs, changes) if isinstance(archs, str) else [_changed(a, changes) for a in archs]
+            )
         for name, (make, members) in groups.items():
             given[name] = make(**{member.name: given.pop(member.name) for member in members})
         function(**given)
@@ -79,6 +88,16 @@ def spread(function: CommandFunction) -> CommandFunction:
     run.__annotations__ = {param.name: param.annotation for param in params}
     run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
     return run
+
+
+def _changed(arch: str, changes: Sequence[str]) -> ArchSpec:
+    """Return an arch with fields changed, each as ``name=value``."""
+    from gemm_eval.arch import load_arch, read_value
+
+    pairs = {name: value for name, _, value in (text.partition("=") for text in changes)}
+    if wrong := [name for name, value in pairs.items() if not (name and value)]:
+        raise InvalidOptionError(f"--set takes FIELD=VALUE, such as num_sms=160, got {shown(wrong[0])}")
+    return load_arch(arch).with_(**{name.strip(): read_value(value) for name, value in pairs.items()})
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
@@ -154,13 +173,19 @@ InterconnectOption = Annotated[str | None, option(
     "Default: as the arch says.", metavar="NAME"
 )]  # fmt: skip
 
+_SET = "changes"
+SetOption = Annotated[list[str] | None, option(
+    "What if: change a field of every --arch, such as num_sms=160 or l2_bytes=64MiB. Repeatable.", "--set",
+    metavar="NAME=X"
+)]  # fmt: skip
+
 # Types, libraries and states that several commands take.
 
 _TYPES, _GPU, _SIZES = "Data types", "GPUs only", "Sizes by name"
 _LIBRARY_HELP = (
     "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
-    "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (weight-only kernels that "
-    "nobody has written), vllm or sglang (the kernels that these call, by the nearest ones that were timed). Default "
+    "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (good weight-only kernels, "
+    "which no library has), vllm or sglang (the kernels that these call, by the nearest ones that were timed). Default "
     "(auto): cublas for dense types, trtllm for block-scaled ones and where it runs fp8; 4-bit weights: gemm-eval on "
     "Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output names it. cublas/13.1: a version, "
     "where timings tell versions apart."

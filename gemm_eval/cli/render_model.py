@@ -168,15 +168,15 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
         console.print(
             f"{first.model_name}, {first.output_len:,} tokens of output, {first.num_devices} "
             f"device{'s' * (first.num_devices > 1)} a replica, engine {first.engine}; "
-            "tok/s are output tokens a second of a device in decode"
+            "tok/s: output tokens a second of a device in decode; TTFT: one prompt, no queueing"
         )
         rows = [
             {
                 "arch": estimate.arch_name,
                 "batch": f"{estimate.batch:,}",
                 "prompt": f"{estimate.prompt_len:,}",
-                "first token": time_text(estimate.ttft_us),
-                "a token": time_text(estimate.tpot_us),
+                "TTFT": time_text(estimate.ttft_us),
+                "TPOT": time_text(estimate.tpot_us),
                 "request": time_text(estimate.request_us),
                 "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
                 "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",

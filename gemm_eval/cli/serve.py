@@ -41,8 +41,8 @@ def serve(
         f"GPUs of the deployment. Default: 8,16; of a given layout those of one replica. {SEVERAL}", "--gpus",
         metavar="N,...", show_default=False, panel=_DEVICES
     )] = None,
-    prompt_len: Annotated[int, opt.option("Tokens of a prompt.", "--isl", panel=_REQUESTS)] = 1024,
-    output_len: Annotated[int, opt.option("Tokens of an answer.", "--osl", panel=_REQUESTS)] = 1024,
+    prompt_len: Annotated[int, opt.option("Tokens of a prompt.", "--isl", "--prompt", panel=_REQUESTS)] = 1024,
+    output_len: Annotated[int, opt.option("Tokens of an answer.", "--osl", "--output", panel=_REQUESTS)] = 1024,
     ttft_ms: Annotated[
         float | None, opt.option("Largest mean TTFT, with queueing. Default: any.", "--ttft-ms", panel=_REQUESTS)
     ] = None,

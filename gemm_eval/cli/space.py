@@ -130,7 +130,9 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
         if num < asked:
             console.print(f"unfinished: {num:,} of {asked:,} points are done")
         for row in reasons.itertuples(index=False):
-            console.print(f"excluded: {row.num_points:,} points, {row.reason} (point {row.first_point}: {row.example})")
+            console.print(
+                f"{row.num_points:,} points excluded as {row.reason}; first: point {row.first_point}, {row.example}"
+            )
 
     output.give(rows, document, show)
 
@@ -182,7 +184,7 @@ def report(
     run: opt.ModelRun,
     idle_cores: opt.IdleCoresOption = True,
 ) -> None:  # fmt: skip
-    """Write one HTML page that needs nothing else: what is best and why, plots, tables that sort and filter.
+    """Write a self-contained HTML page: the best choice and why, plots, tables that sort and filter.
 
     Of a sweep (FOLDER), of a transformer on an arch (--model llama-3-70b --arch h200-sxm: the estimate of `gemm-eval
     model`), or, with several --arch, of who is fastest at the GEMMs of a model or at others, and why.

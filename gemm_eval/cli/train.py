@@ -65,7 +65,7 @@ def train(
     ignore_memory: opt.IgnoreMemoryOption = False,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Say how long a training step takes on an arch, its MFU and memory, on the fastest of all legal layouts.
+    """Predict time, MFU and memory of a training step, on the fastest of all legal layouts.
 
     A step is what Megatron-LM runs: GEMMs with both gradients, attention, memory-bound kernels, messages, the bubble of
     the pipeline, and the optimizer. Data loading, checkpoints and restarts are not in it.

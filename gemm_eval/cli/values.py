@@ -14,7 +14,7 @@ from gemm_eval.words import one_line, shown
 if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
-SEVERAL = "Several: 1,4,16 or a range, 1..256 (doubled) or 1..256:32 (in steps)."
+SEVERAL = "Several: 1,4,16 or a range, 1..256 (doubled) or 1..256:32 (in steps). 16k is 16,384."
 """The end of the help of every option that takes several values."""
 
 MAX_VALUES = 10_000
@@ -35,11 +35,17 @@ _OPTIONAL = "G"  # of the sizes by name: 1 where it is not given
 
 
 def integer(text: str) -> int:
-    """Return the integer that `text` spells, or `text` itself: what is wrong with it is for the library to say."""
+    """Return the integer that `text` spells, 16384 for 16k, or `text` itself, which the library then refuses."""
     try:
-        return int(text)
+        return _int(text)
     except ValueError:
         return text  # type: ignore[return-value]
+
+
+def _int(text: str | int) -> int:
+    """Return the integer that `text` spells; k is 1,024 of them, as in the names of context lengths."""
+    digits = text.lower().removesuffix("k") if isinstance(text, str) else text
+    return int(digits) << 10 if digits != text else int(text)
 
 
 # Several whole numbers in one word: a list, a range that doubles, a range in steps.
@@ -108,7 +114,7 @@ def _span(part: str, read: Callable[[str], int | None]) -> tuple[int, int, int, 
 
 def _whole(word: str) -> int | None:
     try:
-        number = int(word)
+        number = _int(word)
     except ValueError:
         return None
     return number if number >= 1 else None

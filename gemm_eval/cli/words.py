@@ -14,8 +14,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.words import did_you_mean
+from gemm_eval.words import SYNONYMS, did_you_mean
 
+_FLAGS = {name: f"--{names[0].replace('_', '-')}" for names in SYNONYMS for name in names}
+"""The option of a command for each name of an argument."""
+_CHANGE = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([^\s,;]+)")
 _STYLE = re.compile(r"\[(?=[a-z#/@])")  # how a style begins in rich's markup
 _INSTEAD = {"--arch": "; gemm-eval evaluate, grouped, attention and model compare several side by side"}
 """The commands that do what an option given twice was meant to do."""
@@ -79,6 +82,12 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
             meant = _of_siblings(ctx, word) or did_you_mean(f"--{word.lstrip('-')}", known)
         message = f"No such option: {word}{meant}"
     return f"{message}; see {getattr(ctx, 'command_path', 'gemm-eval')} --help"
+
+
+def with_flags(message: str) -> str:
+    """Return a message of the library whose changes that would help are options: --tp 4 for tensor_parallel=4."""
+    start, would_fit, changes = message.partition("would fit with: ")
+    return start + would_fit + _CHANGE.sub(lambda m: f"{_FLAGS[m[1]]} {m[2]}" if m[1] in _FLAGS else m[0], changes)
 
 
 def _of_siblings(ctx: Any, option: str) -> str:

@@ -115,7 +115,7 @@ class StreamTimer(ABC):
             self._read_pass.queue(address, num_bytes)
 
     def flush_l2(self) -> None:
-        """Queue a pass over memory that nobody wants: L2 is left with clean lines of it."""
+        """Queue a pass over unused memory, so that L2 holds clean lines of it alone."""
         self.read_bytes(self._flush_address, self.flush_bytes)
 
     def idle(self) -> None:

@@ -1,4 +1,4 @@
-"""Whole models on an arch: from their operations to time to first token, time per token, tokens a second and memory."""
+"""Whole models on an arch: from their operations to TTFT, TPOT, tokens a second and memory."""
 
 from gemm_eval.estimate.engine import (
     HOST_TIMES,

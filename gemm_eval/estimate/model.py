@@ -1,4 +1,4 @@
-"""`estimate_model`: time to first token, time per output token, tokens a second and memory of a model on an arch."""
+"""`estimate_model`: TTFT, TPOT, tokens a second and memory of a model on an arch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gemm_eval.transformer import (
     num_joined,
 )
 from gemm_eval.units import per_s, time_text
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import MAX_DIM
 
 
@@ -40,13 +40,13 @@ def _words(interval_us: tuple[float, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelEstimate(Result):
-    """A model on an arch: how long until the first token, how long for each after it, how many a second, does it fit.
+    """TTFT, TPOT, throughput and memory of a model on an arch.
 
     Attributes:
         batch: sequences that are decoded together on a replica: a group of `num_devices` devices.
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
-        ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
+        ttft_us: TTFT of one prompt without queueing: its chunks follow each other through the stages, and each
             stage works on one chunk at a time (`gemm_eval.estimate.pipeline_us`).
         tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
             step over the tokens that it gives.
@@ -90,14 +90,14 @@ class ModelEstimate(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<ModelEstimate {self.model_name} on {self.num_devices} x {self.arch_name}: first token "
-            f"{time_text(self.ttft_us)}, then {time_text(self.tpot_us)} each, "
+            f"<ModelEstimate {self.model_name} on {self.num_devices} x {self.arch_name}: TTFT "
+            f"{time_text(self.ttft_us)}, TPOT {time_text(self.tpot_us)}, "
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device>"
         )
 
     @property
     def ttft_interval_us(self) -> tuple[float, float]:
-        """The interval of the time to first token, as wide in proportion as that of a step of a prompt."""
+        """The interval of TTFT, as wide in proportion as that of a step of a prompt."""
         return self.prefill.interval_of(self.ttft_us)
 
     @property
@@ -107,7 +107,7 @@ class ModelEstimate(Result):
 
     @property
     def request_us(self) -> float:
-        """Time of a request: its first token, and all others."""
+        """Time of a request: TTFT, and TPOT for each further token."""
         return self.ttft_us + (self.output_len - 1) * self.tpot_us
 
     @property
@@ -152,12 +152,12 @@ class ModelEstimate(Result):
         lines = [
             f"{self.model_name} on {self.num_devices} x {self.arch_name}{joined}, {self.batch:,} sequences of "
             f"{self.prompt_len:,} + {self.output_len:,} tokens:",
-            f"first token {time_text(self.ttft_us)} (a prompt alone), then {time_text(self.tpot_us)} a token, a "
-            f"request {time_text(self.request_us)};",
-            f"80% of measured times are expected within {_words(self.ttft_interval_us)} to the first token, "
-            f"{_words(self.tpot_interval_us)} a token;",
-            f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
-            f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
+            f"TTFT {time_text(self.ttft_us)} (one prompt, no queueing), TPOT {time_text(self.tpot_us)}, one request "
+            f"{time_text(self.request_us)};",
+            f"80% of measured times are expected within {_words(self.ttft_interval_us)} (TTFT) and "
+            f"{_words(self.tpot_interval_us)} (TPOT);",
+            f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s/device in decode, "
+            f"{self.tokens_per_s_per_device:,.0f} with the time of prompts;",
             f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step)}." for step in (self.prefill, self.decode)]
@@ -184,8 +184,8 @@ class ModelEstimate(Result):
             )
         if self.num_devices > self.num_joined_devices:
             sentences.append(
-                f"{self.num_devices} devices lie in nodes of {self.num_joined_devices}: messages between nodes take "
-                "the network of the arch, over which nothing was timed."
+                f"{self.num_devices} devices lie in nodes of {self.num_joined_devices}: collectives between nodes "
+                "use the network of the arch, which no timing covers."
             )
         return tuple(sentences)
 
@@ -209,6 +209,7 @@ _MAX_WORKERS = 256
 _CHUNK_POINTS = 250  # that a worker is handed at once
 
 
+@suggests_names
 def estimate_model(
     model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
     batch: int = 1, *, prompt_len: int = 1024, output_len: int = 256, tensor_parallel: int = 1,
@@ -224,7 +225,7 @@ def estimate_model(
     >>> estimate_model("llama-3-8b", "h200-sxm", 32, prompt_len=2048)     # doctest: +SKIP
 
     A step is the sum of its operations, one after the other in a CUDA graph, as engines run them: GEMMs, attention,
-    experts, messages between devices, and what is bound by memory; GEMMs and attention with what they take more between
+    experts, collectives, and what is bound by memory; GEMMs and attention with what they take more between
     others than alone (`GEMMEvaluator.switch_us`). The time that the GPU waits for the host is the engine's, none of the
     ideal engine; sampling parameters and the network to clients are not in it.
 

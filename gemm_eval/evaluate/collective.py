@@ -59,8 +59,8 @@ class CollectiveResult(Result):
         interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``all-to-all``,
             ``pcie-one-socket`` or ``pcie-two-sockets``.
         source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very GPU, with or without what
-            its timings showed beyond the terms; else ``analytic``. A send, which nobody timed, is always ``analytic``:
-            it goes as an all-to-all does.
+            its timings showed beyond the terms; else ``analytic``. A send has no timings and is always ``analytic``: it
+            goes as an all-to-all does.
         origin: where the coefficients come from, in words.
         num_nodes: nodes in which the ranks lie, equally many in each.
         network: kind of the network between them (`Network.kind`); None: one node.

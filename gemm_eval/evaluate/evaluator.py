@@ -81,7 +81,7 @@ class GemmOptions(TypedDict, total=False):
     """GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled), ``"gemm-eval"``
     (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were timed), ``"trtllm"`` (TensorRT-LLM,
     the default for 4-bit weights elsewhere, for block-scaled types and for fp8 on Ada and RTX Blackwell; int8 on Ampere
-    and Ada, too) or ``"hypothetical"`` (weight-only kernels that nobody has written, the default for other narrow
+    and Ada, too) or ``"hypothetical"`` (good weight-only kernels, which no library has, the default for other narrow
     weights). Grouped GEMMs: see `GEMMEvaluator.evaluate_grouped`. ``"auto"``: the default; the options of the result
     say which that is. ``"cublas/13.1"``: a version, where timings tell versions apart (f16 on H200 and H100)."""
     l2: str | None
@@ -269,7 +269,7 @@ class GEMMEvaluator:
 
         Args:
             row_groups: rows m_i of A and C of each group, 1 to 1,024 of them; 0 for a group without a row, whose
-                weights nobody reads. A tuple is the fastest; lists, arrays and other iterables of integers do too.
+                weights are not read. A tuple is the fastest; lists, arrays and other iterables of integers do too.
             K, N: reduction length and columns, the same in all groups.
             dtype, options: as for `evaluate`.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import html
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,8 +13,8 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate.backend import Backend, make_backend
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.units import tflop_per_s, time_text
-from gemm_eval.words import visible
+from gemm_eval.html import MAX_ROWS, html_table, value_rows
+from gemm_eval.units import FLOP_PER_MAC, pj_per_us, tflop_per_s, time_text
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -40,6 +39,9 @@ class Result:
         """Return plain Python values, ready for JSON."""
         names = (item.name for item in fields(self) if item.init and not item.name.startswith("_"))  # type: ignore[arg-type]
         return {name: as_plain(getattr(self, name)) for name in (*names, *self._derived)}
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), value_rows(self.to_dict()))
 
 
 def as_plain(value: Any) -> Any:
@@ -118,7 +120,8 @@ class ResultOrigin:
 
 _MIN_GAIN_FRAC = 0.005
 _NUM_LEVERS_SHOWN = 3
-_WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a": "A", "b": "B", "c": "C"}
+_WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a": "A", "b": "B", "c": "C",
+          "hidden": "hidden by overlap"}  # fmt: skip
 
 
 class Lever(NamedTuple):
@@ -161,6 +164,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
         "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in _shown(result)),
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {_say_share(result)}, "
         f"at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
+        *_say_energy(result, arch),
     ]
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
     if levers:
@@ -176,7 +180,21 @@ def _say_share(result: GEMMResult) -> str:
     share = result.dram_bytes / result.problem.compulsory_bytes
     if share < 1.0:
         return f"{share:.1%} of A, B and C: L2 has the rest"
-    return f"{share:.2f}x what must move at least once"
+    return f"{share:.2f}x the compulsory traffic"
+
+
+def _say_energy(result: GEMMResult, arch: ArchSpec) -> list[str]:
+    """Say the energy of a GEMM and what it goes to; no line where the spec gives no energies."""
+    if result.energy_pj is None or not isinstance(arch, MulticoreSpec):
+        return []
+    parts = {
+        "MACs": result.problem.flop / FLOP_PER_MAC * arch.mac_pj.get(result.problem.types.a.dtype, 0.0),
+        "DRAM": result.dram_bytes * (arch.dram_pj_per_byte or 0.0),
+        "static": result.physics_us * pj_per_us(arch.static_w),
+    }
+    parts["SRAM and NoC"] = result.energy_pj - sum(parts.values())
+    shares = ", ".join(f"{name} {pj / result.energy_pj:.0%}" for name, pj in parts.items() if pj > 0)
+    return [f"Energy: {result.energy_pj / 1e6:,.1f} uJ: {shares}."]
 
 
 def say_groups(problem: GemmProblem) -> list[str]:
@@ -200,10 +218,8 @@ def _words(term: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
 
 
-_MAX_ROWS = 20
 _HEADERS = ("GEMM", "latency", "80% interval", "of peak", "bound", "mapping", "source")
 _KERNEL_HEADERS = tuple("kernel" if name == "mapping" else name for name in _HEADERS)
-_LEFT = 'style="text-align:left"'
 _NOT_KNOWN = "-"
 _DOES_NOT_FIT = "does not fit"
 
@@ -215,23 +231,22 @@ def result_html(result: GEMMResult) -> str:
         option if isinstance(option, str) else f"{name} {option}" for name, option in result.options.items()
     )
     figures = zip(_headers(result.arch.type)[1:], cells, strict=True)
-    lines = [_row([name, cell], head=1) for name, cell in figures]
-    return _table(f"{problem} on {result.arch_name}{f', {options}' if options else ''}", lines)
+    return html_table(f"{problem} on {result.arch_name}{f', {options}' if options else ''}", figures)
 
 
 def table_html(table: GEMMTable) -> str:
     """Return the first rows of a table of results, and how many more there are."""
     arch = table.evaluator.arch
-    num_shown = min(len(table), _MAX_ROWS)
-    lines = [_row(_headers(arch.type), head=len(_HEADERS))]
+    num_shown, rows = min(len(table), MAX_ROWS), []
     for row in range(num_shown):
         if table.is_feasible[row]:
             cells = _cells(table[row])
         else:
             cells = [str(table.problem(row)), _DOES_NOT_FIT, *[_NOT_KNOWN] * (len(_HEADERS) - 2)]
-        lines.append(_row(cells))
+        rows.append(cells)
     more = f", the first {num_shown:,} of them" if num_shown < len(table) else ""
-    return _table(f"{len(table):,} GEMM{'' if len(table) == 1 else 's'} on {arch.name}{more}", lines)
+    caption = f"{len(table):,} GEMM{'' if len(table) == 1 else 's'} on {arch.name}{more}"
+    return html_table(caption, rows, _headers(arch.type))
 
 
 def _headers(arch_type: str) -> Sequence[str]:
@@ -245,22 +260,6 @@ def _cells(result: GEMMResult) -> list[str]:
         str(result.problem), time_text(result.latency_us), interval, f"{result.utilization_frac:.1%}", result.bound,
         str(result.mapping), result.source,
     ]  # fmt: skip
-
-
-def _row(cells: Iterable[str], head: int = 0) -> str:
-    """Return a row whose first `head` cells are headers."""
-    said = ((_escaped(cell), "th" if place < head else "td") for place, cell in enumerate(cells))
-    return f"<tr>{''.join(f'<{tag} {_LEFT}>{text}</{tag}>' for text, tag in said)}</tr>"
-
-
-def _table(caption: str, lines: Iterable[str]) -> str:
-    # no colours: a notebook is light or dark, and a table is as its text
-    style = "text-align:left;caption-side:top;color:inherit"
-    return f'<table><caption style="{style}">{_escaped(caption)}</caption>{"".join(lines)}</table>'
-
-
-def _escaped(text: str) -> str:
-    return html.escape(visible(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def select_config(
     Args:
         problem: sizes and data types.
         arch: a GPU's spec, a preset's name, or the path of a file. A preset is read once, a file at every call, and a
-            spec is known again by being the same object: keep it.
+            spec is recognized as the same object: keep it.
         k: how many.
         library, l2, clock: as in `GEMMEvaluator.evaluate`, but that our kernels are the default wherever they can run.
 

@@ -46,7 +46,7 @@ class QuantizationConfig(NamedTuple):
         method: "awq", "gptq", "mxfp4" (gpt-oss), "modelopt" or "compressed-tensors".
         group_size: None: one group for all K, or that of four-bit floats.
         version: of GPTQ's zero points: 1 stores z - 1, 2 stores z.
-        desc_act: whether the rows of groups may lie apart (act-order); each layer then has to have g_idx.
+        desc_act: whether the rows of groups may be scattered (act-order); each layer then has to have g_idx.
         sym: whether all zero points are 8; None: not known.
         rules: pattern of names -> what is different for the layers that it matches (GPTQModel's `dynamic`).
         fp4_mode: "mxfp4" or "nvfp4"; empty: integers.

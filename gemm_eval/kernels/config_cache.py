@@ -141,7 +141,7 @@ class ConfigCache:
     def load(cls, path: Path, *, is_read_only: bool = False) -> ConfigCache:
         """Read a file; none is an empty cache.
 
-        A damaged file is set aside as ``<name>.damaged-<n>`` with a RuntimeWarning, and a new one is begun with the
+        A damaged file is set aside as ``<name>.damaged-<n>`` with a RuntimeWarning, and a new one is started with the
         records that could be read; `is_read_only`: it is refused instead, as one of a newer version always is.
         """
         records, damage = read_content(path) or ((), None)
@@ -164,7 +164,7 @@ class ConfigCache:
                 raise GemmEvalError(f"cannot set {path} aside: {error}") from error
             result.save(path)
             warnings.warn(
-                f"{path} is damaged: {damage}; it was set aside as {aside.name}, and a new one is begun with "
+                f"{path} is damaged: {damage}; it was set aside as {aside.name}, and a new one is started with "
                 f"{len(result)} records",
                 RuntimeWarning,
                 stacklevel=3,

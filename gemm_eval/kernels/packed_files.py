@@ -167,7 +167,7 @@ class _Files:
             self.close()
 
     def close(self) -> None:
-        """End the file, if it has begun."""
+        """End the file, if it was started."""
         if not self._tensors:
             return
         self.num_files += 1

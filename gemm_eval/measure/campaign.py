@@ -67,7 +67,7 @@ class WorkFile:
             self.add("settings", settings)
         elif self._settings[0] != json.loads(json.dumps(settings)):
             raise GemmEvalError(
-                f"{path} was begun with other settings: {self._settings[0]}; now: {settings}; move it away"
+                f"{path} was started with other settings: {self._settings[0]}; now: {settings}; move it away"
             )
 
     def _read(self) -> None:

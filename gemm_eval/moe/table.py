@@ -14,6 +14,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import CORRECTION, GEMMResult, GEMMTable, interval_line
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.html import MAX_ROWS, html_table
 from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer
 from gemm_eval.units import tflop_per_s, time_text
@@ -234,6 +235,15 @@ class MoeLayerTable:
 
     def __repr__(self) -> str:
         return f"<MoeLayerTable of {len(self)} layers on {self._arch_name}>"
+
+    def _repr_html_(self) -> str:
+        headers = ("layer", "latency", "80% interval", "source")
+        results = [self[int(row)] for row in np.flatnonzero(self.is_feasible)[:MAX_ROWS]]
+        rows = (
+            (str(r.layer), time_text(r.latency_us), f"{time_text(r.low_us)} to {time_text(r.high_us)}", r.source)
+            for r in results
+        )
+        return html_table(repr(self), rows, headers)
 
     def __iter__(self) -> Iterator[MoeLayerResult]:
         return (self[row] for row in range(len(self)))

@@ -231,9 +231,9 @@ def _verdict(contests: Sequence[Contest]) -> Verdict:
 
 
 _CERTAINTY = {
-    None: "How far off they may be is not known of both.",
-    True: "The intervals lie apart.",
-    False: "The intervals overlap: measured, it may be the other way.",
+    None: "At least one has no interval.",
+    True: "The 80% intervals do not overlap.",
+    False: "The 80% intervals overlap: a measurement may rank them the other way.",
 }
 
 

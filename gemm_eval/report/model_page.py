@@ -134,7 +134,7 @@ def _verdict(estimate: ModelEstimate, steps: Sequence[Runs], gains: Sequence[Seq
         ]
     rate = f"{float(f'{estimate.decode_tokens_per_s_per_device:.3g}'):,.0f} tokens/s a device in decode"
     first, each = time_text(estimate.ttft_us), time_text(estimate.tpot_us)
-    return Verdict(f"The first token takes {first}, each after it {each} ({rate}).", points)
+    return Verdict(f"TTFT {first}, TPOT {each} ({rate}).", points)
 
 
 def _picture(steps: Sequence[Runs]) -> Bars:

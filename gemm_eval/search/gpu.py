@@ -231,7 +231,7 @@ def _check_sizes(problem: GemmProblem, packed: Packed) -> None:
         return
     if packed.is_ours:
         w4a16.check_w4a16_sizes(problem)
-    other = f"; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+    other = f"; library {HYPOTHETICAL} says what a good kernel would do"
     raise UnsupportedError(
         f"the library has kernels for rows of A and B (K long) and C (N long) that start on 16 bytes, not for "
         f"{problem}: pad K or N{other if problem.is_weight_quantized else ''}"

@@ -71,10 +71,10 @@ def _is_ours(folder: Path) -> bool:
 
 
 def why_unsafe(*paths: Path) -> str | None:
-    """Return why others could have written one of these files or folders, and what to do; None: nobody could.
+    """Return why others could have written one of these files or folders, and what to do; None: none could.
 
     Of a path that does not exist, the folders above decide; of those the sticky bit is enough (``/tmp``): under it
-    nobody renames files of others. Links are followed. Windows has no modes, and its profiles keep others out.
+    users cannot rename files of others. Links are followed. Windows has no modes, and its profiles keep others out.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -237,8 +237,8 @@ _held: set[int] = set()
 class FileLock:
     """A lock between processes and threads, on a file of its own, which is made and stays.
 
-    It is the operating system's, so it ends with its process. On a file system without locks nobody is kept out. A link
-    in the place of the lock's own file is refused.
+    It is the operating system's, so it ends with its process. On a file system without locks no process is kept out. A
+    link in the place of the lock's own file is refused.
     """
 
     def __init__(self, path: Path) -> None:

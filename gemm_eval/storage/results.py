@@ -62,7 +62,7 @@ class ResultFile:
     RuntimeWarning tells of trouble that the user can mend; a place without access only means that nothing is kept.
 
     - **Writers wait for each other** on ``<name>.lock`` and merge what they add with what they read, so that the
-      results of both stay. Readers wait for nobody.
+      results of both stay. Readers do not wait.
     - **Damaged files** are renamed to ``<name>.damaged-<n>``; the last three are kept. A file that does
       not begin as ours do is never changed.
     - **Bounded.** Above `max_bytes` the sections that were written longest ago go.

@@ -93,7 +93,7 @@ _GEMMS_AT_ONCE = 256  # of a call of the kernel, which nothing can stop
 
 
 class StoppedError(Exception):
-    """A chunk that nobody waits for any more."""
+    """A chunk that is not waited for any more."""
 
 
 class _Chunk:

@@ -226,8 +226,8 @@ def as_folder(path: Any) -> Path:
 def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Take a folder, which is made if there is none, for a sweep; yields the description that it has then.
 
-    Nobody else takes it until the end. What killed writers left half is removed. The sweep of the folder may differ in
-    the keys of `ignore`.
+    No other process takes it until the end. What killed writers left half is removed. The sweep of the folder may
+    differ in the keys of `ignore`.
     """
     with _storing(folder):
         if folder.exists() and not folder.is_dir():
@@ -270,7 +270,7 @@ def _part_name(first: int) -> str:
 
 
 def _set_aside(path: Path, why: str) -> None:
-    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that."""
+    """Rename a file that is no part of the sweep beside it, under a name that is not read, and warn of that."""
     with _storing(path.parent):
         aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
     warnings.warn(

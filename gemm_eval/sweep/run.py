@@ -140,7 +140,7 @@ def sweep(
         executor: None: all cores of this machine. Else a `concurrent.futures` executor or a Dask client; a space with
             functions needs one that can send them (Dask and threads can, processes take expressions).
         retries: how often Dask repeats a chunk that failed; what a lost worker had is given to others anyway.
-        chunk_size: points that one job evaluates, and a file holds; a folder that has begun keeps its own.
+        chunk_size: points that one job evaluates, and a file holds; a started folder keeps its own.
         allow_idle_cores: as for `GEMMEvaluator`, but off unless asked for: on, a search of 64 cores takes ten times as
             long.
         library, l2, clock: as for `GEMMEvaluator`, for GPUs. Nothing quantizes A first.
@@ -149,7 +149,7 @@ def sweep(
     Raises:
         InvalidOptionError: an option, constraint or objective that cannot be.
         StorageError: the folder cannot be written, the disk is full, or another sweep is at work in it.
-        GemmEvalError: a package of the extra ``[sweep]`` is missing, a worker is lost that nobody replaces, or the
+        GemmEvalError: a package of the extra ``[sweep]`` is missing, a worker is lost and not replaced, or the
             description in the folder is damaged. Parts of the folder that are damaged or of another sweep are set
             aside with a `RuntimeWarning`, and their points evaluated anew.
     """

@@ -358,7 +358,7 @@ class _FunctionMode(TorchFunctionMode):
         return replaced(home, name, caught)
 
     def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
-        """Stand in for what comes apart on "meta", and is one kernel on a GPU where it has one type."""
+        """Replace what comes apart on "meta", and is one kernel on a GPU where it has one type."""
         del eps
         reads = [x] if weight is None else [x, weight]
         if len({tensor.dtype for tensor in reads}) > 1:
@@ -392,7 +392,7 @@ class _FunctionMode(TorchFunctionMode):
         self, query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
         enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None, *, return_aux: Any = None,
     ) -> Any:  # fmt: skip
-        """Stand in for flex_attention."""
+        """Replace flex_attention."""
         del score_mod, scale, enable_gqa, kernel_options
         mask = None if block_mask is None else block_mask.as_tuple()
         works = partial(flex_attention_work, query, key, value, mask, self._recorder.precision)

@@ -29,7 +29,7 @@ class Kernel:
 def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True, num_sms: int = NUM_SMS) -> list[Kernel]:
     """Return the kernels of a trace, in an order in which they can run.
 
-    `fusion` is ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
+    `fusion` is ``"inductor"``: elementwise operations and reductions fuse, what is not read does not run; or
     ``"eager"``: each operation is a kernel, or those that torch and cuDNN have for it. On chips of another kind than
     GPUs an operation of eager mode is one kernel. `num_sms` of a GPU say which sums Inductor splits.
     """
@@ -87,7 +87,7 @@ class _Graph:
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
     def fuse(self) -> list[list[int]]:
-        """Return the calls of each kernel; what nobody sees is in none."""
+        """Return the calls of each kernel; what has no reader is in none."""
         dead: set[int] = set()
         for index in reversed(range(len(self.calls))):
             is_seen = self.is_kept[index] or (self.calls[index].role is Role.EXTERN and not self.readers_of[index])

@@ -196,4 +196,4 @@ class Trace:
 
 
 FUSIONS = ("inductor", "eager")
-"""Who decides what runs as one kernel: `torch.compile`, or nobody."""
+"""Ways to decide what runs as one kernel: `torch.compile`'s, or none."""

@@ -32,7 +32,7 @@ from gemm_eval.transformer import (
     types_on,
 )
 from gemm_eval.units import us_at_peak
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import MAX_DIM
 
 _MAX_CHUNKS = 64
@@ -75,6 +75,7 @@ class Plan:
             )
 
 
+@suggests_names
 def estimate_training(
     model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str], *,
     global_batch: int, seq_len: int, tensor_parallel: int = 1, pipeline_parallel: int = 1, context_parallel: int = 1,
@@ -133,6 +134,7 @@ def estimate_training(
     return training.estimate(layout, plan)
 
 
+@suggests_names
 def find_training_layouts(
     model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str], *,
     num_devices: int, global_batch: int, seq_len: int, tensor: Iterable[int] | None = None,
@@ -332,15 +334,15 @@ class _Training:
 def _changes(layout: Layout, plan: Plan) -> Iterator[tuple[str, Layout, Plan]]:
     """Yield changes of one option, or of one degree, that need less memory, in words and as they are."""
     for name in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
-        yield f"recompute = {name}", layout, replace(plan, recompute=name)
+        yield f"recompute={name}", layout, replace(plan, recompute=name)
     for zero in range(plan.zero + 1, _MAX_ZERO + 1):
-        yield f"zero = {zero}", layout, replace(plan, zero=zero)
+        yield f"zero={zero}", layout, replace(plan, zero=zero)
     if plan.micro_batch > 1:
-        yield "micro_batch = 1", layout, replace(plan, micro_batch=1)
+        yield "micro_batch=1", layout, replace(plan, micro_batch=1)
     for name, word in (("tensor", "tensor_parallel"), ("pipeline", "pipeline_parallel"), ("expert", "expert_parallel")):
         for factor in (2, 4, 8):
             degree = factor * getattr(layout, name)
-            yield f"{word} = {degree}", layout._replace(**{name: degree}), plan
+            yield f"{word}={degree}", layout._replace(**{name: degree}), plan
 
 
 def _check_overlap(overlap: Mapping[str, float] | None) -> dict[str, float]:

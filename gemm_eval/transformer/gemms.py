@@ -18,7 +18,7 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.gradients import gradients
 from gemm_eval.transformer.parts import LatentAttention, WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, GemmTypes, make_types, problem_of
 
 # Engines run some projections as one GEMM; checkpoints have them apart, or under several names.
@@ -300,6 +300,7 @@ class LayerGemm:
         return self.num_layers
 
 
+@suggests_names
 def transformer_gemms(
     config: ModelConfig, *, phase: Literal["prefill", "decode", "train"], batch_size: int, seq_len: int,
     tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,

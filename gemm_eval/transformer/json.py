@@ -148,7 +148,7 @@ class Keys:
         self._seen.update(names)
 
     def refuse_rest(self, known: Iterable[str]) -> None:
-        """Refuse the first key that nobody read and that is not `known`, unless it switches nothing on."""
+        """Refuse the first key that was not read and is not `known`, unless it switches nothing on."""
         for name, value in self._data.items():
             if name not in self._seen and name not in known and value:
                 rule = "is not a key that is known here: it may change sizes or operations; take it out if it does not"

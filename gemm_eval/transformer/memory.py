@@ -16,7 +16,7 @@ from gemm_eval.transformer.config import ModelConfig, stage_config, stage_layers
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, make_step, weight_types
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 from gemm_eval.transformer.shapes import EXPECTED, Operand, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import MAX_DIM, MIXER_STATE_BYTES
 
 
@@ -330,6 +330,7 @@ class ModelMemory:
         return {name: getattr(self, name) for name in names}
 
 
+@suggests_names
 def model_memory(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, expert_parallel: int = 1,
     pipeline_parallel: int = 1, stage: int | None = None, dtype: str | DtypeScheme | None = None,
@@ -387,7 +388,7 @@ class MemoryLever(NamedTuple):
     total_bytes: int
 
     def __str__(self) -> str:
-        return f"{self.option} = {self.value} ({self.total_bytes / 1e9:,.1f} GB a device)"
+        return f"{self.option}={self.value} ({self.total_bytes / 1e9:,.1f} GB a device)"
 
 
 def check_memory(

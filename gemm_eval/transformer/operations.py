@@ -18,7 +18,7 @@ from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, st
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_step, weight_types
 from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, MixerProblem, Operand
 
 
@@ -160,6 +160,7 @@ _POST_ATTENTION, _POST_FFN = 3, 4  # norms of a layer from which on it has one t
 _INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj", "linear_in_proj")  # GEMMs that read the norm before attention
 
 
+@suggests_names
 def model_operations(
     config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
     new_tokens: int | None = None, num_decodes: int = 0, decode_len: int = 1, tensor_parallel: int = 1,

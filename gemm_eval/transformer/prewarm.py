@@ -16,7 +16,7 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer.config import ModelConfig, build_config
 from gemm_eval.transformer.gemms import model_on, transformer_gemms, types_on
 from gemm_eval.transformer.loader import load_model
-from gemm_eval.words import shown
+from gemm_eval.words import shown, suggests_names
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
 Phase = Literal["prefill", "decode", "train"]
@@ -99,6 +99,7 @@ def prewarm(
     return _warm(evaluator, config.name, problems, started_s, progress)
 
 
+@suggests_names
 def prewarm_for_transformer(
     evaluator: GEMMEvaluator, hidden_size: int, intermediate_size: int, batch_size: int, seq_len: int, *,
     num_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = _DEFAULT_HEAD_DIM,

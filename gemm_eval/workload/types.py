@@ -275,7 +275,7 @@ class RunOptions(NamedTuple):
 
     Attributes:
         library: whose kernels: ``cublas``; ``gemm-eval`` (our W4A16 kernels); ``trtllm``; ``hypothetical`` (weight-only
-            kernels that nobody has written); ``vllm`` or ``sglang``, the kernels that these call, by the nearest ones
+            kernels that no library has); ``vllm`` or ``sglang``, the kernels that these call, by the nearest ones
             that were timed; ``auto``, as None: cublas for dense types, trtllm for block-scaled ones; for 4-bit weights
             gemm-eval where it was timed, else trtllm; for other narrow weights hypothetical.
         l2: ``cold``, as None: weights come from DRAM, A and C stay in L2 from the call before as far as they fit, as in

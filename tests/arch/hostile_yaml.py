@@ -84,7 +84,7 @@ HOSTILE = {
     "list value": instead("num_cores", "[2]"),
     "map value": instead("num_cores", "{two: 2}"),
     "float for int": instead("num_cores", "2.0"),
-    "exponent for int": instead("sram_bytes", "1e9"),
+    "exponent for int": instead("num_cores", "1e1"),
     "string number": instead("num_cores", "'2'"),
     "bool number": instead("num_cores", "true"),
     "wrong type": with_line("type: fpga"),

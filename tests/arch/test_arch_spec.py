@@ -92,7 +92,8 @@ def test_integer_field(field: str) -> None:
         value = getattr(DEMO.with_(**{field: good}), field)
         assert value == good
         assert type(value) is int
-    no_integers = [float(low), 1.5, math.nan, True, "1", None, [1], np.float64(1), np.True_]
+    no_integers = [1.5, math.nan, True, "1", None, [1], np.True_]
+    no_integers += [] if field.endswith("_bytes") else [float(low), np.float64(1)]  # 1e6 bytes are 1000000
     for bad in (low - 1, high + 1, -1, 10**400, *no_integers):
         with pytest.raises(ArchValidationError, match=rf"^{field} must be .*got .*: {field}\)$"):
             DEMO.with_(**{field: bad})

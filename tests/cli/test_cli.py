@@ -37,7 +37,7 @@ def test_infeasible_is_exit_3(tmp_path: Path) -> None:
     ran = Ran("evaluate", "--arch", chip_file(tmp_path, sram_bytes=64), *WORDS)
 
     assert (ran.code, ran.out) == (3, "")
-    assert "levers: sram_bytes >=" in ran.err
+    assert "would fit with: sram_bytes >=" in ran.err
 
 
 def test_an_exception_that_is_not_ours_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,10 +142,7 @@ def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
     assert (text.code, text.out, code.code) == (3, "", 3)
     assert "llama-3-70b does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac), with" in text.err
     assert "limit 135,679,338,086 bytes, gap" in text.err
-    assert (
-        "levers: tensor_parallel = 2 (70.6 GB a device); pipeline_parallel = 2 (70.6 GB a device); dtype = fp8 ("
-        in text.err
-    )
+    assert "would fit with: --tp 2 (70.6 GB a device); --pp 2 (70.6 GB a device); --dtype fp8 (" in text.err
     assert json.loads(code.err)["error"]["type"] == "InfeasibleError"
     for more in (("--ignore-memory",), ("--memory-frac", "1"), ("--tp", "2"), ("--dtype", "w4a16")):
         assert Ran(*words, *more).code == 0, more
@@ -219,7 +216,7 @@ def test_a_model_that_does_not_fit_is_exit_3_but_prewarms(tmp_path: Path, words:
     shown, warmed = (Ran(name, "llama-3-8b", "--arch", str(path), *SHORT, *words) for name in ("gemms", "prewarm"))
 
     assert (shown.code, shown.out, warmed.code) == (3, "", 0)
-    assert "levers: sram_bytes >=" in shown.err
+    assert "would fit with: sram_bytes >=" in shown.err
     assert re.search(r'"num_infeasible": 13|13 infeasible', warmed.out)
 
 

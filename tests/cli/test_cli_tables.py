@@ -127,7 +127,7 @@ def test_groups_of_rows(tmp_path: Path) -> None:
 
 OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
 BAD = [
-    ("M,K,N\n1,2,3\n1,4k,3\n", "shapes.csv, line 3, column K: K must be an integer >= 1, got '4k'"),
+    ("M,K,N\n1,2,3\n1,4q,3\n", "shapes.csv, line 3, column K: K must be an integer >= 1, got '4q'"),
     ("M,K,N\n\n1,2,0\n", "shapes.csv, line 3, column N: N must be in 1..2**40, got 0"),
     ("M,K,N\n1,2\n", "shapes.csv, line 2, column N: N must be an integer >= 1, got None"),
     ("M,K,N\n1,2,3,4\n", "shapes.csv, line 2: 4 cells under 3 columns"),
@@ -188,14 +188,14 @@ def test_a_shape_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     assert fits["latency_us"] > 0
     assert misfit["problem"] == {"G": 1, "M": 1, "K": 64, "N": 64}
     assert misfit["error"]["type"] == "InfeasibleError"
-    assert "levers: sram_bytes >=" in misfit["error"]["message"]
+    assert "would fit with: sram_bytes >=" in misfit["error"]["message"]
     ran = Ran(*words, "1", "--out", tmp_path / "out.csv")
     assert ran.code == 0
     assert ran.err.startswith(said)
     assert [bool(row["latency_us"]) for row in table(tmp_path / "out.csv")] == [True, False]
     ran = Ran(*words[:3], "-k", "64", "-n", "64", "-m", "16,32")
     assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-    assert "levers: sram_bytes >=" in ran.err
+    assert "would fit with: sram_bytes >=" in ran.err
 
 
 def test_cells_keep_what_they_are(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_multicore_chip_has_estimates_without_a_limit() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
-    with pytest.raises(InfeasibleError, match=r"levers: pipeline_parallel = 64 \(16.5 GB a device\)$"):
+    with pytest.raises(InfeasibleError, match=r"would fit with: pipeline_parallel=64 \(16.5 GB a device\)$"):
         estimate("llama-3.1-405b", "rtx-4090")  # whose link joins no 64 GPUs
     with pytest.raises(InfeasibleError, match=r"does not fit into 0\.5 of the DRAM"):
         estimate("llama-3-70b", "b200", memory_frac=0.5)
@@ -193,7 +193,7 @@ def test_stages_beyond_a_node_send_over_the_network() -> None:
     inside, beyond = estimate(pipeline_parallel=8), estimate(pipeline_parallel=16)
     assert inside.assumptions == ()
     (sentence,) = beyond.assumptions
-    assert sentence.startswith("16 devices lie in nodes of 8: messages between nodes take the network")
+    assert sentence.startswith("16 devices lie in nodes of 8: collectives between nodes use the network")
     assert sentence in beyond.explain()
     assert beyond.to_dict()["assumptions"] == [sentence]
     sends = [cost for cost in beyond.decode.costs if cost.operation.name == "stage_send"]
@@ -284,7 +284,7 @@ def test_an_estimate_explains_itself() -> None:
     assert "gpt-oss-20b on 1 x h100-sxm, 16 sequences of 2,048 + 128 tokens" in text
     assert "the largest batch that fits is" in text
     assert "decode: gemm " in text
-    assert repr(found).startswith("<ModelEstimate gpt-oss-20b on 1 x h100-sxm: first token")
+    assert repr(found).startswith("<ModelEstimate gpt-oss-20b on 1 x h100-sxm: TTFT")
     assert pickle.loads(pickle.dumps(found)).to_dict() == found.to_dict()
 
 

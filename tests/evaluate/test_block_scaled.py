@@ -47,7 +47,7 @@ def test_everything_moves_once_where_nothing_is_in_l2(b200: GEMMEvaluator) -> No
             assert dict(result.traffic) == {
                 "a_bytes": a_bytes, "b_bytes": b_bytes, "scale_bytes": scale_bytes, "c_bytes": c_bytes,
             }  # fmt: skip
-            assert "1.00x what must move" in result.explain()
+            assert "1.00x the compulsory" in result.explain()
             assert result.mapping.cta_k * result.problem.types.a.dtype.bits == 128 * 8
             again = b200.evaluate_mapping(result.problem, result.mapping, l2="cold-all", library=library)
             assert again.latency_us == result.latency_us

@@ -148,7 +148,7 @@ def test_kernels_that_pytorch_calls() -> None:
     assert found["cudnn"].breakdown["prepare_us"] == 0
     carried = GEMMEvaluator("h100-sxm").evaluate_attention(**prompt, library="cudnn")  # type: ignore[arg-type]
     assert (carried.source, carried.origin) == (
-        "analytic", "carried over from cudnn kernels on h200-sxm, fitted on nothing of this GPU",
+        "analytic", "carried over from cudnn kernels on h200-sxm, not fitted on this GPU",
     )  # fmt: skip
 
 

@@ -221,14 +221,14 @@ def test_a_single_calibration_that_is_none(kind: type[SingleCalibration]) -> Non
 @KINDS
 def test_where_single_coefficients_come_from(tmp_path: Path, kind: type[SingleCalibration]) -> None:
     defaults, first = defaults_of(kind), kind.known[0]
-    assert taken(tmp_path, kind, H200) == (defaults, Origin(False, None, "defaults, fitted on nothing"))
+    assert taken(tmp_path, kind, H200) == (defaults, Origin(False, None, "defaults, not fitted"))
     fitted = defaults | {first.name: first.high}
     write_single(tmp_path, "h200-sxm", kind, coefficients=fitted)
     own = taken(tmp_path, kind, H200)
     assert own == (fitted, Origin(True, "h200-sxm", "fitted on timings of h200-sxm (2026-01-02)"))
     write_single(tmp_path, "a100-sxm-80gb", kind, gpu="a100-sxm-80gb")
     assert taken(tmp_path, kind, H200) == own  # its own, though another comes first by name
-    text = "carried over from a100-sxm-80gb, fitted on nothing of this GPU"
+    text = "carried over from a100-sxm-80gb, not fitted on this GPU"
     assert taken(tmp_path, kind, L40S) == (defaults, Origin(False, "a100-sxm-80gb", text))
 
 

@@ -201,4 +201,4 @@ def test_what_l2_has_is_no_traffic_that_was_saved() -> None:
 
     assert kept.dram_bytes < kept.problem.compulsory_bytes <= read.dram_bytes
     assert "% of A, B and C: L2 has the rest" in kept.explain()
-    assert "x what must move at least once" in read.explain()
+    assert "x the compulsory traffic" in read.explain()

@@ -212,7 +212,7 @@ def test_answers_say_that_kernels_never_ran(name: str) -> None:
 
     assert result.source == "analytic"
     assert f"compiled for {kernel_target(arch)}, and none has ever run on a GPU of this generation" in text
-    assert "carried over from gemm-eval kernels on h200-sxm, fitted on nothing of this GPU" in text
+    assert "carried over from gemm-eval kernels on h200-sxm, not fitted on this GPU" in text
     assert result.low_us < result.latency_us < result.high_us
 
 

@@ -142,8 +142,8 @@ def test_a_report_is_the_estimate_of_the_same_question() -> None:
     page = model_report("llama-3-8b", GEMMEvaluator("h200-sxm"), batch=4, **options)
 
     headline = page.lead[0].headline  # type: ignore[union-attr]
-    assert f"first token takes {time_text(estimate.ttft_us)}" in headline
-    assert f"each after it {time_text(estimate.tpot_us)}" in headline
+    assert f"TTFT {time_text(estimate.ttft_us)}" in headline
+    assert f"TPOT {time_text(estimate.tpot_us)}" in headline
     _, totals, text = parts(page, "Overview")
     assert text.text == estimate.explain()
     for row, step in zip(rows(totals), (estimate.prefill, estimate.decode), strict=True):

@@ -72,8 +72,8 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_do(evaluator: GEMMEva
     result = find_deployments("llama-3-70b", evaluator, 2, tensor=[1], disaggregated=False, **REQUESTS)
     (left,) = [item for item in result.left_out if item.layout.num_devices == 1]
     assert "needs 14" in left.reason
-    assert "tensor_parallel = 2" in left.reason
-    assert "dtype = fp8" in left.reason
+    assert "tensor_parallel=2" in left.reason
+    assert "dtype=fp8" in left.reason
     nothing = find_deployments("llama-3-70b", evaluator, 1, **REQUESTS)
     with pytest.raises(UnsupportedError, match=r"no deployment of llama-3-70b: needs 14.* GB a device; would do: "):
         nothing.best  # noqa: B018

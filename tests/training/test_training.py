@@ -191,9 +191,9 @@ def test_zero_divides_what_it_says() -> None:
 
 
 def test_what_does_not_fit_says_what_would() -> None:
-    with pytest.raises(InfeasibleError, match=r"levers: .*zero = 3") as caught:
+    with pytest.raises(InfeasibleError, match=r"would fit with: .*zero=3") as caught:
         estimate_training("llama-3-8b", H100, global_batch=64, seq_len=4096, num_devices=8, zero=0)
-    assert "tensor_parallel = 8" in str(caught.value)
+    assert "tensor_parallel=8" in str(caught.value)
     with pytest.raises(InfeasibleError, match="training llama-3-70b does not fit"):
         find_training_layouts("llama-3-70b", H100, num_devices=8, global_batch=64, seq_len=4096)
     with pytest.raises(InvalidOptionError, match="no such layout"):

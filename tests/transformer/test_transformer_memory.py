@@ -153,9 +153,9 @@ def test_what_does_not_fit_says_what_would_help() -> None:
     assert (error.resource, error.unit, error.limit) == ("dram", "bytes", int(0.9 * h200.dram_bytes))
     assert error.demand == model_memory(load_model("deepseek-v3"), **ONE, dtype="fp8").total_bytes
     assert error.levers == (
-        "tensor_parallel = 8 (85.6 GB a device)",
-        "pipeline_parallel = 8 (92.5 GB a device)",
-        "expert_parallel = 8 (101.4 GB a device)",
+        "tensor_parallel=8 (85.6 GB a device)",
+        "pipeline_parallel=8 (92.5 GB a device)",
+        "expert_parallel=8 (101.4 GB a device)",
     )
     assert pickle.loads(pickle.dumps(error)).levers == error.levers
     assert "does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac)" in str(error)

@@ -310,7 +310,7 @@ _NOT_OF_GEMMS = _WORDS | {"interconnect"}
 
 
 def cached_by_arch(find: F) -> F:
-    """Cache what a function returns for a spec, which is known again by being the same object, and words."""
+    """Cache what a function returns for a spec, which is recognized as the same object, and words."""
     results: dict[Any, tuple[Any, Any]] = {}
 
     @wraps(find)
@@ -429,14 +429,14 @@ def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> 
     if is_own:
         return Origin(True, fitted_on, f"fitted on timings of {fitted_on} ({date})", library)
     source = f"{library} kernels on {fitted_on}" if library else fitted_on
-    return Origin(False, fitted_on, f"carried over from {source}, fitted on nothing of this GPU", library)
+    return Origin(False, fitted_on, f"carried over from {source}, not fitted on this GPU", library)
 
 
 def checked_origin(arch: GpuSpec, origin: Origin) -> Origin:
     """Return the origin, no longer calibrated where the spec differs from the preset of its name."""
     if not origin.is_calibrated or is_preset(arch):
         return origin
-    text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
+    text = f"those of {arch.name}, whose spec was changed: not fitted on this GPU"
     return origin._replace(is_calibrated=False, text=text)
 
 
@@ -469,7 +469,7 @@ def _transferred(
 ) -> tuple[dict[str, float], Origin]:
     paths = nearest_first(root, chip, file_name)
     if not paths:
-        return {item.name: item.default for item in kind.known}, Origin(False, None, "defaults, fitted on nothing")
+        return {item.name: item.default for item in kind.known}, Origin(False, None, "defaults, not fitted")
     nearest = kind.load(paths[0])
     values = to_chip(nearest.complete(), chip, nearest.gpu)
     return values, origin_of(nearest.gpu, nearest.date, is_own=nearest.gpu == chip.name)
@@ -529,7 +529,7 @@ def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[di
         chip = chip._replace(carried_from=None)
     paths = [path for pattern in patterns for path in nearest_first(root, chip, pattern, preferred)]
     if not paths:
-        return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
+        return default_coefficients(family), Origin(False, None, "defaults of the kernel family, not fitted")
     found = Calibration.load(paths[0])
     coefficients = found.complete()
     if found.library != library or not has_sibling_sms(chip, found.gpu):

@@ -275,7 +275,7 @@ def ring(
     """Return the terms of a ring in NCCL's protocols LL, LL128 and Simple.
 
     Shares go round `passes` times: once to gather or to reduce and scatter, twice to reduce to all. A hop of each pass
-    waits for the one before. LL and LL128 carry flags among the data, so that nobody waits for a fence; Simple moves
+    waits for the one before. LL and LL128 carry flags among the data, so that no rank waits for a fence; Simple moves
     what is left of the link, and also copies a rank's own share at a part of the cost of sending it.
     """
     share = size / ranks
@@ -442,7 +442,7 @@ def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: C
 
     Trees have steps. A message takes no less time than a smaller one, and more ranks save no more than by the terms
     alone: so it is at four sizes an octave, and latencies in between are interpolated. Over another link than that of
-    the timings, and for a send, which nobody timed, nothing is corrected, and intervals are twice as wide in
+    the timings, and for a send, which has no timings, nothing is corrected, and intervals are twice as wide in
     logarithms; those of another maker's GPUs are wide already (`OTHER_MAKER`).
     """
     curves = _curves(data_root(), chip_of(arch), link, library, problem.what, problem.dtype)
@@ -542,7 +542,7 @@ def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str,
             found = CollectiveCalibration.load(path)
             return found.complete(), _origin(found, other, link, is_own=is_own)
     defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
-    return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
+    return defaults, Origin(False, None, "defaults, not fitted on this kind of link")
 
 
 def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Interconnect, *, is_own: bool) -> Origin:
@@ -550,12 +550,10 @@ def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Inte
     if is_own and other == link.model_copy(update={"network": None}):
         return origin_of(found.gpu, found.date, library, is_own=True)
     if is_own or other is None:
-        text = f"those of {found.gpu}, whose link was changed: fitted on nothing of this one"
+        text = f"those of {found.gpu}, whose link was changed: not fitted on it"
         return Origin(False, found.gpu, text, library)
     how = "of the same link" if other.link == link.link else f"of another link ({other.link}, this is {link.link})"
-    text = (
-        f"carried over from {found.gpu}, {how}, rates scaled to {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
-    )
+    text = f"carried over from {found.gpu}, {how}, rates scaled to {link.gb_per_s:g} GB/s: not fitted on this GPU"
     return Origin(False, found.gpu, text, library)
 
 

@@ -22,7 +22,7 @@ OURS = "gemm-eval"
 """The library of our own W4A16 kernels (`gemm_eval.kernels`)."""
 
 HYPOTHETICAL = "hypothetical"
-"""The library of weight-only kernels that nobody has written: what a good one would do."""
+"""The library of good weight-only kernels that no vendor has: what they would do."""
 
 TRTLLM = "trtllm"
 """TensorRT-LLM: its own kernels, and those of others that it runs."""
@@ -498,7 +498,7 @@ def say_default(arch: GpuSpec, types: GemmTypes, library: str) -> str:
     notes = (
         f"{TRTLLM} is the default here: engines run its kernels, and those of {OURS} never ran on {arch.sm_arch}",
         _OF_OLD_SMS.get(arch.sm_arch, ""),
-        "the timings are an A100's, with TensorRT-LLM 1.0" if is_timed else "nobody has timed them here",
+        "the timings are an A100's, with TensorRT-LLM 1.0" if is_timed else "they have no timings here",
         "fp4 weights, which engines run with Marlin's kernels, are taken to be as fast as int4"
         * (types.b.dtype is DType.FP4),
     )

@@ -48,7 +48,7 @@ _FLOATS = (
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
-"""One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them.
+"""One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that they are not read.
 
 Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `a_dram`, `b_dram`
 and `c_dram` are 0.0 for operands that stay on the chip, else 1.0. `a_packing` and `b_packing` are 0 where an operand is

@@ -98,7 +98,7 @@ class LayerTable(ExpertTable):
         """Return the layers as a user asks for them, and the row of the table that each is of; a row is their mean.
 
         Loads that a router cut are given as counts of each expert, a layer for each draw. Of power laws draws of our
-        own are made, as those that were measured nobody kept: each load has a seed of its own, as otherwise all rows
+        own are made, as the measured ones were not kept: each load has a seed of its own, as otherwise all rows
         would share the luck of a few draws.
         """
         layers: list[moe.MoeLayer] = []

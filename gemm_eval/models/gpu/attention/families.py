@@ -378,7 +378,7 @@ def attention_coefficients(arch: GpuSpec, library: str) -> AttentionCoefficients
 def _coefficients(root: Path, chip: calibrations.Chip, library: str) -> AttentionCoefficients:
     families = {name: family for name, family in ATTENTION_FAMILIES.items() if family.library == library}
     values = {name: family.defaults for name, family in families.items()}
-    origins = dict.fromkeys(families, calibrations.Origin(False, None, "defaults of the kernels, fitted on nothing"))
+    origins = dict.fromkeys(families, calibrations.Origin(False, None, "defaults of the kernels, not fitted"))
     paths = calibrations.nearest_first(root / "calibration", chip, attention_calibration_path(chip.name, library).name)
     for calibration in map(AttentionCalibration.load, reversed(paths)):  # the best comes last and holds
         origin = calibrations.origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)

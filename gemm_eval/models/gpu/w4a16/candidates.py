@@ -107,7 +107,7 @@ def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
             "groups), or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; on "
             f"{', '.join(FP8_ON)} also fp8 inputs with int4 weights without zero points; "
             f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}{of_scale}, "
-            f"{types.c} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+            f"{types.c} outputs; library {HYPOTHETICAL} says what a good kernel would do"
         )
 
 
@@ -133,7 +133,7 @@ def check_w4a16_sizes(problem: GemmProblem) -> None:
     if not W4A16_SIZES.takes(*problem.sizes[1:]):
         raise UnsupportedError(
             f"kernels of library {OURS} take K and N in multiples of {W4A16_SIZES.k_multiple}, got K={problem.K} "
-            f"N={problem.N}: pad them; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+            f"N={problem.N}: pad them; library {HYPOTHETICAL} says what a good kernel would do"
         )
 
 
