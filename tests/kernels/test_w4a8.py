@@ -19,6 +19,7 @@ from gemm_eval import (
     load_arch,
     select_config,
 )
+from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.arch.paths import data_root
 from gemm_eval.device import compiler_version, nvdisasm_version
@@ -205,14 +206,14 @@ def test_a_fresh_kernel_is_that_of_the_table() -> None:
 
 @pytest.mark.parametrize("M", [1, 100, 3500])
 def test_the_model_ranks_what_the_registry_has(M: int) -> None:
-    spec = load_arch("h200-sxm")
+    spec = load_arch("h200-sxm", GpuSpec)
     sizes, types = Sizes(M, 4104, 4096), (DType.BF16, WeightMode.GROUP, 64)
     problem = problem_of(sizes, *types, is_fp8=True)
     assert (problem.input_dtype, problem.output_dtype) == (DType.FP8, DType.BF16)
     ranked = select_config(problem, spec, 1 << 20)
-    limits = limits_of_spec(spec)  # type: ignore[arg-type]
+    limits = limits_of_spec(spec)
     assert set(ranked) == set(legal_configs(sizes, limits, *types, is_fp8=True))
-    assert choose(sizes, *types, spec, limits, is_fp8=True) == ranked[0]  # type: ignore[arg-type]
+    assert choose(sizes, *types, spec, limits, is_fp8=True) == ranked[0]
 
 
 def test_tokens_of_eight_bits_are_half_the_bytes_and_twice_the_rate() -> None:

@@ -53,7 +53,7 @@ class Sm90Family(Family):
 
     name = "w4a16_sm90"
     source = "sm90.cu"
-    headers = ("hopper.cuh",)
+    headers: ClassVar[tuple[str, ...]] = ("hopper.cuh",)
     entry = "w4a16_sm90"
     targets = {(9, 0): "sm_90a"}  # noqa: RUF012  constant
     limited_by = "wgmma is Hopper's alone, Blackwell has no such instruction"
