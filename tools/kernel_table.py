@@ -3,12 +3,13 @@
     python -m tools.kernel_table --out arch/kernels/w4a16
     python -m tools.kernel_table --out tables --target sm_90a --jobs 8
 
-One CSV file for each target and activation; a table takes some 15 minutes where its kernels are not in the cache. It
-is built without a GPU, from NVRTC's machine code. Instructions are of warps, for a block of 64 columns x 64 k of
-weights and all tokens of the tile, summed over the warps of a CTA that work on that block:
+One CSV file for each target and activation (that of e4m3 tokens stands in arch/kernels/w4a8); a table takes some 15
+minutes where its kernels are not in the cache. It is built without a GPU, from NVRTC's machine code. Instructions are
+of warps, for a block of 64 columns x 64 k of weights and all tokens of the tile, summed over the warps of a CTA that
+work on that block:
 
-* `w4a16_sm90`, `w4a16_sm90_cluster`: the four warps of the warpgroup that computes the block. The warp that copies
-  weights and tokens is `producer`.
+* `w4a16_sm90`, `w4a16_sm90_cluster`, `w4a8_sm90`: the four warps of the warpgroup that computes the block. The warp
+  that copies weights and tokens is `producer`.
 * `w4a16_sm80`: all warps that dequantize it; those that differ in tokens only each do, so that counts as often.
 * `w4a16_gemv` and `w4a16_gemv_mma`: the warp that owns the columns, and its part where they are fewer than 64.
 
@@ -41,13 +42,21 @@ from gemm_eval.device import (
     nvdisasm_version,
     parse_sass,
 )
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.families import Family, Variant, WeightMode, families, family_of, grouped_families
+from gemm_eval.kernels.families import (
+    Family,
+    Variant,
+    WeightMode,
+    families,
+    family_of,
+    fp8_families,
+    grouped_families,
+)
 from gemm_eval.kernels.families.gemv import GemvMmaFamily, StreamingFamily, team_warps_of
 from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family
-from gemm_eval.kernels.layout import parse_activation
+from gemm_eval.kernels.families.sm90_fp8 import Sm90Fp8Family
 from gemm_eval.kernels.registry import COMMON, SOURCES, compile_kernel, make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
@@ -80,7 +89,8 @@ class MainLoop(NamedTuple):
         warps: how many warps those are.
         work: opcode that marks the loop.
         num_work: how often a warp issues it.
-        copy: opcode that marks the loop of a warp that does nothing but copy, once for 64 k of tokens; empty: no warp.
+        copy: opcode that marks the loop of a warp that does nothing but copy; empty: no warp.
+        copied_blocks: 64 k of tokens that one such instruction brings.
     """
 
     blocks: Fraction
@@ -88,11 +98,16 @@ class MainLoop(NamedTuple):
     work: str
     num_work: int
     copy: str = ""
+    copied_blocks: int = 1
 
 
 def main_loop(variant: Variant) -> MainLoop:
     """Return the work of an iteration of a kernel's main loop."""
     config, family = variant.config, family_of(variant.config)
+    if isinstance(family, Sm90Fp8Family):  # 128 k, as two parts of the tokens where they are many
+        layout = family.macros(variant)
+        num_wgmma = 4 * layout["MB"] * layout["TOKEN_PARTS"]
+        return MainLoop(Fraction(2 * layout["MB"]), 4, "QGMMA", num_wgmma, copy="UTMALDG", copied_blocks=2)
     if isinstance(family, Sm90Family):  # 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each
         blocks = family.macros(variant)["MB"]
         return MainLoop(Fraction(2 * blocks), 4, "HGMMA", 8 * blocks, copy="UTMALDG")
@@ -137,7 +152,7 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
     producer = Fraction(0)
     if expected.copy:
         copying = find_main_loop(instructions, lambda instruction: instruction.name == expected.copy)
-        copies = sum(instruction.name == expected.copy for instruction in copying)  # one for 64 k of tokens
+        copies = sum(instruction.name == expected.copy for instruction in copying) * expected.copied_blocks
         producer = Fraction(len(copying) * _BLOCK, copies * variant.config.cta_n)
     num = Counter(map(class_of, loop))
     return BlockCounts(tuple(share * num[name] for name in CLASSES), producer)
@@ -188,7 +203,18 @@ def _number(value: Fraction) -> int | float:
 
 
 def _all_families() -> tuple[Family, ...]:
-    return (*families().values(), *grouped_families().values())
+    return (*families().values(), *fp8_families().values(), *grouped_families().values())
+
+
+def _families_of(target: str, tokens: DType) -> list[Family]:
+    """Return the families of a table."""
+    known = fp8_families().values() if tokens is DType.FP8 else (*families().values(), *grouped_families().values())
+    return [family for family in known if target in family.targets.values()]
+
+
+def _compiled_for(family: Family, tokens: DType) -> DType:
+    """Return the activation that kernels of a table are compiled for; those of e4m3 tokens have fp16 outputs."""
+    return DType.FP16 if family.name in fp8_families() else tokens
 
 
 def table_targets() -> tuple[str, ...]:
@@ -206,16 +232,15 @@ def table_variants(
     """
     if target not in table_targets():
         raise InvalidOptionError(f"target must be one of {', '.join(table_targets())}, got {shown(target)}")
-    for family in _all_families():
-        if target not in family.targets.values():
-            continue
+    tokens = parse_dtype(activation)
+    for family in _families_of(target, tokens):
         capability = next(key for key, value in family.targets.items() if value == target)
         distinct: dict[KernelConfig, KernelConfig] = {}
         for config in family.configs():
             distinct.setdefault(_without_raster(config), config)
         for config in distinct.values():
             for mode, group_size in modes:
-                variant = make_variant(config, activation, mode, group_size or None)
+                variant = make_variant(config, _compiled_for(family, tokens), mode, group_size or None)
                 if family.refusal(variant, None, _PLENTY._replace(compute_capability=capability)) is None:
                     yield variant
 
@@ -239,7 +264,7 @@ def write_kernel_tables(
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        _write_meta(folder / "meta.yaml", name, target, len(rows), command)
+        _write_meta(folder / "meta.yaml", name, target, activation, len(rows), command)
         yield file, len(rows)
 
 
@@ -274,22 +299,22 @@ def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[d
         return list(pool.map(describe_kernel, variants, [target] * len(variants)))
 
 
-def _write_meta(file: Path, name: str, target: str, num_rows: int, command: str) -> None:
+def _write_meta(file: Path, name: str, target: str, tokens: DType, num_rows: int, command: str) -> None:
     """Add what made a table to what is known of the others."""
     tables: dict[str, Mapping[str, object]] = {}
     if file.is_file():
         tables = (yaml.safe_load(file.read_text("utf-8")) or {}).get("tables", {})
     tables[name] = {
         "num_rows": num_rows, "nvrtc": compiler_version(), "nvdisasm": nvdisasm_version(),
-        "cuda_sources_sha256": sources_digest(target), "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": command,
+        "cuda_sources_sha256": sources_digest(target, tokens),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "command": command,
     }  # fmt: skip
     write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
 
 
-def sources_digest(target: str) -> str:
-    """SHA-256 over the names and contents of the CUDA sources that are compiled for `target`."""
-    of_target = [family for family in _all_families() if target in family.targets.values()]
+def sources_digest(target: str, tokens: DType = DType.FP16) -> str:
+    """SHA-256 over the names and contents of the CUDA sources that are compiled for `target` and such tokens."""
+    of_target = _families_of(target, tokens)
     names = {COMMON, *(name for family in of_target for name in (*family.headers, family.source))}
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -302,14 +327,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables, such as arch/kernels/w4a16")
     parser.add_argument("--target", action="append", help="what to compile for; may be repeated (default: all)")
-    parser.add_argument("--activation", action="append", help="fp16 or bf16; may be repeated (default: both)")
+    parser.add_argument(
+        "--activation", action="append", help="fp16, bf16 or fp8 (sm_90a); may be repeated (default: 16 bits)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="kernels to compile at once")
     parser.add_argument(
         "--keep", action="store_true", help="leave rows whose kernels' code an edit did not change; a sample is checked"
     )
     given = parser.parse_args(words)
     targets, activations = given.target or table_targets(), given.activation or ("fp16", "bf16")
-    wanted = [(target, parse_activation(activation)) for target in targets for activation in activations]
+    wanted = [(target, parse_dtype(activation)) for target in targets for activation in activations]
     options = "".join(f" --{name} {word}" for name in ("target", "activation") for word in getattr(given, name) or ())
     command = f"python -m tools.kernel_table{options} --out {given.out.as_posix()}"
     for file, num_rows in write_kernel_tables(given.out, wanted, jobs=given.jobs, command=command, keep=given.keep):

@@ -26,11 +26,14 @@ from gemm_eval.kernels import (
     pack_w4,
     registry,
     stack_w4,
+    w4a8_gemm,
     w4a16_gemm,
     w4a16_grouped_gemm,
 )
-from gemm_eval.kernels.families import families, grouped_families
+from gemm_eval.kernels.families import families, fp8_families, grouped_families
 from gemm_eval.mapping import Decomposition
+
+_ROUNDING_ERROR = 0.04  # of tokens in e4m3
 
 
 def main(*, is_followed: bool) -> None:
@@ -43,29 +46,31 @@ def main(*, is_followed: bool) -> None:
     A = random.standard_normal((sizes.M, sizes.K)).astype(np.float16)
     for mode, group_size in (("group_zero", 32), ("mxfp4", 32), ("nvfp4", 16)):
         check_mode(A, pack_w4(weights, group_size, mode))
+    check_mode(A, pack_w4(weights, 32), is_fp8=True)
     packed = pack_w4(weights, 32, "group_zero")
     expected = A.astype(np.float64) @ dequantize(packed)
     check_act_order(import_cupy().asarray(A), packed, expected)
     check_groups(import_cupy().asarray(A), packed, expected)
 
 
-def check_mode(A: Any, packed: PackedW4) -> None:
-    """One kernel of each family and way to cut K."""
+def check_mode(A: Any, packed: PackedW4, *, is_fp8: bool = False) -> None:
+    """One kernel of each family and way to cut K; `is_fp8`: on tokens that are rounded to e4m3 before."""
     cupy = import_cupy()
     expected = A.astype(np.float64) @ dequantize(packed)
     on_device, a = packed.to_gpu(), cupy.asarray(A)
     sizes = Sizes(len(A), packed.K, packed.N)
-    legal = list(legal_configs(sizes, limits_of_device(0), "fp16", packed.mode, packed.group_size))
-    for family in families():
+    legal = list(legal_configs(sizes, limits_of_device(0), "fp16", packed.mode, packed.group_size, is_fp8=is_fp8))
+    multiply, largest_error = (w4a8_gemm, _ROUNDING_ERROR) if is_fp8 else (w4a16_gemm, 1e-3)
+    for family in fp8_families() if is_fp8 else families():
         for decomposition in Decomposition:
             configs = [c for c in legal if c.family == family and c.decomposition is decomposition]
             if not configs:
                 continue
             config = configs[len(configs) // 2]
-            found = cupy.asnumpy(w4a16_gemm(a, on_device, config=config)).astype(np.float64)
+            found = cupy.asnumpy(multiply(a, on_device, config=config)).astype(np.float64)
             error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
             print(f"{error:.1e}  {packed.mode.name.lower()}  {config}", flush=True)
-            assert error < 1e-3, config
+            assert error < largest_error, config
 
 
 def check_act_order(a: Any, packed: PackedW4, expected: Any) -> None:

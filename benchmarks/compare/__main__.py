@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 _LIMIT = 0.97  # an engine that takes less of our time than this is ahead
 _SUFFIXES = (".parquet", ".csv")
-_WITH_PLACE = ("humming", "one-launch-a-group", "cublas")
+_WITH_PLACE = ("humming", "one-launch-a-group", "cublas", "scaled-mm")
 _TITLES = {
     "humming": "humming", "one-launch-a-group": "one launch a group", "cublas": "cuBLAS", "better": "better of both",
-    "tinygemm": "tinygemm",
+    "tinygemm": "tinygemm", "scaled-mm": "fp8 x fp8", "w4a16": "our W4A16",
 }  # fmt: skip
 """Engines that tables show, in this order, "better" being the faster one of two; and their titles."""
 
@@ -62,6 +62,14 @@ def compare(
             "--grouped",
             help="Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
             "humming-kernels and a launch for each expert.",
+        ),
+    ] = False,
+    fp8: Annotated[
+        bool,
+        typer.Option(
+            "--fp8",
+            help="Compare W4A8: tokens rounded to e4m3 before anything is timed, beside humming-kernels' W4A8, "
+            "PyTorch's fp8 GEMM and our own W4A16.",
         ),
     ] = False,
     layer: Annotated[
@@ -95,7 +103,8 @@ def compare(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
+            help="Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group; "
+            "with --fp8 humming, scaled-mm or w4a16. "
             "May be repeated. Default: all that are installed: pip install 'gemm_eval[gpu,compare]'.",
             metavar="NAME",
         ),
@@ -109,6 +118,8 @@ def compare(
     """Time our kernels, by the model's choice, beside humming-kernels, cuBLAS and PyTorch's int4 GEMM."""
     if grouped and pair:
         raise InvalidOptionError("--grouped does not go with --pair")
+    if fp8 and (grouped or mode not in ("group", "column")):
+        raise InvalidOptionError("--fp8 goes with neither --grouped nor another --mode than group and column")
     if (layer or routing != "uniform") and not grouped:
         raise InvalidOptionError("--layer and --routing go with --grouped")
     options: dict[str, Any] = {"group_size": group_size, "dtype": activation, "mode": mode}
@@ -121,7 +132,7 @@ def compare(
         if out.suffix not in _SUFFIXES:
             raise InvalidOptionError(f"--out must end with {' or '.join(_SUFFIXES)}, got {shown(str(out))}")
         check_extra("a table of timings", "gpu", "pandas", "pyarrow")
-    engines, missing = choose_engines(engine or (), is_grouped=grouped)
+    engines, missing = choose_engines(engine or (), is_grouped=grouped, is_fp8=fp8)
     for name, reason in missing.items() if not json else ():  # a document says it itself
         print_line(f"{name} is left out: {reason}", err=True)
     on_layer = None if out is None else partial(_write, path=out)

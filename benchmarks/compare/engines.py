@@ -67,6 +67,7 @@ class Engine(ABC, Generic[T]):
         name: for options, files and tables.
         largest_rows: most rows that it is made for; None: any.
         needs_torch: whether it runs on PyTorch's stream.
+        max_error: largest relative error of a right result; None: that of the output's type.
 
     Args:
         device: where it runs; every GEMM comes to its stream.
@@ -77,10 +78,12 @@ class Engine(ABC, Generic[T]):
     name: ClassVar[str]
     largest_rows: ClassVar[int | None] = None
     needs_torch: ClassVar[bool] = False
+    max_error: ClassVar[float | None] = None
 
     def __init__(self, device: BenchDevice, operands: Operands, protocol: TimingProtocol) -> None:
         self.device, self.operands, self.protocol = device, operands, protocol
         self.copies: list[T] = []
+        self._made: tuple[tuple[int, int], Any] | None = None
 
     @classmethod
     def why_missing(cls) -> str | None:
@@ -128,6 +131,13 @@ class Engine(ABC, Generic[T]):
     def arrays(self, gemm: Gemm) -> tuple[Any, Any]:
         """Return A and C, with room for the rows of the largest routing."""
         return self.operands.inputs(gemm.rows, gemm.layer.K), self.operands.output(gemm.rows, gemm.layer.N)
+
+    def once(self, gemm: Gemm, make: Callable[[], Any]) -> Any:
+        """Return what is made of A, once for each of its shapes."""
+        key = gemm.rows, gemm.layer.K
+        if self._made is None or self._made[0] != key:
+            self._made = key, make()
+        return self._made[1]
 
     def read(self, gemm: Gemm) -> Any:
         """Return the output of the call that ran last."""
@@ -212,7 +222,7 @@ class OurEngine(Engine[list[PackedW4]]):
     def config(self, gemm: Gemm) -> str:
         if gemm.layer.is_grouped:
             return ""
-        return _in_short(_chosen(gemm.tokens, gemm))
+        return short_config(_chosen(gemm.tokens, gemm))
 
 
 class OneLaunchEngine(OurEngine):
@@ -253,7 +263,7 @@ class OurGroupedEngine(Engine[GroupedW4]):
         )
 
     def config(self, gemm: Gemm) -> str:
-        return _in_short(_chosen_grouped(gemm))
+        return short_config(_chosen_grouped(gemm))
 
 
 def _packed_experts(experts: Sequence[Weights]) -> list[PackedW4]:
@@ -279,7 +289,8 @@ def _chosen_grouped(gemm: Gemm) -> KernelConfig:
     return choose_grouped(sizes, *types, gemm.expected_rows, False, spec_of_device(0), limits_of_device(0))
 
 
-def _in_short(config: KernelConfig) -> str:
+def short_config(config: KernelConfig) -> str:
+    """Return a config as tables have it."""
     cut = {Decomposition.SPLIT_K: f" split-K {config.split_k}", Decomposition.STREAM_K: " stream-K"}
     return (
         f"{config.cta_m}x{config.cta_n}x{config.cta_k} {config.cluster_m}x{config.cluster_n} {config.num_stages} "

@@ -39,6 +39,7 @@ class HummingEngine(Engine[HummingWeights]):
 
     name: ClassVar[str] = "humming"
     needs_torch: ClassVar[bool] = True
+    input_dtype: ClassVar[str] = ""  # what tokens are rounded to; empty: as they are
 
     def __init__(self, device: BenchDevice, operands: Operands, protocol: TimingProtocol) -> None:
         super().__init__(device, operands, protocol)
@@ -78,11 +79,13 @@ class HummingEngine(Engine[HummingWeights]):
 
     def _prepare_layer(self, gemm: Gemm) -> None:
         with needs_extra(_PURPOSE, "compare"):
-            from humming.schema import HummingWeightSchema
+            from humming.schema import HummingInputSchema, HummingWeightSchema
             from humming.transform import prepare_layer_config
         layer = gemm.layer
         with suppress(Exception):  # said again when the GEMM is bound
+            inputs = HummingInputSchema(a_dtype=self.input_dtype) if self.input_dtype else None
             config = prepare_layer_config(
+                input_schema=inputs,
                 weight_schema=HummingWeightSchema.from_config(_weight_config(gemm)),
                 device=0,
                 **self._options(layer.N, layer.K, layer.num_groups, gemm.activation),
@@ -105,6 +108,7 @@ class HummingEngine(Engine[HummingWeights]):
 
         torch, first = self._torch, experts[0]
         module = HummingLayer(
+            input_config={"quant_method": "humming", "dtype": self.input_dtype} if self.input_dtype else None,
             weight_config=_weight_config(first),
             **self._options(first.N, first.K, len(experts), first.activation),
         ).cuda()

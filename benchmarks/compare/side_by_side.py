@@ -17,6 +17,7 @@ from benchmarks.compare.engines import (
     OurGroupedEngine,
     TinygemmEngine,
 )
+from benchmarks.compare.fp8 import HummingFp8Engine, OurFp8Engine, ScaledMmEngine, W4A16Engine
 from benchmarks.compare.humming import HummingEngine
 from benchmarks.compare.operands import Gemm, Grid, Layer, Operands, Weights, random_experts
 from gemm_eval.device import (
@@ -40,6 +41,8 @@ ENGINES: Engines = {engine.name: engine for engine in (OurEngine, HummingEngine,
 """Engines of dense GEMMs by name, ours first, in the order in which they are timed."""
 GROUPED_ENGINES: Engines = {engine.name: engine for engine in (OurGroupedEngine, HummingEngine, OneLaunchEngine)}
 """Engines of grouped GEMMs, likewise."""
+FP8_ENGINES: Engines = {engine.name: engine for engine in (OurFp8Engine, HummingFp8Engine, ScaledMmEngine, W4A16Engine)}
+"""Engines of dense GEMMs with tokens in e4m3, likewise."""
 PROTOCOL = TimingProtocol(num_replays=7, max_short_rows=0)
 """Every replay after a pause, also of few rows: engines that take turns are to find the GPU alike."""
 REGIMES: Mapping[str, tuple[int, int]] = {
@@ -108,20 +111,21 @@ class SideBySide:
 
 
 def choose_engines(
-    names: Sequence[str] = (), *, is_grouped: bool = False
+    names: Sequence[str] = (), *, is_grouped: bool = False, is_fp8: bool = False
 ) -> tuple[list[type[Engine[Any]]], dict[str, str]]:
     """Return the engines that are there, ours first, and why others are not.
 
     Args:
         names: of engines to compare ours with; none: all.
         is_grouped: engines of grouped GEMMs.
+        is_fp8: engines of tokens in e4m3.
 
     Raises:
         InvalidOptionError: no such engine.
     """
-    known = GROUPED_ENGINES if is_grouped else ENGINES
+    known = FP8_ENGINES if is_fp8 else GROUPED_ENGINES if is_grouped else ENGINES
     if unknown := [name for name in names if name not in known]:
-        condition = " with --grouped" if is_grouped else ""
+        condition = " with --fp8" if is_fp8 else " with --grouped" if is_grouped else ""
         raise InvalidOptionError(f"--engine must be one of {', '.join(known)}{condition}, got {shown(unknown[0])}")
     wanted = [engine for name, engine in known.items() if name == _OURS or not names or name in names]
     missing = {engine.name: reason for engine in wanted if (reason := engine.why_missing()) is not None}
@@ -264,7 +268,7 @@ def _check(device: BenchDevice, engine: Engine[Any], bound: Bound, experts: Sequ
         device.synchronize()
         if is_checked:
             errors.append(engine.operands.sample_error(experts, offsets, bound.read(), bound.dtype))
-    if not all(error < MAX_ERRORS[bound.dtype] for error in errors):  # NaN does not pass
+    if not all(error < (engine.max_error or MAX_ERRORS[bound.dtype]) for error in errors):  # NaN does not pass
         raise GemmEvalError(f"its result is wrong: relative error {max(errors):.2g}")
     return max(errors)
 

@@ -30,7 +30,7 @@ def kernels(
     arch: Annotated[
         str | None, opt.option("Preset name or YAML file of a GPU.", metavar="NAME", complete=opt.complete_gpus)
     ] = None,
-    activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
+    activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16; fp8: of A alone, W4A8.")] = "fp16",
     mode: Annotated[
         str, opt.option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
     ] = "group",
@@ -47,7 +47,9 @@ def kernels(
     )] = False,
     json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
-    """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
+    """List the W4A16 kernels, or with --activation fp8 those of W4A8: which of them a GPU can run, and what they are.
+
+    Shown are tile, cluster, schedule and stages, and what a kernel takes.
 
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
     registers of a thread, bytes that were spilled, and CTAs that an SM holds at once.

@@ -41,8 +41,8 @@ class GpuOptions:
         option(
             "Whose kernels: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in fp32, or "
             "int8: what PyTorch runs), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
-            "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16). Default: cublas, with "
-            "--draw torch.",
+            "(bf16; PyTorch's grouped GEMM) or w4a16 and w4a8, our own for 4-bit weights (fp16, bf16: of C). Default: "
+            "cublas, with --draw torch.",
             show_default=False,
         ),
     ] = ""

@@ -28,6 +28,7 @@ from gemm_eval.measure import (
     QuantShape,
     Runner,
     TimingProtocol,
+    W4A8Runner,
     W4A16Runner,
     compare_kernels,
     draw_shapes,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.subjects.chips import ChipScore
 
 _say = partial(print_line, err=True)
-_OURS, _CANDIDATES = "w4a16", "cublaslt-candidates"  # kernels
+_OURS, _CANDIDATES = ("w4a16", "w4a8"), "cublaslt-candidates"  # kernels
 
 
 def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
@@ -69,25 +70,27 @@ def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
         campaign = Campaign(
             runner, protocol, asked.out, file_stem(gpu_of(runner), kind, asked.dtype, protocol), _say,
             stop_at=None if asked.budget_seconds is None else begin + asked.budget_seconds,
-            pool_bytes=int(asked.pool_gib * (1 << 30)), with_trace=asked.trace and asked.kernel != _OURS,
+            pool_bytes=int(asked.pool_gib * (1 << 30)), with_trace=asked.trace and asked.kernel not in _OURS,
             plan=plan,
         )  # fmt: skip
         return campaign.run(items)
 
-    if asked.kernel == _OURS:
+    if asked.kernel in _OURS:
+        is_fp8 = asked.kernel == W4A8Runner.kernel
         sets, choice = asked.shape_sets or ["w4a16"], Choice(asked.top, asked.num_random)
         gemms = list(dict.fromkeys(gemm for name in sets for gemm in list_quant_shapes(name)))
-        dense = list(dict.fromkeys(GemmShape(*gemm[:4]) for gemm in gemms)) if asked.cublas else []
+        dense = list(dict.fromkeys(GemmShape(*gemm[:4]) for gemm in gemms)) if asked.cublas and not is_fp8 else []
         if asked.show:
-            _list_kernels(gemms, dense, choice, protocol, asked.dtype, asked.gpu_name or "h200-sxm")
+            _list_kernels(gemms, dense, choice, protocol, asked.dtype, asked.gpu_name or "h200-sxm", is_fp8=is_fp8)
             return
         # first cuBLAS, which takes little of a budget; its weights are gone before ours are made
         cublas = measure(make_runner("cublas", asked.dtype), "w4a16-cublas", dense) if dense else None
-        runner = W4A16Runner(asked.dtype)
-        items = list_items(gemms, asked.dtype, runner.spec, choice)
+        runner = (W4A8Runner if is_fp8 else W4A16Runner)(asked.dtype)
+        items = list_items(gemms, asked.dtype, runner.spec, choice, is_fp8=is_fp8)
         path = measure(runner, runner.kernel, items, f"{', '.join(sets)}: {choice}")
         print_line(str(path))
-        print_comparison(compare_kernels(path, cublas, gpu_of(runner), asked.dtype))
+        if not is_fp8:
+            print_comparison(compare_kernels(path, cublas, gpu_of(runner), asked.dtype))
         return
     is_grouped = asked.kernel == "grouped"
     names = asked.shape_sets or ["grouped" if is_grouped else "model-zoo"]
@@ -127,9 +130,9 @@ def _check(ctx: typer.Context, asked: GpuOptions) -> None:
         refuse(ctx, "a set of GEMMs, without --draw,", {"seed"})
         if asked.l2 == L2State.COLD_ALL:
             raise InvalidOptionError("--l2 cold-all needs --draw: of other GEMMs the weights alone rotate")
-    if kernel != _OURS:
+    if kernel not in _OURS:
         if asked.top is not None or asked.num_random:
-            raise InvalidOptionError(f"--top and --random need --kernel {_OURS}, got --kernel {kernel}")
+            raise InvalidOptionError(f"--top and --random need --kernel {' or '.join(_OURS)}, got --kernel {kernel}")
         refuse(ctx, f"--kernel {kernel}", {"num_random", "cublas"})
         return
     if (asked.top is not None and asked.top < 1) or asked.num_random < 0:
@@ -150,13 +153,13 @@ def _list_shapes(shapes: Sequence[GemmItem], protocol: TimingProtocol, num_candi
 
 def _list_kernels(
     gemms: Sequence[QuantShape], dense: Sequence[GemmShape], choice: Choice, protocol: TimingProtocol, dtype: str,
-    gpu: str,
+    gpu: str, *, is_fp8: bool,
 ) -> None:  # fmt: skip
     """Print the GEMMs, how many kernels of each, and about how long it takes; needs no GPU."""
     spec = load_arch(gpu, GpuSpec)
     items: list[KernelItem] = []
     for gemm in gemms:
-        chosen = list_items([gemm], dtype, spec, choice)
+        chosen = list_items([gemm], dtype, spec, choice, is_fp8=is_fp8)
         print_line(f"{' '.join(map(str, gemm[:4]))} {gemm.mode.name.lower()} {gemm.group_size} {len(chosen)}")
         items += chosen
     total_s = estimate_seconds(dense, protocol) + estimate_seconds(items, protocol)

@@ -32,24 +32,30 @@ def give_kernels(
     arch: str, activation: str, mode: str, group_size: int | None, sizes: Sizes | None, family: str | None, *,
     is_compiling: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print the kernels of a mode, of one family or of all, and which of them a GPU can run."""
+    """Print the kernels of a mode, of one family or of all, and which of them a GPU can run.
+
+    `activation` "fp8": those of `w4a8_gemm`, with outputs in fp16.
+    """
+    from gemm_eval.dtypes import DType, parse_dtype
     from gemm_eval.kernels import limits_of, list_kernels
+    from gemm_eval.kernels.families import families, fp8_families
 
     limits = limits_of(arch)
+    is_fp8 = parse_dtype(activation, what="activation") is DType.FP8
+    of_output = DType.FP16 if is_fp8 else activation
     entries = [
         entry
-        for entry in list_kernels(limits, activation, mode, group_size, sizes)
+        for entry in list_kernels(limits, of_output, mode, group_size, sizes, is_fp8=is_fp8)
         if family in {None, entry.variant.config.family}
     ]
     if not entries:
-        from gemm_eval.kernels.families import families
-
-        raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {shown(family)}")
+        known = fp8_families() if is_fp8 else families()
+        raise InvalidOptionError(f"--family must be one of {', '.join(known)}, got {shown(family)}")
     described = [_described(entry, limits, sizes, is_compiling) for entry in entries]
     variant = entries[0].variant
     head = {
         "arch": arch,
-        "activation": str(variant.activation),
+        "activation": str(DType.FP8 if is_fp8 else variant.activation),
         "mode": variant.mode.name.lower(),
         "group_size": variant.group_size,
         "sizes": None if sizes is None else sizes._asdict(),

@@ -186,7 +186,7 @@ class Instruction(NamedTuple):
 
 
 _CLASSES: dict[str, tuple[str, ...]] = {
-    "tensor": ("HGMMA", "HMMA"),
+    "tensor": ("HGMMA", "QGMMA", "HMMA"),
     "integer": (
         "LOP3", "LOP", "IADD3", "IADD", "VIADD", "SHF", "SHL", "SHR", "PRMT", "ISETP", "ICMP", "SEL", "FSEL", "LEA",
         "MOV", "IABS", "IMNMX", "VIMNMX", "FMNMX", "PLOP3", "P2R", "R2P", "FSETP", "HSETP2", "SGXT", "BMSK", "VABSDIFF",
@@ -209,10 +209,10 @@ _CLASSES: dict[str, tuple[str, ...]] = {
 _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names}
 
 CLASSES = (*_CLASSES, "other")
-"""Classes of instructions. `tensor` is HGMMA (one for a whole m64nNk16 in each of 4 warps) or HMMA (m16n8k16); `imad`
-also moves and adds; `half` is for pairs of fp16 or bf16; `convert` has fp16 to fp32 by HADD2.F32 too; `copy` is from
-global memory, to registers or shared memory; `uniform` is of the uniform datapath; `control` has the bookkeeping of
-diverged lanes too; `other` has what never does anything too (`@!PT LDS` stands before some LDGSTS)."""
+"""Classes of instructions. `tensor` is HGMMA or QGMMA (one for a whole m64nNk16 or m64nNk32 in each of 4 warps) or HMMA
+(m16n8k16); `imad` also moves and adds; `half` is for pairs of fp16 or bf16; `convert` has fp16 to fp32 by HADD2.F32
+too; `copy` is from global memory, to registers or shared memory; `uniform` is of the uniform datapath; `control` has
+the bookkeeping of diverged lanes too; `other` has what never does anything too (`@!PT LDS` before some LDGSTS)."""
 
 
 def parse_sass(text: str) -> tuple[Instruction, ...]:

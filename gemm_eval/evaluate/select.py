@@ -7,7 +7,7 @@ from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import OURS, cached_by_arch, pack_gpu, unpack_config
-from gemm_eval.models.gpu.w4a16 import W4A16_SIZES, has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16 import W4A16_SIZES, has_our_kernels
 from gemm_eval.search import find_best_config, find_top_configs
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, run_options
@@ -28,9 +28,9 @@ def select_config(
 ) -> tuple[KernelConfig, ...]:
     """Return the `k` kernel configs that the model finds fastest for a GEMM, best first; fewer if there are fewer.
 
-    For fp16 or bf16 activations and 4-bit weights these are kernels that `gemm_eval.kernels.w4a16_gemm` runs, on GPUs
-    where `GEMMEvaluator.evaluate` answers for TensorRT-LLM's too. Takes some tens of microseconds for k = 1, once the
-    model is loaded.
+    For fp16 or bf16 activations and 4-bit weights these are kernels that `gemm_eval.kernels.w4a16_gemm` runs, for fp8
+    ones on Hopper (dtype "w4a8_fp8") those of `w4a8_gemm`, on GPUs where `GEMMEvaluator.evaluate` answers for
+    TensorRT-LLM's or a hypothetical kernel too. Takes some tens of microseconds for k = 1, once the model is loaded.
 
     Args:
         problem: sizes and data types.
@@ -53,7 +53,7 @@ def select_config(
         raise InvalidProblemError(f"problem must be a GemmProblem, got {shown(problem)}")
     k = as_integer("k", k, 1, _MAX_CONFIGS)
     types = problem.types
-    if library is None and W4A16_SIZES.takes(*problem.sizes[1:]) and has_w4a16_kernels(spec, types):
+    if library is None and W4A16_SIZES.takes(*problem.sizes[1:]) and has_our_kernels(spec, types):
         library = OURS
     options = run_options(library, l2, clock, correction=True if isinstance(library, str) and library == OURS else None)
     packed = _packed(spec, types, options)

@@ -26,10 +26,11 @@ from gemm_eval.kernels.call import (
     output_rows,
     take_scratch,
 )
-from gemm_eval.kernels.families import GroupedOperands, GroupedSizes, Operands, Sizes, WeightMode
+from gemm_eval.kernels.families import GroupedOperands, GroupedSizes, Operands, Sizes, WeightMode, fp8_families
 from gemm_eval.kernels.families.grouped import MAX_GROUPS
 from gemm_eval.kernels.plan import LARGEST_SIZE, Plan, choose_for, limits_of, make_plan, plan_on_device, spec_and_limits
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
+from gemm_eval.kernels.tokens import QuantizedTokens, quantize_rows, quantized_bytes
 from gemm_eval.kernels.tune import profiled_config
 from gemm_eval.kernels.weights import GroupedW4, PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
@@ -106,6 +107,68 @@ def w4a16_gemm(
     return _multiply(plan, weights, packed, A, a, *given, handle, permutation=weights.extra, unit=packed.scale_unit)
 
 
+def quantize_tokens(A: Any, packed: PackedW4, stream: Any = None) -> QuantizedTokens:
+    """Round activations to e4m3, each token by its largest magnitude, in the order of k of some packed weights.
+
+    Args:
+        A: activations as for `w4a8_gemm`.
+        packed: the weights that the tokens will be multiplied with; all that have its K and its permutation do.
+        stream: as for `w4a16_gemm`.
+
+    Raises:
+        InvalidProblemError: activations of a wrong type, shape, GPU, order or alignment.
+    """
+    weights, handle = weights_of(packed, PackedW4), runtime.stream_handle(stream)
+    with runtime.on_device(weights.device):
+        a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
+        data = runtime.allocate((quantized_bytes(a.num_rows, packed.K),), "uint8", handle)
+        quantize_rows(a, packed.activation, weights.extra, data.data.ptr, weights.device, handle)
+    return QuantizedTokens(data, tuple(A.shape))
+
+
+def w4a8_gemm(
+    A: Any, packed: PackedW4, bias: Any = None, alpha: float = 1.0, out: Any = None,
+    config: KernelConfig | str = "auto", stream: Any = None, workspace: Any = None,
+) -> Any:  # fmt: skip
+    """Multiply activations, rounded to e4m3, with 4-bit weights on a Hopper GPU: as `w4a16_gemm`, in fp8 arithmetic.
+
+    A token has the scale that makes its largest magnitude 448. Integer weights are exact in e4m3; sums of each group of
+    K are scaled in fp32. So all error beyond that of `w4a16_gemm` is the rounding of activations, some 2.6% of each.
+
+    Args:
+        A: activations as for `w4a16_gemm`, which a kernel quantizes first; or `QuantizedTokens`, for several matrices
+            with the same K.
+        packed: weights of mode COLUMN or GROUP, on a GPU; the same that `w4a16_gemm` takes.
+        bias, alpha, out, stream: as for `w4a16_gemm`; `out` has the type that the weights were packed for.
+        config: the kernel, of the family `w4a8_sm90`; "auto": the cost model chooses.
+        workspace: as for `w4a16_gemm`, with the size of `workspace_bytes(..., is_fp8=True)`.
+
+    Raises:
+        InvalidProblemError: operands of a wrong type, shape, GPU, order or alignment.
+        InvalidMappingError: a config that does not exist, or that cannot cut K so.
+        InvalidOptionError: alpha, stream or workspace; or a capture before the first call.
+        UnsupportedError: weights of another mode, or a GPU without wgmma.
+        GemmEvalError: no GPU, driver, CuPy or NVRTC.
+    """
+    weights = weights_of(packed, PackedW4)
+    if weights.device != runtime.current_device():
+        with runtime.on_device(weights.device):
+            return w4a8_gemm(A, packed, bias, alpha, out, config, stream, workspace)
+    _check_config(config, ("auto",))
+    handle = runtime.stream_handle(stream)
+    is_quantized = isinstance(A, QuantizedTokens)
+    if is_quantized:
+        a = A.rows_for(packed.K, weights.device)
+    else:
+        a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
+    sizes = Sizes(a.num_rows, packed.K, packed.N)
+    plan = plan_on_device(sizes, *_types_of(packed), _chosen(config), weights.device, is_fp8=True)
+    return _multiply(
+        plan, weights, packed, A, a, bias, alpha, out, workspace, handle,
+        permutation=weights.extra, unit=packed.scale_unit, is_quantized=is_quantized,
+    )  # fmt: skip
+
+
 def w4a16_grouped_gemm(
     A: Any, packed: GroupedW4, offsets: Any = None, bias: Any = None, alpha: float = 1.0, out: Any = None,
     config: KernelConfig | str = "auto", stream: Any = None, workspace: Any = None, *,
@@ -177,11 +240,13 @@ def w4a16_grouped_gemm(
 def _multiply(
     plan: Plan[Any], weights: Weights, packed: PackedW4 | GroupedW4, A: Any, a: Rows, bias: Any, alpha: float,
     out: Any, workspace: Any, stream: int, *, permutation: int = 0, unit: float = 1.0, offsets: int | None = None,
+    is_quantized: bool = False,
 ) -> Any:  # fmt: skip
     """Check result, bias and workspace, and queue a kernel, behind the one that gathers columns where it is needed.
 
     `A` are activations as they were given, and `a` their rows; `permutation` and `offsets` are addresses, of the order
-    of columns of A (0: as they are) and of the first rows of groups; `unit` is the factor of all scales.
+    of columns of A (0: as they are) and of the first rows of groups; `unit` is the factor of all scales. Kernels of
+    e4m3 tokens have them quantized before, unless they are (`is_quantized`).
     """
     factor = plain_number(alpha)
     if factor is None:
@@ -189,7 +254,8 @@ def _multiply(
     num_groups = packed.num_groups if isinstance(packed, GroupedW4) else 0
     result = new_output(A, packed.activation, packed.N, stream) if out is None else out
     c = output_rows(result, a.num_rows, packed.N, packed.activation, weights.device, stream)
-    inputs = [(a.address, a.num_bytes), *weights.memory]
+    a_bytes = quantized_bytes(a.num_rows, packed.K) if is_quantized else a.num_bytes
+    inputs = [(a.address, a_bytes), *weights.memory]
     if offsets is not None:
         inputs.append((offsets, 4 * (num_groups + 1)))
     bias_address = 0
@@ -201,9 +267,14 @@ def _multiply(
     if any(overlaps(written, memory) for memory in inputs):
         others = "the weights, offsets or bias" if num_groups else "the weights or bias"
         raise InvalidProblemError(f"out must not share memory with A, {others}")
-    gathered_bytes = gather_bytes(a.num_rows, packed.K) if permutation else 0
+    quantizes = plan.variant.config.family in fp8_families() and not is_quantized
+    gathered_bytes = gather_bytes(a.num_rows, packed.K) if permutation and not is_quantized else 0
+    if quantizes:
+        gathered_bytes = quantized_bytes(a.num_rows, packed.K)
     scratch = take_scratch(plan, gathered_bytes, workspace, weights.device, stream, [written, *inputs])
-    if permutation:
+    if quantizes:
+        a = quantize_rows(a, packed.activation, permutation, scratch.gathered, weights.device, stream)
+    elif gathered_bytes:
         a = gather_columns(a, permutation, scratch.gathered, weights.device, stream)
     operands: Any = Operands(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
@@ -241,7 +312,7 @@ def occupancy(
 
 def workspace_bytes(
     M: int, packed: PackedW4 | GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
-    expected_rows: int | None = None,
+    expected_rows: int | None = None, is_fp8: bool = False,
 ) -> int:  # fmt: skip
     """Return the size of `workspace` that `w4a16_gemm` or `w4a16_grouped_gemm` needs, in bytes; 0: none.
 
@@ -253,6 +324,7 @@ def workspace_bytes(
         config: the kernel; "auto": the one that the cost model chooses.
         arch: a GPU's spec, or its name; None: CuPy's current GPU.
         expected_rows: of groups, as for `w4a16_grouped_gemm`.
+        is_fp8: of `w4a8_gemm`, with tokens that it quantizes itself.
 
     Raises:
         InvalidInputError, UnsupportedError, GemmEvalError: as the call; GemmEvalError without `arch` where there is no
@@ -264,20 +336,23 @@ def workspace_bytes(
         sizes = GroupedSizes(as_integer("rows", M, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
         return _plan_of(sizes, packed, config, arch, _expected_rows(expected_rows, sizes)).workspace_bytes
     check_packed(packed)
-    plan = _plan_of(Sizes(M, packed.K, packed.N), packed, config, arch)
+    plan = _plan_of(Sizes(M, packed.K, packed.N), packed, config, arch, is_fp8=is_fp8)
+    if is_fp8:
+        return gathered_at(plan) + quantized_bytes(M, packed.K)
     return plan.workspace_bytes if packed.permutation is None else gathered_at(plan) + gather_bytes(M, packed.K)
 
 
 def _plan_of(
     sizes: Sizes | GroupedSizes, packed: PackedW4 | GroupedW4, config: KernelConfig | str, arch: GpuSpec | str | None,
-    expected_rows: int = 0,
+    expected_rows: int = 0, *, is_fp8: bool = False,
 ) -> Plan[Any]:  # fmt: skip
     """Return the plan for a GPU that is named, or for CuPy's current one."""
     chosen, types = _chosen(config), _types_of(packed)
     if arch is None:
-        return plan_on_device(sizes, *types, chosen, runtime.current_device(), expected_rows)
+        return plan_on_device(sizes, *types, chosen, runtime.current_device(), expected_rows, is_fp8=is_fp8)
     spec, limits = spec_and_limits(arch)
-    return make_plan(sizes, *types, chosen or choose_for(sizes, *types, spec, limits, expected_rows), limits)
+    chosen = chosen or choose_for(sizes, *types, spec, limits, expected_rows, is_fp8=is_fp8)
+    return make_plan(sizes, *types, chosen, limits, is_fp8=is_fp8)
 
 
 def _types_of(packed: PackedW4 | GroupedW4) -> tuple[DType, WeightMode, int]:

@@ -13,7 +13,7 @@ import numpy
 
 from gemm_eval.checks import check_flag
 from gemm_eval.device import import_cupy
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.checkpoint_tensors import PackedLayer
@@ -60,6 +60,9 @@ class W4Linear(torch.nn.Module):
     x has the type that the weights were packed for, fp16 or bf16. On a GPU `w4a16_gemm` runs, by the config that the
     cost model chooses; on a CPU weights are dequantized at every call. Weights have no gradient, x has one.
 
+    With activation "fp8" x, of 16 bits all the same, is rounded to e4m3 with a scale for each token, and `w4a8_gemm`
+    runs (Hopper); `is_fp8` says so, and may be set at any time. It is no part of the state_dict.
+
     torch.compile takes it whole (one operator with a fake kernel). CUDA graphs: run it once with the shape before the
     capture. Casts of a module (`half()`, `to(torch.bfloat16)`) leave it as it is.
 
@@ -72,7 +75,7 @@ class W4Linear(torch.nn.Module):
         bias: whether there is one.
         mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
         group_size: 32, 64 or 128; None: 128, all K in mode "column", or what the mode has.
-        activation: "fp16" or "bf16".
+        activation: "fp16" or "bf16", the type of x and y; "fp8": x is fp16 and rounded to e4m3.
         act_order: whether rows of W were sorted by group.
         device: of the buffers.
 
@@ -98,8 +101,9 @@ class W4Linear(torch.nn.Module):
         self.mode = parse_mode(mode)
         self.group_size = parse_group_size(group_size, self.mode)
         self.scale_unit = 1.0
+        self.is_fp8 = _is_fp8(activation)
         words, scales = packed_shapes(out_features, in_features, self.mode, self.group_size)
-        known = parse_activation(activation)
+        known = DType.FP16 if self.is_fp8 else parse_activation(activation)
         dtype = TORCH_TYPE_OF[known]
         order = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
         self.register_buffer("qweight", torch.zeros(words, dtype=torch.int32, device=device))
@@ -110,18 +114,26 @@ class W4Linear(torch.nn.Module):
     # ---- from what there is ----------------------------------------------------------------------------------------
 
     @classmethod
-    def from_packed(cls, packed: PackedW4, bias: Any = None) -> W4Linear:
+    def from_packed(
+        cls, packed: PackedW4, bias: Any = None, *, activation: DType | str | None = None
+    ) -> W4Linear:  # fmt: skip
         """Return a layer of packed weights, copied; `bias` [N]: floats, or bits of bf16 as in `PackedLayer`.
 
+        `activation` "fp8": x, of the type that the weights were packed for, is rounded to e4m3.
+
         Raises:
-            InvalidProblemError: `packed` is no `PackedW4`, or the bias has another shape or type.
+            InvalidProblemError: `packed` is no `PackedW4`, it was packed for another `activation`, or the bias has
+                another shape or type.
         """
         check_packed(packed)
+        is_fp8 = _is_fp8(activation)
+        if activation is not None and not is_fp8 and parse_activation(activation) is not packed.activation:
+            raise InvalidProblemError(f"activation must be fp8 or {packed.activation}, as packed, got {activation}")
         layer = cls(
             packed.K, packed.N, bias is not None, mode=packed.mode, group_size=packed.group_size or None,
             activation=packed.activation, device="meta",
         )  # fmt: skip
-        layer.scale_unit = packed.scale_unit
+        layer.scale_unit, layer.is_fp8 = packed.scale_unit, is_fp8
         layer.qweight = _tensor(packed.qweight, torch.int32)
         layer.scales = _tensor(packed.scales, scales_type(packed.mode, packed.activation))
         layer.permutation = None if packed.permutation is None else _tensor(packed.permutation, torch.int32)
@@ -139,7 +151,7 @@ class W4Linear(torch.nn.Module):
         Args:
             linear: a `torch.nn.Linear`, on a CPU or GPU.
             group_size, mode: as for `pack_w4`.
-            activation: "fp16" or "bf16"; None: the type of its weights.
+            activation: "fp16" or "bf16"; None: the type of its weights; "fp8": likewise, and x is rounded to e4m3.
 
         Raises:
             InvalidOptionError: `mode` or `group_size`.
@@ -148,11 +160,12 @@ class W4Linear(torch.nn.Module):
         """
         if not isinstance(linear, torch.nn.Linear):
             raise InvalidProblemError(f"linear must be a torch.nn.Linear, got {type(linear).__name__}")
-        weight = linear.weight
-        known = ACTIVATION_OF.get(weight.dtype) if activation is None else activation
+        weight, is_fp8 = linear.weight, _is_fp8(activation)
+        known = ACTIVATION_OF.get(weight.dtype) if activation is None or is_fp8 else activation
         if known is None:
             raise InvalidProblemError(f"weights are {weight.dtype}: say in which activation, fp16 or bf16, to run")
-        return cls.from_packed(pack_w4(_array(weight.t()), group_size, mode, activation=known), linear.bias)
+        packed = pack_w4(_array(weight.t()), group_size, mode, activation=known)
+        return cls.from_packed(packed, linear.bias, activation=DType.FP8 if is_fp8 else None)
 
     @classmethod
     def _of_tensors(
@@ -225,7 +238,7 @@ class W4Linear(torch.nn.Module):
             x = x.to(TORCH_TYPE_OF[self.activation])
         return w4a16_linear(
             x, self.qweight, self.scales, self.permutation, self.bias,
-            self.out_features, self.in_features, int(self.mode), self.group_size, self.scale_unit,
+            self.out_features, self.in_features, int(self.mode), self.group_size, self.scale_unit, self.is_fp8,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -234,7 +247,7 @@ class W4Linear(torch.nn.Module):
         order = "" if self.permutation is None else ", act_order=True"
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"mode={self.mode.name.lower()}{group}, activation={self.activation}{order}"
+            f"mode={self.mode.name.lower()}{group}, activation={self.activation}{' as fp8' * self.is_fp8}{order}"
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
@@ -289,12 +302,15 @@ class W4Linear(torch.nn.Module):
         return None
 
 
-def replace_linears(model: torch.nn.Module, layers: Iterable[tuple[str, PackedLayer]]) -> int:
+def replace_linears(
+    model: torch.nn.Module, layers: Iterable[tuple[str, PackedLayer]], *, activation: DType | str | None = None
+) -> int:  # fmt: skip
     """Put a `W4Linear` in the place of each linear layer that is named, on its device; return how many.
 
     Args:
         model: changed in place.
         layers: by the names that the model has for them, as `load_packed` and `pack_checkpoint` yield.
+        activation: as for `W4Linear.from_packed`.
 
     Raises:
         InvalidProblemError: the model has no such layer, or one of other sizes; those before it are replaced.
@@ -313,11 +329,15 @@ def replace_linears(model: torch.nn.Module, layers: Iterable[tuple[str, PackedLa
                 f"layer {shown(name)} must have in_features and out_features {packed.K} and {packed.N}, as the packed "
                 f"one has, got {sizes[0]} and {sizes[1]} ({type(old).__name__})"
             )
-        new = W4Linear.from_packed(packed, bias)
+        new = W4Linear.from_packed(packed, bias, activation=activation)
         device = next((tensor.device for tensor in old.parameters()), torch.device("meta"))
         setattr(parent, own, new if device.type == "meta" else new.to(device))
         count += 1
     return count
+
+
+def _is_fp8(activation: DType | str | None) -> bool:
+    return activation is not None and parse_dtype(activation, what="activation") is DType.FP8
 
 
 def _activation_of(scales: Any, activation: DType | str | None) -> DType:

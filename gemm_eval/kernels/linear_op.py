@@ -1,7 +1,8 @@
 """The torch operator `gemm_eval::w4a16_linear`: x W + bias, in eager mode, under torch.compile and in CUDA graphs.
 
-On a GPU it is `w4a16_gemm`. On a CPU it dequantizes and multiplies in fp32: a reference, not a fast path. Its gradient
-with respect to x and bias multiplies with dequantized weights; weights themselves have none.
+On a GPU it is `w4a16_gemm`, or `w4a8_gemm` where tokens are rounded to e4m3. On a CPU it dequantizes and multiplies in
+fp32: a reference, not a fast path. Its gradient with respect to x and bias multiplies with dequantized weights; weights
+themselves have none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.gemm import w4a16_gemm, workspace_bytes
+from gemm_eval.kernels.gemm import w4a8_gemm, w4a16_gemm, workspace_bytes
 from gemm_eval.kernels.layout import (
     BIASES,
     BLOCK_COLUMNS,
@@ -45,6 +46,7 @@ _NAME = "gemm_eval::w4a16_linear"
 _ALIGNMENT_BYTES = 16
 _ROW_MULTIPLE = 8
 _MAX_STRIDE = (1 << 31) - 1
+_LARGEST_E4M3, _LEAST_SCALED = 448.0, 1e-30  # as in quantize.cu
 _KNOWN_WEIGHTS = 1 << 16
 
 
@@ -126,8 +128,10 @@ def _from_pairs(pairs: torch.Tensor) -> torch.Tensor:
 
 def _check(
     x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None,
-    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float,
+    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float, is_fp8: bool = False,
 ) -> None:  # fmt: skip
+    if is_fp8 and mode not in (WeightMode.COLUMN, WeightMode.GROUP):
+        raise InvalidProblemError(f"tokens in fp8 need weights of mode column or group, got {WeightMode(mode).name}")
     if not scale_unit > 0:
         raise InvalidProblemError(f"scale_unit must be a positive number, got {scale_unit}")
     activation = ACTIVATION_OF_SCALES.get(scales.dtype)
@@ -163,18 +167,26 @@ def _fake(x: torch.Tensor, *operands: Any) -> torch.Tensor:
 
 def _on_cpu(
     x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None,
-    bias: torch.Tensor | None, *facts: Any,
+    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float, is_fp8: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    _check(x, qweight, scales, permutation, bias, *facts)
-    result = x.float() @ dequantize_tensors(qweight, scales, permutation, *facts)
+    facts = N, K, mode, group_size, scale_unit
+    _check(x, qweight, scales, permutation, bias, *facts, is_fp8)
+    result = (rounded_tokens(x) if is_fp8 else x.float()) @ dequantize_tensors(qweight, scales, permutation, *facts)
     return (result if bias is None else result + bias.float()).to(x.dtype)
+
+
+def rounded_tokens(x: torch.Tensor) -> torch.Tensor:
+    """Return x, fp32, with each row rounded to e4m3 by a scale of its own, as `quantize_tokens` does."""
+    wide = x.float()
+    scale = wide.abs().amax(-1, keepdim=True).clamp_min(_LEAST_SCALED) / _LARGEST_E4M3
+    return (wide / scale).to(torch.float8_e4m3fn).float() * scale
 
 
 def _on_gpu(
     x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None,
-    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float,
+    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float, is_fp8: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    _check(x, qweight, scales, permutation, bias, N, K, mode, group_size, scale_unit)
+    _check(x, qweight, scales, permutation, bias, N, K, mode, group_size, scale_unit, is_fp8)
     out = x.new_empty((*x.shape[:-1], N))
     if not out.numel():
         return out
@@ -183,12 +195,13 @@ def _on_gpu(
         addresses = [0 if tensor is None else _address(tensor) for tensor in (qweight, scales, permutation)]
         packed = _packed_at(*addresses, N, K, mode, group_size, scale_unit, scales.dtype, _device_of(x))
         workspace = None
-        # Memory of a graph has to be torch's own; so is that of gathered activations, which may be large.
-        if permutation is not None or torch.cuda.is_current_stream_capturing():
-            num_bytes = workspace_bytes(rows.shape[0], packed)
+        # Memory of a graph has to be torch's own; so is that of gathered or rounded activations, which may be large.
+        if permutation is not None or is_fp8 or torch.cuda.is_current_stream_capturing():
+            num_bytes = workspace_bytes(rows.shape[0], packed, is_fp8=is_fp8)
             workspace = torch.empty(num_bytes, dtype=torch.uint8, device=x.device) if num_bytes else None
         stream = torch.cuda.current_stream(x.device).cuda_stream
-        w4a16_gemm(rows, packed, bias, out=out.view(-1, N), stream=stream, workspace=workspace)
+        multiply = w4a8_gemm if is_fp8 else w4a16_gemm
+        multiply(rows, packed, bias, out=out.view(-1, N), stream=stream, workspace=workspace)
     return out
 
 
@@ -245,17 +258,17 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # n
 def _gradient(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     of_x = of_bias = None
     if ctx.needs_input_grad[0]:
-        weights = dequantize_tensors(*ctx.saved_tensors, *ctx.facts)
+        weights = dequantize_tensors(*ctx.saved_tensors, *ctx.facts[:5])  # rounding of tokens counts as none
         of_x = gradient @ weights.to(gradient.dtype).t()
     if ctx.needs_input_grad[4]:
         of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
-    return of_x, None, None, None, of_bias, None, None, None, None, None
+    return of_x, None, None, None, of_bias, None, None, None, None, None, None
 
 
 _library = torch.library.Library("gemm_eval", "DEF")
 _library.define(
     "w4a16_linear(Tensor x, Tensor qweight, Tensor scales, Tensor? permutation, Tensor? bias, "
-    "int N, int K, int mode, int group_size, float scale_unit) -> Tensor",
+    "int N, int K, int mode, int group_size, float scale_unit, bool is_fp8=False) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.impl("w4a16_linear", _on_cpu, "CPU")

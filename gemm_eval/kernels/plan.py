@@ -35,6 +35,7 @@ from gemm_eval.kernels.families import (
     ceil_div,
     families,
     family_of,
+    fp8_families,
 )
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
@@ -51,9 +52,12 @@ _TOLD = (
 )  # fmt: skip
 
 
-def problem_of(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int) -> GemmProblem:
-    """Return the model's problem for a GEMM of ours."""
-    return GemmProblem(1, sizes.M, sizes.K, sizes.N, **_types_of(activation, mode, group_size))
+def problem_of(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, *, is_fp8: bool = False
+) -> GemmProblem:
+    """Return the model's problem for a GEMM of ours; `is_fp8`: of `w4a8_gemm`, whose C has the type `activation`."""
+    types = _types_of(activation, mode, group_size) | ({"input_dtype": DType.FP8} if is_fp8 else {})
+    return GemmProblem(1, sizes.M, sizes.K, sizes.N, **types)
 
 
 def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str, Any]:
@@ -86,27 +90,32 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=_CHOICES)
 def choose(
-    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
-) -> KernelConfig:
-    """Return the fastest kernel by the model (`spec`) that the GPU (`limits`) can run; group_size 0: mode COLUMN."""
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits, *,
+    is_fp8: bool = False,
+) -> KernelConfig:  # fmt: skip
+    """Return the fastest kernel by the model (`spec`) that the GPU (`limits`) can run; group_size 0: mode COLUMN.
+
+    `is_fp8`: of `w4a8_gemm`.
+    """
     types = activation, mode, group_size
-    return _first_that_runs(lambda k: rank(sizes, *types, spec, k), sizes, types, limits)
+    return _first_that_runs(lambda k: rank(sizes, *types, spec, k, is_fp8=is_fp8), sizes, types, limits)
 
 
 def rank(
-    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL
-) -> tuple[KernelConfig, ...]:
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL, *,
+    is_fp8: bool = False,
+) -> tuple[KernelConfig, ...]:  # fmt: skip
     """Return the `k` configs that the model finds fastest, best first; arguments as of `choose`."""
-    return _ranked(problem_of(sizes, activation, mode, group_size), sizes, spec, k)
+    return _ranked(problem_of(sizes, activation, mode, group_size, is_fp8=is_fp8), sizes, spec, k)
 
 
 def _ranked(
     problem: GemmProblem, sizes: Sizes, spec: GpuSpec, k: int, *, library: str | None = None
 ) -> tuple[KernelConfig, ...]:
     from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
-    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+    from gemm_eval.models.gpu.w4a16 import has_our_kernels
 
-    if not has_w4a16_kernels(spec, problem.types):
+    if not has_our_kernels(spec, problem.types):
         raise _no_kernel(sizes, limits_of_spec(spec))
     return select_config(problem, spec, k, library=library)
 
@@ -249,35 +258,41 @@ def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
 @lru_cache(maxsize=_PLANS)
 def plan_on_device(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None,
-    device: int, expected_rows: int = 0, is_batch: bool = False, fusion: Fusion = Fusion.NONE,
+    device: int, expected_rows: int = 0, is_batch: bool = False, fusion: Fusion = Fusion.NONE, *, is_fp8: bool = False,
 ) -> Plan[Any]:  # fmt: skip
     """Return `make_plan` for a GPU of this machine, by default of the config that the model chooses; remembered."""
     limits = runtime.limits_of_device(device)
     types = activation, mode, group_size
     if config is None:
-        config = choose_for(sizes, *types, spec_of_device(device), limits, expected_rows, is_batch)
-    return make_plan(sizes, *types, config, limits, fusion)
+        config = choose_for(sizes, *types, spec_of_device(device), limits, expected_rows, is_batch, is_fp8=is_fp8)
+    return make_plan(sizes, *types, config, limits, fusion, is_fp8=is_fp8)
 
 
 def choose_for(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
-    limits: DeviceLimits, expected_rows: int = 0, is_batch: bool = False,
+    limits: DeviceLimits, expected_rows: int = 0, is_batch: bool = False, *, is_fp8: bool = False,
 ) -> KernelConfig:  # fmt: skip
     """Return `choose` of a GEMM, or `choose_grouped` of groups."""
     check_rows(sizes)
     if isinstance(sizes, GroupedSizes):
         return choose_grouped(sizes, activation, mode, group_size, expected_rows, is_batch, spec, limits)
-    return choose(sizes, activation, mode, group_size, spec, limits)
+    return choose(sizes, activation, mode, group_size, spec, limits, is_fp8=is_fp8)
 
 
 def make_plan(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig,
-    limits: DeviceLimits, fusion: Fusion = Fusion.NONE,
+    limits: DeviceLimits, fusion: Fusion = Fusion.NONE, *, is_fp8: bool = False,
 ) -> Plan[Any]:  # fmt: skip
-    """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU."""
+    """Check and compile a kernel for a GEMM, or groups that share a launch (`GroupedOperands`). Needs no GPU.
+
+    `is_fp8`: tokens are e4m3, as `quantize_tokens` leaves them.
+    """
     check_rows(sizes)
     variant = make_variant(config, activation, mode, group_size)._replace(fusion=fusion)
     family = family_of(config)
+    if (family.name in fp8_families()) is not is_fp8:
+        runs = "w4a8_gemm" if family.name in fp8_families() else "w4a16_gemm"
+        raise InvalidMappingError(f"{family.name} has kernels that {runs} runs", rule="family")
     is_of_groups = isinstance(family, GroupedFamily)
     if isinstance(sizes, GroupedSizes) and not is_of_groups:
         raise InvalidMappingError(f"{family.name} has kernels of one GEMM, which w4a16_gemm runs", rule="family")

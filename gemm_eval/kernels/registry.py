@@ -20,6 +20,7 @@ from gemm_eval.kernels.families import (
     WeightMode,
     families,
     family_of,
+    fp8_families,
     grouped_families,
 )
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
@@ -109,12 +110,15 @@ def make_variant(
 
 def list_kernels(
     limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
-    group_size: int | None = None, sizes: Sizes | None = None,
+    group_size: int | None = None, sizes: Sizes | None = None, *, is_fp8: bool = False,
 ) -> list[KernelEntry]:  # fmt: skip
-    """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements)."""
+    """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
+
+    `is_fp8`: those of `w4a8_gemm`, else of `w4a16_gemm`.
+    """
     _check_place(sizes, limits)
     entries = []
-    for family in families().values():
+    for family in (fp8_families() if is_fp8 else families()).values():
         has_run = has_run_on(family, limits.compute_capability)
         for config in family.configs():
             variant = make_variant(config, activation, mode, group_size)
@@ -126,11 +130,14 @@ def list_kernels(
 
 def legal_configs(
     sizes: Sizes, limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
-    group_size: int | None = None,
+    group_size: int | None = None, *, is_fp8: bool = False,
 ) -> Iterator[KernelConfig]:  # fmt: skip
-    """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K."""
+    """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
+
+    `is_fp8`: kernels of `w4a8_gemm`.
+    """
     _check_place(sizes, limits)
-    for family in families().values():
+    for family in (fp8_families() if is_fp8 else families()).values():
         for config in family.configs():
             variant = make_variant(config, activation, mode, group_size)
             if why_not(variant, sizes, limits) is None:
@@ -202,4 +209,4 @@ def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimit
 
 @cache
 def _configs_of(name: str) -> frozenset[KernelConfig]:
-    return frozenset((families() | grouped_families())[name].configs())
+    return frozenset((families() | fp8_families() | grouped_families())[name].configs())

@@ -40,6 +40,7 @@ from gemm_eval.measure.shapes import (
     rows_of,
 )
 from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner, TorchRunner
+from gemm_eval.measure.w4a8 import W4A8Runner
 from gemm_eval.measure.w4a16 import W4A16Runner
 from gemm_eval.storage import write_whole
 from gemm_eval.words import shown
@@ -339,7 +340,7 @@ class Campaign:
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {
     runner.kernel: runner
-    for runner in (CublasRunner, TorchRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner)
+    for runner in (CublasRunner, TorchRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner, W4A8Runner)
 }
 """Kernel names that `make_runner` knows, with the classes that run them."""
 

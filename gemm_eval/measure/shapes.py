@@ -498,11 +498,17 @@ class Choice(NamedTuple):
         return f"{self.top} configs that the cost model finds fastest, {self.num_random} others at random"
 
 
-def list_items(gemms: Sequence[QuantShape], dtype: str, arch: GpuSpec, choice: Choice) -> list[KernelItem]:
-    """Return what is timed on a GPU, the model's fastest config first; the same for the same coefficients."""
-    items = []
+def list_items(
+    gemms: Sequence[QuantShape], dtype: str, arch: GpuSpec, choice: Choice, *, is_fp8: bool = False
+) -> list[KernelItem]:
+    """Return what is timed on a GPU, the model's fastest config first; the same for the same coefficients.
+
+    `is_fp8`: kernels of `w4a8_gemm`, whose C has the type `dtype`.
+    """
+    items, activation = [], parse_activation(dtype)
     for gemm in gemms:
-        ranked = list(rank(Sizes(gemm.M, gemm.K, gemm.N), parse_activation(dtype), gemm.mode, gemm.group_size, arch))
+        types = activation, gemm.mode, gemm.group_size
+        ranked = list(rank(Sizes(gemm.M, gemm.K, gemm.N), *types, arch, is_fp8=is_fp8))
         chosen = ranked if choice.top is None else _some(ranked, choice, f"{_SEED} {tuple(map(int, gemm))}")
         items += [KernelItem(*gemm, config) for config in chosen]
     return items

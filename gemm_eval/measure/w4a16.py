@@ -200,6 +200,7 @@ class W4A16Runner(BenchDevice):
 
     kernel = "w4a16"
     weight_dtype = "int4"
+    is_fp8 = False  # A
 
     def __init__(self, dtype: str) -> None:
         if dtype not in MAX_ERRORS:
@@ -267,16 +268,18 @@ class W4A16Runner(BenchDevice):
 
     def _bind(self, item: KernelItem, weight_offsets: Sequence[int], scale_unit: float) -> list[Call]:
         sizes, packed = Sizes(item.M, item.K, item.N), packed_sizes(item)
-        plan = make_plan(sizes, self.activation, item.mode, item.group_size, item.config, self.limits)
+        types = self.activation, item.mode, item.group_size
+        plan = make_plan(sizes, *types, item.config, self.limits, is_fp8=self.is_fp8)
         launch = plan.launch
         function = load_function(plan.compiled, 0, launch.smem_bytes, self.stream.ptr)
         workspace, counters = self._scratch("workspace", launch.workspace_bytes), self._zeroed(launch.num_counters)
         addresses = {name: buffer.data.ptr for name, buffer in self.buffers.items()}
+        tokens, row = self._tokens_of(item)
         calls: list[Call] = []
         for offset in weight_offsets:
             operands = Operands(
-                a=addresses["A"],
-                lda=item.K,
+                a=tokens,
+                lda=row,
                 qweight=addresses["W"] + offset,
                 scales=addresses["S"] + offset // SCALES_SHARE,
                 bias=0,
@@ -292,6 +295,15 @@ class W4A16Runner(BenchDevice):
             calls.append(partial(function, launch.grid, block, arguments, launch.smem_bytes, self.stream))
         self._bound = item, plan
         return calls
+
+    def _tokens_of(self, item: KernelItem) -> tuple[int, int]:
+        """Return the address of A, and elements from row to row."""
+        return self.buffers["A"].data.ptr, item.K
+
+    def _inputs_of(self, item: KernelItem, rows: Any) -> npt.NDArray[np.float64]:
+        """Return what some rows of A mean."""
+        bits = self.buffers["A"][: 2 * item.M * item.K].view(np.uint16).reshape(item.M, item.K)[rows]
+        return decode(self.cupy.asnumpy(bits), self.input_dtype, bits.shape)
 
     def _variant(self, item: KernelItem) -> Variant:
         """Return what is compiled for an item, which does not depend on how K is cut."""
@@ -333,18 +345,18 @@ class W4A16Runner(BenchDevice):
 
     def _sample(self, out: Any) -> npt.NDArray[np.float64]:
         values = self.cupy.asnumpy(out[:: self._step(out)])
-        return decode(values, self.input_dtype, values.shape)
+        return decode(values, self.output_dtype, values.shape)
 
     def _check_exactly(self, item: KernelItem, out: Any) -> None:
         """Compare the last block of columns, in some rows, with float64."""
         rows = np.unique(np.linspace(0, item.M - 1, _NUM_REFERENCE_ROWS).astype(np.int64))
         host, on_device = self.cupy.asnumpy, self.cupy.asarray(rows)
-        inputs = host(self.buffers["A"][: 2 * item.M * item.K].view(np.uint16).reshape(item.M, item.K)[on_device])
+        inputs = self._inputs_of(item, on_device)
         weights = dequantize(self._last_block(item))
         columns = item.N - weights.shape[1] * (packed_sizes(item).num_column_blocks - 1)
         outputs = host(out[on_device, item.N - columns :])
-        reference = decode(inputs, self.input_dtype, inputs.shape) @ weights[:, :columns]
-        self._refuse_if_wrong(item, relative_error(decode(outputs, self.input_dtype, outputs.shape), reference))
+        reference = inputs @ weights[:, :columns]
+        self._refuse_if_wrong(item, relative_error(decode(outputs, self.output_dtype, outputs.shape), reference))
 
     def _last_block(self, item: KernelItem) -> PackedW4:
         """Return the last 64 columns of the first copy of the weights, on the CPU."""
@@ -366,7 +378,7 @@ class W4A16Runner(BenchDevice):
         )
 
     def _refuse_if_wrong(self, item: KernelItem, error: float) -> None:
-        if not error < MAX_ERRORS[self.input_dtype]:  # NaN does not pass
+        if not error < MAX_ERRORS[self.output_dtype]:  # NaN does not pass
             sizes = f"M, K, N = {item.M}, {item.K}, {item.N}, {item.mode.name} {item.group_size}"
             raise GemmEvalError(f"{self.kernel} {self.input_dtype} is wrong for {sizes} by {item.config}: {error:.2g}")
 
@@ -388,9 +400,8 @@ class W4A16Runner(BenchDevice):
         self.cupy.cuda.runtime.deviceSynchronize()
         out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
         self._run_poisoned(out, self._bind(item, (0,), packed.scale_unit)[0])
-        inputs = self.cupy.asnumpy(self.buffers["A"][: 2 * item.M * item.K])
-        reference = decode(inputs, self.input_dtype, (item.M, item.K)) @ dequantize(packed)
-        outputs = decode(self.cupy.asnumpy(out), self.input_dtype, (item.M, item.N))
+        reference = self._inputs_of(item, slice(None)) @ dequantize(packed)
+        outputs = decode(self.cupy.asnumpy(out), self.output_dtype, (item.M, item.N))
         error = relative_error(outputs, reference)
         self._refuse_if_wrong(item, error)
         return error
@@ -399,7 +410,8 @@ class W4A16Runner(BenchDevice):
         """Return a small GEMM with the first config of a family that takes it."""
         for rows in _CHECK_ROWS:
             sizes = Sizes(rows, _CHECK_K, _CHECK_N)
-            for config in legal_configs(sizes, self.limits, self.activation, mode, group_size):
+            types = self.activation, mode, group_size
+            for config in legal_configs(sizes, self.limits, *types, is_fp8=self.is_fp8):
                 if config.family == family:
                     return KernelItem(1, *sizes, mode, group_size, config)
         raise GemmEvalError(f"no kernel of {family} takes any of the small GEMMs of the check")

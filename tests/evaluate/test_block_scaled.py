@@ -105,8 +105,9 @@ def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
         assert h200.evaluate(*SIZES, dtype).options["library"] == "gemm-eval"
         assert h200.evaluate(*SIZES, dtype, output_dtype="fp32").options["library"] == "hypothetical"  # not ours
     assert h200.evaluate(*SIZES, "w4a8_fp8").options["library"] == "hypothetical"
-    with pytest.raises(UnsupportedError):
-        h200.evaluate(*SIZES, "w4a8_fp8", library="gemm-eval")
+    assert h200.evaluate(*SIZES, "w4a8_fp8", library="gemm-eval").options["library"] == "gemm-eval"
+    with pytest.raises(UnsupportedError, match="on sm_90 also fp8 inputs"):
+        b200.evaluate(*SIZES, "w4a8_fp8", library="gemm-eval")
     with pytest.raises(UnsupportedError, match="kernels of trtllm take fp16 or bf16 inputs, got fp8"):
         h200.evaluate(*SIZES, "w4a8_fp8", library="trtllm")
     assert h200.evaluate(*SIZES, "w4a16", group_n=2).options["library"] == "hypothetical"  # not ours

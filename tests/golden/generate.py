@@ -82,6 +82,7 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("mxfp8", "trtllm", "cold", "burst", "", 1, 256, 4096, 4096),
     ("nvfp4", "trtllm", "cold", "burst", "", 4, 1024, 8192, 10240),
     ("nvfp4", "trtllm", "cold", "burst", "bf16", 1, 64, 4096, 14336),
+    ("w4a8_fp8", "gemm-eval", "cold", "burst", "", 1, 256, 4096, 6144),
 )
 _GPU_KEY = ("arch", "dtype", "library", "l2", "clock", "quantize_from", "G", "M", "K", "N")
 _GPU_COLUMNS = (*_GPU_KEY, "rank", "latency_us", "bound", "config")

@@ -49,7 +49,8 @@ def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
     plain = {name for name, of in LIBRARIES.items() if not (of.grouped_families or of.default_of)}
     assert {one["library"] for one in asked} == {*plain, "auto"}
     assert {one["dtype"] for one in asked} == {
-        "fp16", "bf16", "fp32", "tf32", "fp8", "fp8 full", "int8", "w4a16", "w8a16", "fp8_block", "mxfp8", "nvfp4",
+        "fp16", "bf16", "fp32", "tf32", "fp8", "fp8 full", "int8", "w4a16", "w8a16", "w4a8_fp8", "fp8_block", "mxfp8",
+        "nvfp4",
     }  # fmt: skip
     assert {one["quantize_from"] for one in asked} == {"", *QUANTIZED_FROM}
     assert {"h200-sxm", "a100-sxm-80gb", "l40s", "b200", "rtx-pro-6000-server"} == {one["arch"] for one in asked}

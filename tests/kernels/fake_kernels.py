@@ -120,7 +120,11 @@ def _encode(values: Any, is_bf16: bool) -> Any:
     return values.astype(np.float16).view(np.uint16)
 
 
-def _plan(sizes: Any, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig, _limits: Any) -> Any:
+def _plan(
+    sizes: Any, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig, _limits: Any, *,
+    is_fp8: bool,
+) -> Any:  # fmt: skip
+    assert not is_fp8
     variant = make_variant(config, activation, mode, group_size)
     launch = Launch((4, 1, 1), 128, 1000, 4096, 8)
     compiled = SimpleNamespace(entry="entry", cubin=b"code", registers=100)

@@ -11,7 +11,7 @@ import pytest
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
-from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, grouped_families
+from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, fp8_families, grouped_families
 from gemm_eval.kernels.registry import target_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, has_sms_of, pack_gpu
@@ -77,7 +77,7 @@ def test_configs_are_those_of_the_registry(arch: GpuSpec) -> None:
 
 def test_families_are_those_of_the_registry_in_its_order() -> None:
     ours = tuple(name for name, family in FAMILIES.items() if family.is_ours)
-    assert (*families(), *grouped_families()) == ours
+    assert (*families(), *fp8_families(), *grouped_families()) == ours
     assert tuple(families()) == W4A16_FAMILIES
 
 

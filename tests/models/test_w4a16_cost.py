@@ -21,7 +21,7 @@ from gemm_eval.models.gpu.cost_kernels import STREAM_K as STREAM
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS, W4A16_FAMILIES, W4A16_SETS
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, W4A16_COEFFICIENTS, W4A16_FAMILIES, W4A16_SETS
 from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
@@ -317,7 +317,7 @@ def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
     )  # fmt: skip
 
 
-DEFAULTS = {family: default_coefficients(family) for family in W4A16_SETS}
+DEFAULTS = {family: default_coefficients(family) for family in PACKED_SETS}
 
 
 def with_value(family: str, name: str, value: float) -> dict[str, dict[str, float]]:
@@ -367,10 +367,10 @@ def test_each_coefficient_of_a_family_moves_some_times_in_its_direction(family: 
 def test_coefficients_are_those_of_their_families() -> None:
     generic = {item.name: item for item in COEFFICIENTS}
     for item, defaults in W4A16_COEFFICIENTS:
-        assert set(defaults) <= set(W4A16_SETS), item.name
+        assert set(defaults) <= set(PACKED_SETS), item.name
         assert item.name not in generic or item.unit == generic[item.name].unit
     packed = pack_w4a16_coefficients(DEFAULTS)
-    for family, record in zip(W4A16_SETS, packed, strict=True):
+    for family, record in zip(PACKED_SETS, packed, strict=True):
         of_family = {item.name: defaults[family] for item, defaults in W4A16_COEFFICIENTS if family in defaults}
         assert list(DEFAULTS[family].items()) == list(of_family.items())
         assert {name for name in packed.dtype.names if record[name] != 0} == set(of_family)

@@ -25,15 +25,16 @@ from gemm_eval.words import refusal
 
 __all__ = [
     "TARGETS_THAT_RAN", "Choices", "Family", "Fusion", "GroupedFamily", "GroupedOperands", "GroupedSizes", "Launch",
-    "Operands", "Sizes", "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of",
+    "Operands", "Sizes", "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of", "fp8_families",
     "grouped_families",
 ]  # fmt: skip
 
-# Modules of the families and their classes, from few tokens to many; then those of grouped GEMMs.
+# Modules of the families and their classes, from few tokens to many; then those of e4m3 tokens, and of grouped GEMMs.
 _FAMILIES = (
     ("gemv", "GemvFamily"), ("gemv", "GemvMmaFamily"), ("sm80", "Sm80Family"), ("sm90", "Sm90Family"),
     ("sm90", "Sm90ClusterFamily"),
 )  # fmt: skip
+_FP8 = (("sm90_fp8", "Sm90Fp8Family"),)
 _GROUPED = (("grouped", "GemvMmaGroupedFamily"), ("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
 
 
@@ -41,6 +42,12 @@ _GROUPED = (("grouped", "GemvMmaGroupedFamily"), ("grouped", "Sm80GroupedFamily"
 def families() -> dict[str, Family]:
     """All families of one GEMM by name, those for few tokens first."""
     return _made(_FAMILIES)
+
+
+@cache
+def fp8_families() -> dict[str, Family]:
+    """All families of one GEMM whose tokens are e4m3, by name."""
+    return _made(_FP8)
 
 
 @cache
@@ -56,7 +63,7 @@ def _made(classes: tuple[tuple[str, str], ...]) -> dict[str, Family]:
 
 def family_of(config: KernelConfig) -> Family:
     """Return the family that `config` names, of one GEMM or of groups."""
-    known = families() | grouped_families()
+    known = families() | fp8_families() | grouped_families()
     family = known.get(config.family) if isinstance(config.family, str) else None
     if family is None:
         raise InvalidMappingError(refusal("config.family", config.family, known), rule="family")

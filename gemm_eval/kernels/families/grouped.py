@@ -16,7 +16,7 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
 from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
-from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups, wgmma_text
+from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups, wgmma_of_halves
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
 MAX_GROUPS = 1024
@@ -138,6 +138,7 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     """The kernels of `Sm90Family` on groups, without clusters."""
 
     name = "w4a16_sm90_grouped"
+    headers = ("groups.cuh", "hopper.cuh")
     wide_tokens = range(136, 153, 8)  # the warps that copy need the registers for places of tiles
     slots_of_cta = 1
 
@@ -147,11 +148,10 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     def prelude(self, variant: Variant) -> str:
         """Return the instruction for each number of tokens that a tile may have."""
         most = variant.config.cta_m
-        signature = f"wgmma(float (&d)[{most // 2}], const u32 (&a)[4], u64 b)"
         is_short = most <= _MOST_OF_SHARES[variant.config.cta_n]
         fewer = [*range(_LEAST_SHARE, most, _SHARE_STEP)] if is_short else []
-        head = "template <u32 TOKENS> DEVICE void " + signature + ";\n"
-        texts = [wgmma_text(n, f"wgmma<{n}>" + signature.removeprefix("wgmma")) for n in (*fewer, most)]
+        head = f"template <u32 TOKENS> DEVICE void wgmma(float (&d)[{most // 2}], const u32 (&a)[4], u64 b);\n"
+        texts = [wgmma_of_halves(n, f"wgmma<{n}>", most) for n in (*fewer, most)]
         each = "#define EACH_WGMMA_TOKENS(f) " + " ".join(f"f({n})" for n in fewer) + "\n"
         return head + "".join("template <> " + text for text in texts) + each
 

@@ -53,6 +53,7 @@ class Sm90Family(Family):
 
     name = "w4a16_sm90"
     source = "sm90.cu"
+    headers: ClassVar[tuple[str, ...]] = ("hopper.cuh",)
     entry = "w4a16_sm90"
     targets = {(9, 0): "sm_90a"}  # noqa: RUF012  constant
     limited_by = "wgmma is Hopper's alone, Blackwell has no such instruction"
@@ -128,7 +129,7 @@ class Sm90Family(Family):
 
     def prelude(self, variant: Variant) -> str:
         """Return the instruction for this many tokens; its operands cannot be written once for all."""
-        return wgmma_text(variant.config.cta_m)
+        return wgmma_of_halves(variant.config.cta_m)
 
     def smem_bytes(self, variant: Variant) -> int:
         config = variant.config
@@ -241,17 +242,24 @@ class Sm90ClusterFamily(Sm90Family):
         return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
 
 
-def wgmma_text(n: int, signature: str = "wgmma(float (&d)[{sums}], const u32 (&a)[4], u64 b)") -> str:
-    """Return the instruction for `n` tokens as a CUDA function; a template takes more sums than it writes."""
-    sums = n // 2
+def wgmma_of_halves(n: int, name: str = "wgmma", most: int = 0) -> str:
+    """Return `wgmma_text` for 16-bit operands and `n` tokens; of a template, whose arrays are for `most` tokens."""
+    return wgmma_text(name, f'm64n{n}k16.f32." MMA_TYPE "." MMA_TYPE "', n // 2, "1, 1, 1, 0", most // 2)
+
+
+def wgmma_text(name: str, types: str, sums: int, flags: str, most_sums: int = 0) -> str:
+    """Return a function that issues wgmma with weights from registers: name(sums, a, descriptor).
+
+    Its array may have more sums than it writes (`most_sums`; 0: as many).
+    """
     d = ", ".join(f"%{i}" for i in range(sums))
     a = ", ".join(f"%{sums + i}" for i in range(4))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(sums))
     inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
     return (
-        f"DEVICE void {signature.format(sums=sums)} {{\n"
-        f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32." MMA_TYPE "." MMA_TYPE\n'
-        f'      " {{{d}}}, {{{a}}}, %{sums + 4}, 1, 1, 1, 0;"\n'
+        f"DEVICE void {name}(float (&d)[{most_sums or sums}], const u32 (&a)[4], u64 b) {{\n"
+        f'  asm volatile("wgmma.mma_async.sync.aligned.{types}"\n'
+        f'      " {{{d}}}, {{{a}}}, %{sums + 4}, {flags};"\n'
         f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
     )
 

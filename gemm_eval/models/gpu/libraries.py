@@ -393,7 +393,7 @@ LIBRARIES: dict[str, Library] = {
         # our kernels, whose configs stand in a table (`models.gpu.w4a16`)
         Library(
             OURS, {}, has_stream_k=False, is_dense=False, is_weight_only=True, has_unaligned=False,
-            is_chosen_by_model=True,
+            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8), is_chosen_by_model=True,
         ),
         # what nobody has written, or not for these types, sizes or GPUs: mixed-input kernels as CUTLASS could have them
         Library(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State, check_carried, data_root
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
@@ -31,7 +32,7 @@ from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels
 from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_levels, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, W4A16_SETS
+from gemm_eval.models.gpu.w4a16.coefficients import W4A8_FAMILIES, W4A16_GROUPED_FAMILIES, W4A16_SETS
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -156,11 +157,14 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
 
     if not is_ours:
         return pack_generic()
-    found = {family: coefficients_for(arch, OURS, family) for family in W4A16_SETS}
+    families = W4A8_FAMILIES if types.a.dtype is DType.FP8 else W4A16_SETS
+    found = {family: coefficients_for(arch, OURS, family) for family in families}
     correction, carried = _corrected(arch, OURS, ALL_OURS, types, options) if options.correction else (None, None)
     return pack_w4a16(
         arch, types, {family: values for family, (values, _) in found.items()}, l2=l2, clock=clock,
-        is_calibrated=all(found[family][1].is_calibrated for family in W4A16_FAMILIES),
+        is_calibrated=all(
+            origin.is_calibrated for family, (_, origin) in found.items() if family not in W4A16_GROUPED_FAMILIES
+        ),
         make_fallback=partial(pack_others, LOAD_BYTES), correction=correction, carried=carried,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.libraries import OURS, library_of
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, NO_QUANTIZATION, Padding, Quantization, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS
 from gemm_eval.models.gpu.w4a16.cost_kernels import BATCH_BYTES, TWO_WARPGROUPS, W4A16BoundColumns, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV_MMA_FAMILIES,
@@ -46,7 +46,6 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     PAIRS_OF_WARP,
     SCHEDULERS,
     SUM_BYTES,
-    TOKEN_ROW_BYTES,
 )
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmTypes
@@ -120,7 +119,7 @@ def pack_w4a16_bound_columns(
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
         start_cycles += np.where(is_streaming, sums / c["sums_bytes_per_cycle"], 0.0)
         epilogue = np.where(is_sm90, candidates["cta_n"] * p["c_elem_bytes"] / c["epilogue_bytes_per_cycle"], 0.0)
-        box_row = np.where(is_sm90, TOKEN_ROW_BYTES / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]), 0.0)
+        box_row = np.where(is_sm90, BLOCK * p["a_elem_bytes"] / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]), 0.0)
     dram_frac = np.where(is_gemv_mma, c["dram_frac"], 1.0)
     cut = np.maximum(candidates["cluster_k"], 1)
     values = W4A16BoundColumns(
@@ -466,7 +465,7 @@ def _pack_chip(
 
 def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.void]:
     """Return coefficients by family as [families] of `COEFFICIENTS_DTYPE`; our kernels read no rates."""
-    return np.array([_values(coefficients[family]) for family in W4A16_SETS], COEFFICIENTS_DTYPE)
+    return np.array([_values(coefficients.get(family, {})) for family in PACKED_SETS], COEFFICIENTS_DTYPE)
 
 
 def _values(coefficients: Mapping[str, float]) -> tuple[float, ...]:

@@ -21,7 +21,14 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import MAX_SPLITS, W4A16_FAMILIES, W4A16_SETS, splits_of_row, w4a16_types
+from gemm_eval.models.gpu.w4a16 import (
+    MAX_SPLITS,
+    W4A8_FAMILIES,
+    W4A16_FAMILIES,
+    W4A16_SETS,
+    splits_of_row,
+    w4a16_types,
+)
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, behind_answer, run_in_chunks
 from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
@@ -49,7 +56,9 @@ _COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measu
 _INTERRUPTED = 100.0
 """Times the best of its GEMM beyond which a single replay tells of no kernel: of 38,000 others none takes 54 times."""
 
-W4A16_FORM = Form(_GEMM, "family", W4A16_FAMILIES, near_best=1.5)
+_FAMILIES = (*W4A16_SETS, *W4A8_FAMILIES)
+
+W4A16_FORM = Form(_GEMM, "family", (*W4A16_FAMILIES, *W4A8_FAMILIES), near_best=1.5)
 """A row is a config of a kernel of ours; errors are told apart by family."""
 
 GROUPED_FOLDER = "w4a16-grouped"
@@ -86,6 +95,10 @@ def rows_of(timings: Timings) -> W4A16Rows:
     packed, type_of, which, layouts = timings.packed
     rows = timings.column("packed_row")
     return W4A16Rows(packed, type_of[rows], which[rows], _layouts_of(layouts, rows))
+
+
+def _folder_of(family: str) -> str:
+    return GROUPED_FOLDER if family in GROUPED_FORM.groups else "w4a16"
 
 
 def _layouts_of(layouts: Layouts, rows: Ints | slice) -> Layouts:
@@ -141,7 +154,9 @@ def _read(path: Path) -> pd.DataFrame:
 
 def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
     """Return the types of a row as a problem, of sizes that do not matter."""
-    return problem_of(w4a16_types(DType(input_dtype), mode, max(0, group_size)), 1, 64, 64, 64)
+    activation = DType(input_dtype)
+    output = DType.FP16 if activation is DType.FP8 else None  # either output is as fast
+    return problem_of(w4a16_types(activation, mode, max(0, group_size), output), 1, 64, 64, 64)
 
 
 def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints, layouts: Layouts) -> Ints:
@@ -150,7 +165,7 @@ def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints, layouts
     known = pd.DataFrame({name: packed.candidates[name].astype(np.int64) for name in names})
     known = known.assign(kind=kinds, index_of=np.arange(len(kinds)))
     asked = frame.assign(
-        family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_SETS}),
+        family=frame["family"].map({name: FAMILIES[name].number for name in _FAMILIES}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
         cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),
@@ -197,7 +212,7 @@ class W4A16Model(configs.ConfigModel):
     """The model of our kernels with coefficients of its families."""
 
     families: tuple[str, ...] = W4A16_SETS
-    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in W4A16_SETS}
+    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in _FAMILIES}
     SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
     IS_SCREENED: ClassVar = True
     BUYS_NOTHING_POINTS: ClassVar = 0.02
@@ -205,7 +220,7 @@ class W4A16Model(configs.ConfigModel):
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:
         """Return the model with the coefficients that the library has for this GPU, and where they come from."""
-        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in W4A16_SETS}
+        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in _FAMILIES}
         texts = dict.fromkeys(origin.text for _, origin in committed.values())
         return cls(arch, {family: values for family, (values, _) in committed.items()}), "; ".join(texts)
 
@@ -242,7 +257,7 @@ class W4A16Model(configs.ConfigModel):
         return {term.removesuffix("_us"): float(record[term]) for term in _TERMS}
 
     def _packed(self) -> npt.NDArray[np.void]:
-        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in W4A16_SETS})
+        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in _FAMILIES})
 
     def row_weights(self, rows: Timings) -> Floats:
         """Return the weight of each row in a fit, [rows]; 1 in the mean."""
@@ -376,15 +391,15 @@ def _physics_of(crossed: CrossFit[CorrectedModel]) -> CrossFit[W4A16Model]:
 def calibrate_w4a16(
     arch: GpuSpec, family: str, paths: Sequence[Path], *, num_folds: int = 5, seed: int = 0
 ) -> gpu_model.Calibration:
-    """Fit a W4A16 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
-    if family not in W4A16_SETS:
-        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_SETS)}, got {shown(family)}")
+    """Fit a W4A16 or W4A8 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
+    if family not in _FAMILIES:
+        raise InvalidOptionError(f"families of our kernels are {', '.join(_FAMILIES)}, got {shown(family)}")
     timings = read_w4a16_timings(arch, paths)
     rows = timings.select(timings.of_group(family))
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
     tables = {
-        f"{'w4a16' if family in W4A16_FAMILIES else GROUPED_FOLDER}/{path.stem}": (
+        f"{_folder_of(family)}/{path.stem}": (
             sha256_of(path),
             (rows.frame["table"] == path.stem).to_numpy(bool),
         )
@@ -635,8 +650,8 @@ def validate(
 
 def calibrate(arch: str, family: str, data: Sequence[Path] | None, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit a family of our kernels; parameters are the options of the command."""
-    dense.check_one_of("--family", family, W4A16_SETS)
-    spec, folder = dense.load_gpu_of(arch, family), "w4a16" if family in W4A16_FAMILIES else GROUPED_FOLDER
+    dense.check_one_of("--family", family, _FAMILIES)
+    spec, folder = dense.load_gpu_of(arch, family), _folder_of(family)
     path = out or dense.calibration_out(spec.name, gpu_model.OURS, family)
     calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name, folder=folder), seed=seed)
     yield fitted(calibration, path, dense.family_title(calibration))

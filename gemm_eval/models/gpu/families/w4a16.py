@@ -16,6 +16,7 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     SM80_GROUPED,
     SM90,
     SM90_CLUSTER,
+    SM90_FP8,
     SM90_GROUPED,
 )
 from gemm_eval.workload import GemmTypes
@@ -31,6 +32,9 @@ W4A16_TARGETS = {
 """Generation of SMs -> what kernels that run there are compiled for: machine code of 10.0 runs on 10.3 too."""
 
 _AMPERE_ON = tuple(W4A16_TARGETS)
+
+FP8_ON = ("sm_90",)
+"""Generations of SMs whose kernels of ours take tokens in e4m3."""
 
 _OF_ONE_GEMM = (
     Family(
@@ -59,6 +63,11 @@ _OF_ONE_GEMM = (
         mma_m=64, mma_n_step=8, num_warps=(8, 12), max_registers=216, operands="registers", has_clusters=True,
         is_warp_specialized=True, is_ours=True,
         coefficients=w4a16_coefficients_of("w4a16_sm90_cluster"),
+    ),
+    Family(
+        name="w4a8_sm90", number=SM90_FP8, sm_archs=FP8_ON, schedules=(Schedule.COOPERATIVE,), mma_m=64, mma_n_step=8,
+        num_warps=(8, 12), max_registers=232, operands="registers", has_clusters=True, is_warp_specialized=True,
+        is_ours=True, coefficients=w4a16_coefficients_of("w4a8_sm90"),
     ),
 )  # fmt: skip
 
@@ -105,4 +114,22 @@ def has_w4a16_format(types: GemmTypes) -> bool:
         and scale.group_size in _GROUP_SIZES
         and scale.dtype is activation
         and (scale.zero_dtype is None or has_zero_points)
+    )
+
+
+def has_w4a8_format(types: GemmTypes) -> bool:
+    """Return whether our kernels with tokens in e4m3 read a format: int4 weights without zero points, 16-bit outputs.
+
+    Scales of weights have 16 bits, for 32, 64 or 128 weights along K or a column; a scale for each token is no traffic.
+    """
+    scale, halves = types.b.scale, (DType.FP16, DType.BF16)
+    return (
+        types.a.dtype is DType.FP8
+        and types.b.dtype is DType.INT4
+        and types.c in halves
+        and scale is not None
+        and scale.group_n == 1
+        and scale.group_size in _GROUP_SIZES
+        and scale.dtype in halves
+        and scale.zero_dtype is None
     )

@@ -1,7 +1,8 @@
 """Our W4A16 kernels as a GPU can run them: the table of what each takes and issues, packed for the numba kernels.
 
 The table comes with the library, one file for each NVRTC target and type of activations
-(``arch/kernels/w4a16/<target>-<activation>.csv``; `tools/kernel_table.py` writes it from the machine code).
+(``arch/kernels/w4a16/<target>-<activation>.csv``, of e4m3 tokens in ``w4a8``; `tools/kernel_table.py` writes it from
+the machine code).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, KernelNeeds
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, W4A16_TARGETS, has_w4a16_format
+from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, FP8_ON, W4A16_TARGETS, has_w4a8_format, has_w4a16_format
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.sizes import SizeRule
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS, coefficients_of
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, coefficients_of
+from gemm_eval.models.gpu.w4a16.family_kernels import WGMMA_FAMILIES
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes, make_types
 
@@ -40,7 +42,6 @@ _CONFIG = (
 _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
 _NAMES = {family.number: name for name, family in FAMILIES.items() if family.is_ours}
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
-_WGMMA_FLOP = 2.0 * 64 * 16  # of a token
 _WARPS_OF_WGMMA = 4
 _LEAST_WGMMA_CYCLES = 13.2
 """A wgmma with 64 x 16 weights from registers takes so long for 16 tokens or fewer: timed on an H200, two warpgroups
@@ -69,35 +70,42 @@ class _Entry(NamedTuple):
 
 
 def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
-    """Whether our kernels exist for this GPU and these types."""
+    """Whether our W4A16 kernels exist for this GPU and these types."""
     return arch.sm_arch in W4A16_TARGETS and has_w4a16_format(types)
 
 
-def w4a16_types(activation: DType, mode: str, group_size: int) -> GemmTypes:
+def has_our_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
+    """Whether W4A16 or W4A8 kernels of ours exist for this GPU and these types."""
+    return has_w4a16_kernels(arch, types) or (arch.sm_arch in FP8_ON and has_w4a8_format(types))
+
+
+def w4a16_types(activation: DType, mode: str, group_size: int, output: DType | None = None) -> GemmTypes:
     """Return the types of a GEMM of ours by the names that its kernels have for them.
 
     Args:
-        activation: fp16 or bf16.
+        activation: fp16 or bf16; fp8, of W4A8.
+        output: of C and of integers' scales, fp16 or bf16; None: as the activations.
         mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
         group_size: weights along K that share a scale; 0 in mode column.
     """
-    scheme = FP4_SCHEMES.get(mode)
+    scheme, output = FP4_SCHEMES.get(mode), output or activation
     return make_types(
-        input_dtype=activation, weight_dtype=DType.FP4 if scheme else DType.INT4, output_dtype=activation,
-        group_size=group_size or None, scale_dtype=scheme.scale_dtype if scheme else activation,
+        input_dtype=activation, weight_dtype=DType.FP4 if scheme else DType.INT4, output_dtype=output,
+        group_size=group_size or None, scale_dtype=scheme.scale_dtype if scheme else output,
         zero_dtype=DType.INT4 if mode == "group_zero" else None,
     )  # fmt: skip
 
 
 def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
     """Raise `UnsupportedError` where our kernels do not exist for this GPU or these types; it says what there is."""
-    if not has_w4a16_kernels(arch, types):
+    if not has_our_kernels(arch, types):
         group = "a column" if types.group_size is None else types.group_size
         of_scale = f" ({types.b.scale.dtype} scales)" if types.b.dtype is DType.FP4 and types.b.scale else ""
         raise UnsupportedError(
             f"library {OURS} has kernels for {', '.join(W4A16_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 "
             "weights with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for "
-            "groups), or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; "
+            "groups), or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; on "
+            f"{', '.join(FP8_ON)} also fp8 inputs with int4 weights without zero points; "
             f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}{of_scale}, "
             f"{types.c} outputs; library {HYPOTHETICAL} says what a good kernel would do"
         )
@@ -140,7 +148,8 @@ def _entries(target: str, activation: DType, mode: str, group_size: int) -> tupl
 @cache
 def _table(target: str, activation: DType) -> tuple[list[str], dict[tuple[str, str], list[list[str]]]]:
     """Return the header, and the lines by mode and group: a reader of all types parses each line once."""
-    path = data_root() / "kernels" / "w4a16" / f"{target}-{activation}.csv"
+    folder = "w4a8" if activation is DType.FP8 else "w4a16"
+    path = data_root() / "kernels" / folder / f"{target}-{activation}.csv"
     with path.open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
     mode, group = header.index("mode"), header.index("group_size")
@@ -199,15 +208,17 @@ def list_w4a16_needs(arch: GpuSpec, types: GemmTypes) -> Iterator[KernelNeeds]:
 
 def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
     config = entry.config
-    cluster, is_wgmma = entry.cluster, config.family.startswith("w4a16_sm90")
+    cluster, is_wgmma = entry.cluster, FAMILIES[config.family].number in WGMMA_FAMILIES
     sms = cluster_sms(arch.num_sms, cluster)
     expected_cap = sms * expected // cluster * cluster
     # persistent kernels are launched with as many CTAs as the registry expects to fit
     grid_cap = expected_cap if is_wgmma else sms * held
     blocks = config.cta_n / _BLOCK
     rate = arch.tensor_flop_per_cycle[types.a.dtype]
-    if is_wgmma:  # on 64 columns and 16 k whatever the tokens
-        matrix = blocks * entry.tensor / _WARPS_OF_WGMMA * max(_WGMMA_FLOP * config.cta_m / rate, _LEAST_WGMMA_CYCLES)
+    if is_wgmma:  # on 64 columns
+        instructions = entry.tensor / _WARPS_OF_WGMMA
+        flop = 2.0 * _BLOCK * _BLOCK * config.cta_m / instructions
+        matrix = blocks * instructions * max(flop / rate, _LEAST_WGMMA_CYCLES)
     else:
         rate *= FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
         matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
@@ -217,7 +228,7 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
         param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
         scale_bits = param_bits / scale.group_size
     weight_bytes = config.cta_n * _BLOCK * (types.b.dtype.bits + scale_bits) / 8
-    coefficient_set = W4A16_SETS.index(coefficients_of(config.family))
+    coefficient_set = PACKED_SETS.index(coefficients_of(config.family))
     return (
         FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,

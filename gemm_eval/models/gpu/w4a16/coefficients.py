@@ -13,19 +13,27 @@ from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, Coefficient, Neutr
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES = (
     "w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90", "w4a16_sm90_cluster",
 )  # fmt: skip
-"""The families of one GEMM that have coefficients of their own, as `gemm_eval.kernels` names them."""
+"""The families of one GEMM and 16-bit tokens that have coefficients of their own, as `gemm_eval.kernels` names them."""
 
 GEMV_MMA_GROUPED, SM90_GROUPED = W4A16_GROUPED_FAMILIES = "w4a16_gemv_mma_grouped", "w4a16_sm90_grouped"
 """Those of groups; the third, `w4a16_sm80_grouped`, was never timed and has the coefficients of `w4a16_sm80`."""
 
 W4A16_SETS = (*W4A16_FAMILIES, *W4A16_GROUPED_FAMILIES)
+"""All of 16-bit tokens."""
+
+(SM90_FP8,) = W4A8_FAMILIES = ("w4a8_sm90",)
+"""Those of tokens in e4m3."""
+
+PACKED_SETS = (*W4A16_SETS, *W4A8_FAMILIES)
 """All of them, in their order in packings."""
 
+_OF_ONE_GEMM = (*W4A16_FAMILIES, *W4A8_FAMILIES)
 _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
-_WGMMA = (SM90, SM90_CLUSTER)
+_WGMMA = (SM90, SM90_CLUSTER, SM90_FP8)
+_ON_STREAM_K = (SM90, SM90_FP8)
 _TILED = (SM80, *_WGMMA)
-_THROUGH_L2 = (SM80, SM90)  # parts of K
+_THROUGH_L2 = (SM80, *_ON_STREAM_K)  # parts of K
 
 _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
@@ -48,9 +56,7 @@ def _item(
 ) -> FamilyCoefficient:  # fmt: skip
     if is_of_groups:  # grouped kernels have what their form has
         families += tuple(name for name in W4A16_GROUPED_FAMILIES if name.removesuffix("_grouped") in families)
-    names = {
-        family: family.removeprefix("w4a16_").removesuffix("_cluster").removesuffix("_grouped") for family in families
-    }
+    names = {family: family.partition("_")[2].removesuffix("_cluster").removesuffix("_grouped") for family in families}
     defaults = {family: of.get(name, default) for family, name in names.items()}
     return FamilyCoefficient(Coefficient(name, unit, low, high, default, neutral, meaning), defaults)
 
@@ -64,7 +70,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, FREE, "start and end of a CTA", sm80=3000.0),
     _item("cta_launch_cycles", "cycles", 0.0, 2000.0, (GEMV_MMA,), 500.0, FREE, "to start one more CTA on an SM"),
     _item(
-        "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, _ONE_SLOT, "slots that a scheduler spends on an instruction",
+        "issue", "1", 0.2, 4.0, _OF_ONE_GEMM, 1.1, _ONE_SLOT, "slots that a scheduler spends on an instruction",
         gemv_mma=0.7, sm90=2.0,
     ),
     _item(
@@ -106,7 +112,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "share of the L2 bandwidth of hits", is_of_groups=False, sm90_grouped=1.0,
     ),
     _item(
-        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, _ALL_KEPT,
+        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, *_ON_STREAM_K), 0.4, _ALL_KEPT,
         "share of L2 that keeps what will be read again", is_of_groups=False,
     ),
     _item(
@@ -126,12 +132,12 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, FREE, "to add one warp's sums of a round of columns",
     ),
     _item(
-        "offset_frac", "1", 0.0, 0.3, (SM90,), 0.03, FREE,
+        "offset_frac", "1", 0.0, 0.3, _ON_STREAM_K, 0.03, FREE,
         "longer main loop of CTAs at different places of K, which ask L2 for lines that no other wants",
         is_of_groups=False,
     ),
     _item(
-        "cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, FREE,
+        "cut_us", "us", 0.0, 4.0, _OF_ONE_GEMM, 1.0, FREE,
         "fences and counting of a part of K, or barriers of the cluster", sm80=1.6,
     ),
     _item(
@@ -142,7 +148,10 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, (*_STREAMING, *_THROUGH_L2), 90.0, NO_LIMIT,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
-    _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, FREE, "round trip for the sums of a part"),
+    _item(
+        "part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, *_ON_STREAM_K), 350.0, FREE,
+        "round trip for the sums of a part",
+    ),
     _item(
         "moving_power", "1", 0.0, 4.0, _WGMMA, 0.5, FREE,
         "power of an SM that takes in 64 B a cycle, as a share of that of its tensor cores",

@@ -209,7 +209,8 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     box = min(cta_m // cluster_n, t.rows)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
     waste = 1.0 + c["line_waste"] * t.line_waste
-    ingest = copied_rows * common.TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
+    row_bytes = common.BLOCK * p["a_elem_bytes"]  # of 64 k
+    ingest = copied_rows * row_bytes * waste / cluster_n + row["weight_bytes"] / cluster_m
     is_offset = is_stream and t.G == 1 and not common.are_alike(tiles, clusters)
     rate = kernels.SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
     if is_offset:
@@ -220,7 +221,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     if is_offset:
         step *= 1.0 + c["offset_frac"]
 
-    taken = (copied_rows * common.TOKEN_ROW_BYTES + row["weight_bytes"]) * resident  # a multicast writes to each SM
+    taken = (copied_rows * row_bytes + row["weight_bytes"]) * resident  # a multicast writes to each SM
     power = c["moving_power"] * taken / (step * kernels.SM_L2_BYTES_PER_CYCLE)
 
     # a work item: a tile, or a part of it
@@ -505,7 +506,7 @@ def w4a16_terms(
         footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * common.HOLD_FRAC)
         f2 = footprint * footprint
         stay_frac = 1.0 / (1.0 + f2 * f2)
-    is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
+    is_off_lines = 1.0 if K % _LINE_ELEMS != 0 and p["a_elem_bytes"] > 1.0 else 0.0  # those of e4m3 are padded
     return ProblemTerms(
         num_groups, group_rows[0], K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0, 0.0, 0.0,

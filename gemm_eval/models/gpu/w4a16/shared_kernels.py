@@ -23,6 +23,7 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     MULTISTAGE_FAMILIES,
     SM90,
     SM90_CLUSTER,
+    SM90_FP8,
     SM90_GROUPED,
     STREAMING_FAMILIES,
 )
@@ -30,7 +31,7 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
 SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
 BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
-TOKEN_ROW_BYTES = 128.0  # 64 k
+TOKEN_ROW_BYTES = 128.0  # 64 k of 16 bits
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
 LEAST_SHARE, SHARE_STEP = 48, 16  # tokens that wgmma is compiled for besides all of a tile (families/grouped.py)
@@ -56,15 +57,16 @@ def norm4(a: float, b: float, c: float) -> float:
 def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes: float, w_bytes: float) -> float:
     """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster of the kernel."""
     is_along_n = row["raster_order"] == 1
+    is_sm90 = row["family"] == SM90 or row["family"] == SM90_FP8
     across, along = (tiles_m, tiles_n) if is_along_n else (tiles_n, tiles_m)
-    if row["family"] == SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
+    if is_sm90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
         across, along = tiles_m, tiles_n
     width = float(min(row["raster_swizzle"], across))
     run = in_flight / width
     if run > along:  # the wave goes on in the next band
         width = min(float(across), width * np.ceil(run / along))
         run = float(along)
-    m_tiles, n_tiles = (width, run) if is_along_n or row["family"] == SM90 else (run, width)
+    m_tiles, n_tiles = (width, run) if is_along_n or is_sm90 else (run, width)
     waves = max(1.0, tiles_m * tiles_n / in_flight)
     return float(waves * (m_tiles * a_bytes / tiles_m + n_tiles * w_bytes / tiles_n))
 
