@@ -347,7 +347,7 @@ def test_sizes_in_a_row_or_by_name() -> None:
     assert sizes("1", "2", "3", "4").words() == sizes(**named).words()
     assert sizes(g="7", **named).words() == {"G": "7", "M": "2", "K": "3", "N": "4"}
     assert sizes().words() == {}
-    assert sizes("3", "4k", order="K N").one() == [3, "4k"]
+    assert sizes("3", "4q", order="K N").one() == [3, "4q"]
     assert sizes("1", "1..4", "8", "3,5").all() == [(1, m, 8, n) for m in (1, 2, 4) for n in (3, 5)]
     assert sizes("x", "1", "8", "3").all() == [("x", 1, 8, 3)]
     for words, message in (

@@ -87,8 +87,8 @@ def test_sweep_prints_the_front_and_keeps_the_points(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == [str(point) for point in front["point"]]
     assert [row[-1] for row in rows] == [f"{value:,.4g}" for value in front["latency_us"]]
     (reason,) = result.excluded().itertuples(index=False)
-    expected = f"excluded: {reason.num_points} points, area_mm2 (point {reason.first_point}: {reason.example})"
-    assert ran.out.rstrip().endswith(expected)
+    expected = f"{reason.num_points} points excluded as area_mm2; first: point {reason.first_point}, {reason.example}"
+    assert " ".join(ran.out.split()).endswith(expected)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == ["points", "space.yaml"]
 
 

@@ -41,7 +41,7 @@ TYPED = [  # as text, and with --json
     (2, "UsageError", "evlauate", "evlauate"),
     (2, "InvalidProblemError", "top --arch demo-8core 1 0 1 1", "M must be in 1..2**40, got 0"),
     (2, "InvalidProblemError", "evaluate --arch demo-8core 1 1 4096.0 1", "K must be an integer >= 1, got '4096.0'"),
-    (2, "InvalidProblemError", "evaluate --arch demo-8core 1 1 1 4k", "N must be an integer >= 1, got '4k'"),
+    (2, "InvalidProblemError", "evaluate --arch demo-8core 1 1 1 4q", "N must be an integer >= 1, got '4q'"),
     (2, "InvalidProblemError", f"evaluate --arch demo-8core 1 1 1 {'9' * 30}", "N must be in 1..2**40, got a number"),
     (2, "InvalidProblemError", f"evaluate {DEMO} --dtype fp61", "dtype must be one of"),
     (2, "InvalidMappingError", f"evaluate {DEMO} --mapping 1,4,2/256", "--mapping must be P_G,P_M"),

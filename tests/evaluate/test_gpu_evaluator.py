@@ -381,7 +381,7 @@ def test_narrow_weights_run_on_kernels_that_ran_on_such_a_gpu(name: str) -> None
     library = "gemm-eval" if gpu.arch.sm_arch in generations else "trtllm"  # type: ignore[union-attr]
     assert generations == {"sm_90"}
     for types in FORMATS if "bf16" in gpu.arch.tensor_flop_per_cycle else FORMATS[:-1]:  # type: ignore[union-attr]
-        for sizes in ((1, 1, 4096, 4096), (1, 100, 2048, 1024), (4, 16, 1024, 512)):
+        for sizes in ((4, 16, 1024, 512), (1, 1, 4096, 4096), (1, 100, 2048, 1024)):  # the last is a plain one
             result = gpu.evaluate(*sizes, **types)
             assert result.options["library"] == library, (types, sizes)
             assert result.mapping.family.startswith("w4a16_") == (library == "gemm-eval")  # type: ignore[union-attr]

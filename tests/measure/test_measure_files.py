@@ -95,10 +95,10 @@ def test_other_settings_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     campaign(tmp_path).run(SHAPES)
     other = campaign(tmp_path)
     other.protocol = TimingProtocol(idle_s=0.0, num_replays=9)
-    with pytest.raises(GemmEvalError, match="begun with other settings"):
+    with pytest.raises(GemmEvalError, match="started with other settings"):
         other.run(SHAPES)
     monkeypatch.setattr(FakeRunner, "settings", {"library_version": 2})  # ranks of two versions
-    with pytest.raises(GemmEvalError, match="begun with other settings"):
+    with pytest.raises(GemmEvalError, match="started with other settings"):
         campaign(tmp_path).run(SHAPES)
 
 

@@ -49,6 +49,7 @@ from gemm_eval.models.gpu.memory_bound import (
     memory_bound_coefficients,
 )
 from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, TritonCalibration, triton_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_GROUPED_FAMILIES
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
@@ -320,7 +321,7 @@ def test_committed_files_are_valid_and_of_measured_gpus() -> None:
         found = load_calibration(path)
         assert (calibration.data_root() / "measured" / found.gpu).is_dir()
         if found.gpu == "h100-sxm":  # kernels that were timed nowhere else; others' coefficients come from an H200
-            assert found.family in ("simt", "sm90_tf32", "sm90_wgmma_full")
+            assert found.family in ("simt", "sm90_tf32", "sm90_wgmma_full", *W4A16_GROUPED_FAMILIES)
 
 
 # ---- the rule of transfer --------------------------------------------------------------------------------------------

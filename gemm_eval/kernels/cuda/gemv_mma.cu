@@ -125,7 +125,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   Source from;
   Finish how;
   int steps;
-  u32 ring, to_weights, scale_ring = 0;
+  u32 ring, to_weights;
+#if MODE != 0
+  u32 scale_ring = 0;
+#endif
 #if GROUPED
   const auto start = [&](u32 index) {
     const TokenGroup group = find_group_by_warp(token_groups, index / (units.tiles_n * units.splits), M);
