@@ -136,9 +136,11 @@ def _presets(*folders: str) -> list[str]:
 
 
 def _measured(folder: str) -> list[str]:
+    """Return presets with timings of operations: runs of served models are no such timings."""
     from gemm_eval.arch import data_root
 
-    return [*(name for name in _presets(folder) if (data_root() / "measured" / name).is_dir()), "all"]
+    sets = {path.parent.name for path in (data_root() / "measured").glob("*/*") if path.name != "served"}
+    return [*(name for name in _presets(folder) if name in sets), "all"]
 
 
 def _types(*, has_schemes: bool) -> list[str]:

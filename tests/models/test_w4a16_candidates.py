@@ -305,6 +305,4 @@ def test_a_grouped_answer_says_whose_coefficients_it_has() -> None:
         in found.explain()
     )
     assert "none has ever run" not in found.explain()
-    assert found.low_us is not None
-    assert plain.low_us is not None
-    assert found.low_us / found.latency_us == pytest.approx(plain.low_us / plain.latency_us)
+    assert found.low_us / found.latency_us < plain.low_us / plain.latency_us  # of another GPU: wider

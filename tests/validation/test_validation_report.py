@@ -13,7 +13,7 @@ import pytest
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS
 from gemm_eval.validation import baselines
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.metrics import Score, score
@@ -199,7 +199,7 @@ H200_WGMMA = "calibrate dense --arch h200-sxm --family sm90_wgmma"
         ("calibrate dense --arch h200-sxm --family w4a16_sm90", f"one of {', '.join(GENERIC)}, got 'w4a16_sm90'"),
         (
             "calibrate w4a16 --arch h200-sxm --family sm90_wgmma",
-            f"--family must be one of {', '.join(W4A16_SETS)}, got 'sm90_wgmma'",
+            f"--family must be one of {', '.join(PACKED_SETS)}, got 'sm90_wgmma'",
         ),
         ("calibrate w4a16 --arch a100-sxm-80gb --family w4a16_sm90", "which is sm_80"),
         ("calibrate dense --arch l40s --family sm90_wgmma", "does not run on l40s, which is sm_89"),
