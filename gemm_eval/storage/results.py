@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import encodings.cp437  # noqa: F401  names in zip files: imported at the first read, a fork meanwhile would hang
 import errno
 import io
 import os
