@@ -104,7 +104,7 @@ def test_flop_counts_a_multiply_add_as_two() -> None:
             "--kernel cublaslt-candidates --set candidates --candidates 0", 2,
             ["--candidates must be 1 to 64, got 0"],
         ),
-        ("--top 5", 2, ["--top and --random need --kernel w4a16, got --kernel cublas"]),
+        ("--top 5", 2, ["--top and --random need --kernel w4a16 or w4a8, got --kernel cublas"]),
         ("--kernel w4a16 --top 0", 2, ["--top must be >= 1 and --random >= 0, got 0 and 0"]),
         ("--kernel w4a16 --set model-zoo", 2, ["--set must be one of w4a16"]),
     ],

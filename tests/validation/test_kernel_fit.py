@@ -16,7 +16,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, W4A16_SETS
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, W4A16_FAMILIES, W4A16_SETS
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.validation.fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.subjects import w4a16
@@ -111,7 +111,7 @@ def test_coefficients_may_be_given() -> None:
 
 def test_a_family_with_few_rows_keeps_its_defaults() -> None:
     few = rows_in(GEMV_MMA).select(np.arange(len(rows_in(GEMV_MMA))) < MIN_ROWS - 1)
-    defaults = {family: default_coefficients(family) for family in W4A16_SETS}
+    defaults = {family: default_coefficients(family) for family in PACKED_SETS}
     assert w4a16.W4A16Model(H200, PLANTED).fit(few).coefficients == defaults
     assert w4a16.W4A16Model(H200, PLANTED, families=()).fit(real()).coefficients == defaults
 
