@@ -528,7 +528,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     monkeypatch.setattr(linear_op.torch, "cuda", cuda)
     monkeypatch.setattr(linear_op, "import_cupy", lambda: cupy)
     monkeypatch.setattr(linear_op, "w4a16_gemm", made.w4a16_gemm)
-    monkeypatch.setattr(linear_op, "workspace_bytes", lambda M, packed: 1000 * M)
+    monkeypatch.setattr(linear_op, "workspace_bytes", lambda M, packed, is_fp8: 1000 * M)
     monkeypatch.setattr(linear_op, "_device_of", lambda x: 0)
     linear_op._packed_at.cache_clear()
     yield made
