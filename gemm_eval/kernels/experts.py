@@ -71,9 +71,10 @@ def w4a16_experts(
     down_bias: Any = None, out: Any = None, stream: Any = None, expected_rows: int | None = None,
     configs: tuple[KernelConfig | None, KernelConfig | None] = (None, None),
 ) -> Any:  # fmt: skip
-    """Run the experts of a mixture on tokens: out[t] = sum of w[t, j] * down[e](silu(gate[e](x[t])) * up[e](x[t])).
+    """Run the experts of a mixture on tokens: gate and up with SiLU, down, and the weighted sum of each token's choices.
 
-    e is topk_ids[t, j], and w topk_weights. Choices are added up in fp32 in the order of j, from products that were
+    ``out[t] = sum over j of w[t, j] * down[e](silu(gate[e](x[t])) * up[e](x[t]))`` with e = topk_ids[t, j] and
+    w = topk_weights. Choices are added up in fp32 in the order of j, from products that were
     rounded to the type of x: the same operands and configs give the same bits every time. The GPU alone reads the
     choices, so that a CUDA graph may be replayed with others, on the stream of its capture, where the call has run once
     before.
