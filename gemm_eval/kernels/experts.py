@@ -71,7 +71,7 @@ def w4a16_experts(
     down_bias: Any = None, out: Any = None, stream: Any = None, expected_rows: int | None = None,
     configs: tuple[KernelConfig | None, KernelConfig | None] = (None, None),
 ) -> Any:  # fmt: skip
-    """Run the experts of a mixture on tokens: gate and up with SiLU, down, and the weighted sum of each token's choices.
+    """Run the experts of a mixture on tokens: gate and up with SiLU, down, and a weighted sum for each token.
 
     ``out[t] = sum over j of w[t, j] * down[e](silu(gate[e](x[t])) * up[e](x[t]))`` with e = topk_ids[t, j] and
     w = topk_weights. Choices are added up in fp32 in the order of j, from products that were
