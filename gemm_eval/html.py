@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gemm_eval.units import time_text
+from gemm_eval.units import scaled_text, time_text
 from gemm_eval.words import one_line, visible
 
 MAX_ROWS = 20
@@ -39,9 +39,7 @@ def value_text(name: str, value: Any) -> str:
     if name.endswith("_us"):
         return time_text(value)
     if name.endswith("_bytes"):
-        return (
-            f"{value / 1e9:,.2f} GB" if value >= 1e9 else f"{value / 1e6:,.3g} MB" if value >= 1e6 else f"{value:,} B"
-        )
+        return scaled_text("bytes", value)
     if name.endswith("_frac"):
         return f"{value:.1%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,4 +1,4 @@
-"""The only unit conversions of the library.
+"""The only unit conversions of the library, texts with units, and numbers read from such texts.
 
 Models count bytes, cycles and microseconds. Specs speak of GB/s (1e9 bytes a second) and GHz, because datasheets do.
 """
@@ -6,7 +6,9 @@ Models count bytes, cycles and microseconds. Specs speak of GB/s (1e9 bytes a se
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,3 +89,98 @@ def time_text(us: float) -> str:
         return f"{us:.{_TIME_DIGITS - 1}e} us"
     decimals = _TIME_DIGITS - 1 - math.floor(math.log10(abs(scaled)) + 1e-9)
     return f"{scaled:,.{max(0, decimals)}f} {unit}"
+
+
+_CAPACITY_DIGITS = 6  # sizes of memories are exact
+_LADDERS = {
+    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (0.0, "B")),
+    "capacity": ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (0.0, "B")),
+    "energy": ((1e12, "J"), (1e9, "mJ"), (1e6, "uJ"), (1e3, "nJ"), (0.0, "pJ")),
+    "flop": ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP")),
+}
+
+
+def scaled_text(kind: str, value: float) -> str:
+    """Return a value, of a kind of `Column` or ``flop``, in the unit of its size: ``12.3 ms``, ``101 MB``."""
+    if kind == "time":
+        return time_text(value)
+    ladder = _LADDERS[kind]
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g} {ladder[-1][1]}"
+    is_exact = kind == "capacity"
+    rounded = value if is_exact else float(f"{value:.{_TIME_DIGITS - 1}e}")  # first: 999.6 MB are 1.00 GB
+    size, unit = next((size or 1.0, unit) for size, unit in ladder if abs(rounded) >= size)
+    if is_exact:
+        return f"{value / size:,.{_CAPACITY_DIGITS}g} {unit}"
+    decimals = _TIME_DIGITS - 1 - math.floor(math.log10(abs(rounded / size)) + 1e-9)
+    return f"{rounded / size:,.{max(0, decimals)}f} {unit}"
+
+
+# Numbers with units, as people write them: a field's name ends with its unit.
+
+_BYTES = {"B": 1.0} | {
+    f"{prefix}{unit}": float(base) ** power
+    for unit, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate(("k", "M", "G", "T"), 1)
+}
+_BYTES = {unit.replace("kiB", "KiB"): factor for unit, factor in _BYTES.items()} | {"KB": 1e3}  # as both are written
+_RATES = {f"{unit}/s": factor / 1e9 for unit, factor in _BYTES.items()}
+_BITS = {"Mb/s": 1e-3 / 8, "Gb/s": 1 / 8, "Tb/s": 1e3 / 8}  # as links of networks are rated
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "bytes": _BYTES,
+    "gb_per_s": _RATES | _BITS,
+    "ghz": {"kHz": 1e-6, "MHz": 1e-3, "GHz": 1.0},
+    "us": {unit: factor * 1e6 for unit, factor in _SECONDS.items()},
+    "ns": {unit: factor * 1e9 for unit, factor in _SECONDS.items()},
+    "w": {"mW": 1e-3, "W": 1.0, "kW": 1e3},
+    "pj": {"fJ": 1e-3, "pJ": 1.0, "nJ": 1e3},
+    "pj_per_byte": {"pJ/B": 1.0, "pJ/b": 8.0},
+    "mm2": {"mm2": 1.0, "cm2": 100.0},
+    "frac": {"%": 0.01},
+    "tflop_per_s": {"GFLOP/s": 1e-3, "TFLOP/s": 1.0, "PFLOP/s": 1e3},
+}
+"""Units that a text may have, by the end of a field's name, with their sizes in the unit of the field."""
+
+
+class UnitError(ValueError):
+    """The unit of a number is none of its field's."""
+
+
+_QUANTITY = re.compile(r"([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?)\s*([A-Za-z%][A-Za-z0-9/]{0,7})")
+_PLAUSIBLE = {"ghz": (0.01, 20.0), "gb_per_s": (0.1, 1e6), "w": (1e-3, 1e5), "us": (1e-4, 1e5), "ns": (0.1, 1e5)}
+
+
+def unit_of(field: str) -> str | None:
+    """Return the unit at the end of a field's name, a key of `UNITS`, or None."""
+    ends = [unit for unit in UNITS if field == unit or field.endswith(f"_{unit}")]
+    return max(ends, key=len, default=None)
+
+
+def in_unit_of(field: str, value: Any) -> Any:
+    """Return a value in the unit of its field: 1572864 for ``"1.5 MiB"`` of ``sram_bytes``.
+
+    What is no number with a unit, or a field without one, is returned as it is. Whole numbers of bytes become int.
+
+    Raises:
+        UnitError: the unit is none of the field's.
+    """
+    unit = unit_of(field)
+    if unit is None:
+        return value
+    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
+        number, word = match.groups()
+        if word not in UNITS[unit]:
+            raise UnitError(f"{field} takes a number, or one with a unit: {', '.join(UNITS[unit])}; got {value!r}")
+        value = float(f"{float(number) * UNITS[unit][word]:.15g}")  # 1.9 for 1900 MHz
+    return int(value) if unit == "bytes" and isinstance(value, float) and value.is_integer() else value
+
+
+def implausible_numbers(fields: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """Yield a sentence on each number that no chip is likely to have; a wrong unit is a common cause."""
+    for field, value in fields:
+        low, high = _PLAUSIBLE.get(unit_of(field) or "", (0.0, math.inf))
+        for number in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(number, int | float) and number and not low <= number <= high:
+                yield f"{field} is {number:,g}, and {low:g} to {high:,g} was expected: check its unit"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ProvenanceKind,
         Published,
         Table,
+        with_entry,
     )
     from gemm_eval.arch.gpu import (
         GFX_ARCHS,
@@ -106,6 +107,7 @@ __all__ = [
     "read_yaml",
     "smem_taken_bytes",
     "split_provenance",
+    "with_entry",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

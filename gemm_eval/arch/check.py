@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.loader import ArchSpec
-from gemm_eval.arch.units import implausible_numbers
+from gemm_eval.units import implausible_numbers
 
 PUBLISHED_TOLERANCE_FRAC = 0.01
 """How far a figure of a spec may be from the published one: makers round their headlines to two or three digits."""

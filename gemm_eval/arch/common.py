@@ -103,15 +103,15 @@ class Published(Frozen):
     source: Annotated[Text, Field(min_length=1, description="where the maker says so")]
 
 
-def _with_entry(table: Any, path: Sequence[str], value: Any, origin: str) -> Any:
+def with_entry(table: Any, path: Sequence[str], value: Any, origin: str) -> Any:
     """Return a table with the entry at `path` changed; with an empty path, the value itself."""
     if not path:
         return value
     if isinstance(table, BaseModel):
         table = {name: getattr(table, name) for name in table.model_fields_set}
     if not isinstance(table, Mapping):
-        raise ArchValidationError(f"{path[0]} is no entry, since what it should be in is no table ({origin})")
-    return {**table, path[0]: _with_entry(table.get(path[0]), path[1:], value, origin)}
+        raise ArchValidationError(f"{origin}: what should have {'.'.join(path)} is no table")
+    return {**table, path[0]: with_entry(table.get(path[0]), path[1:], value, origin)}
 
 
 def check_rules(*rules: tuple[object, str]) -> None:
@@ -190,7 +190,7 @@ class BaseSpec(Frozen):
         data = {field: getattr(self, field) for field in self.model_fields_set}
         for name, value in changes.items():
             top, *rest = name.split(".")
-            data[top] = _with_entry(data.get(top, getattr(self, top, None)), rest, value, f"{self.name}: {name}")
+            data[top] = with_entry(data.get(top, getattr(self, top, None)), rest, value, f"{self.name}: {name}")
         changes = {name.partition(".")[0]: data[name.partition(".")[0]] for name in changes}
         if changes:
             data["published"] = changes.get("published")

@@ -16,9 +16,9 @@ from gemm_eval.arch.gpu import ALIASES, GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.multicore_calibration import with_calibration
 from gemm_eval.arch.paths import data_root, preset_files
-from gemm_eval.arch.units import UnitError, implausible_numbers, in_unit_of, unit_of
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
+from gemm_eval.units import UnitError, implausible_numbers, in_unit_of, unit_of
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
 
 ArchSpec = MulticoreSpec | GpuSpec

@@ -9,14 +9,11 @@ from typing import Annotated, Any
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, check_count, integer, is_several, parse_values
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.units import UNITS
 
 _HEADS, _KIND = "Heads", "Kind"
 _SIZES, _RANKS, _ROUTING = "Sizes of the layer", "Ranks", "Routing"
-_UNITS: dict[str, int] = {"": 1, "b": 1} | {
-    word: base**power
-    for power, letter in enumerate("kmg", 1)
-    for word, base in ((letter, 1024), (f"{letter}ib", 1024), (f"{letter}b", 1000))
-}
+_UNITS = {unit.lower(): num for unit, num in UNITS["bytes"].items()} | {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _NEEDED = {"hidden": "hidden", "inter": "inter", "num_experts": "experts", "topk": "topk"}
 """Sizes without which there is no layer of experts, and their options."""

@@ -11,37 +11,11 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.units import time_text
+from gemm_eval.units import scaled_text
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     import matplotlib.figure
-
-_DIGITS = 3
-_CAPACITY_DIGITS = 6  # sizes of memories are exact
-_LADDERS = {
-    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (0.0, "B")),
-    "capacity": ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (0.0, "B")),
-    "energy": ((1e12, "J"), (1e9, "mJ"), (1e6, "uJ"), (1e3, "nJ"), (0.0, "pJ")),
-    "flop": ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP")),
-}
-
-
-def scaled_text(kind: str, value: float) -> str:
-    """Return a value, of a kind of `Column` or ``flop``, in the unit of its size: ``12.3 ms``, ``101 MB``."""
-    if kind == "time":
-        return time_text(value)
-    ladder = _LADDERS[kind]
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g} {ladder[-1][1]}"
-    is_exact = kind == "capacity"
-    rounded = value if is_exact else float(f"{value:.{_DIGITS - 1}e}")  # first: 999.6 MB are 1.00 GB
-    size, unit = next((size or 1.0, unit) for size, unit in ladder if abs(rounded) >= size)
-    if is_exact:
-        return f"{value / size:,.{_CAPACITY_DIGITS}g} {unit}"
-    decimals = _DIGITS - 1 - math.floor(math.log10(abs(rounded / size)) + 1e-9)
-    return f"{rounded / size:,.{max(0, decimals)}f} {unit}"
-
 
 _BASE_UNITS = {"time": "us", "bytes": "B", "capacity": "B", "energy": "pJ"}  # of the columns that are scaled
 _SUFFIX_UNITS = {

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.report.page import Page, Section
-from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text, Verdict, scaled_text, text_column
+from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text, Verdict, text_column
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
 from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, gemm_table
 from gemm_eval.report.sweep_points import BALANCE, BestDesign, Points, say_sampling
 from gemm_eval.sweep import SweepResult, what_if
+from gemm_eval.units import scaled_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ import pytest
 
 from gemm_eval import ArchValidationError, load_arch
 from gemm_eval.arch import check_arch, list_archs
-from gemm_eval.arch.units import UNITS, implausible_numbers, in_unit_of, unit_of
+from gemm_eval.units import UNITS, implausible_numbers, in_unit_of, unit_of
 
 
 @pytest.mark.parametrize(
