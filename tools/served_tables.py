@@ -105,6 +105,11 @@ def tables(runs: pd.DataFrame) -> pd.DataFrame:
         kept |= {(group["gpu"].iloc[0], *names) for names in series[::2]}
     keys = rows[["gpu", *SERIES]].itertuples(index=False, name=None)
     rows = rows.assign(part=["fit" if key in kept else "report" for key in keys], delays_prompts=_delays(rows))
+    # dsr1_fp8_b200.sh asks for these on four GPUs (--mem-fraction-static, --chunked-prefill-size)
+    is_asked = (rows["engine"] == "sglang") & (rows["gpu"] == "b200") & (rows["dtype"] == "fp8_block")
+    is_asked &= rows["tp"] == 4
+    rows["memory_frac"] = pd.Series(0.95, rows.index).where(is_asked)
+    rows["chunk_tokens"] = pd.Series(8192, rows.index, dtype="Int64").where(is_asked)
     return rows[rows["concurrency"] > 0]
 
 

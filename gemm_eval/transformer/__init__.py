@@ -13,24 +13,26 @@ from gemm_eval.transformer.layouts import Layout, legal_layouts
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
     CHUNK_TOKENS,
-    MEMORY_FRAC,
     WHAT_COUNTS,
-    Limit,
-    MemoryLever,
-    MemoryShare,
     ModelMemory,
     ParameterCounts,
     WeightPart,
-    check_memory,
     count_parameters,
+    model_memory,
+    num_parameters,
+)
+from gemm_eval.transformer.memory_limits import (
+    MEMORY_FRAC,
+    Limit,
+    MemoryLever,
+    MemoryShare,
+    check_memory,
     largest_batch,
     largest_seq_len,
     memory_document,
     memory_levers,
     memory_limit,
-    model_memory,
     num_joined,
-    num_parameters,
     say_memory,
 )
 from gemm_eval.transformer.operations import (

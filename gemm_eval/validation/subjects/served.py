@@ -85,6 +85,7 @@ class ServedRun(NamedTuple):
         groups: of data-parallel attention.
         replicas: that decode; of one pool they read, too.
         prefill_workers: of a pool for prompts, with `prefill_tp`, `prefill_ep` and `prefill_groups`; 0: no pools.
+        memory_frac, chunk_tokens: what the command of the server asked for; None: the defaults of the engine.
         part: ``"fit"`` or ``"report"``.
         delays_prompts: the run asked the engine to hold prompts back, so that its TTFT is not scored.
     """
@@ -109,6 +110,8 @@ class ServedRun(NamedTuple):
     prefill_tp: int = 1
     prefill_ep: int = 1
     prefill_groups: int = 1
+    memory_frac: float | None = None
+    chunk_tokens: int | None = None
     part: str = "report"
     delays_prompts: bool = False
 
@@ -128,14 +131,15 @@ class ServedRun(NamedTuple):
     def layout(self) -> dict[str, Any]:
         """Degrees and types, as `estimate_serving` takes them.
 
-        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16. In fp8 on
-        four B200 it takes the share of memory and the chunks that the script of the run asks for (dsr1_fp8_b200.sh).
+        DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16.
         """
         types: dict[str, Any] = {"dtype": self.dtype}
         if self.model.startswith("deepseek") and self.dtype == "nvfp4":
             types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
-        if (self.engine, self.gpu, self.dtype, self.tp) == ("sglang", "b200", "fp8_block", 4):
-            types |= {"memory_frac": 0.95, "chunk_tokens": 8192}
+        if self.memory_frac is not None:
+            types["memory_frac"] = self.memory_frac
+        if self.chunk_tokens is not None:
+            types["chunk_tokens"] = int(self.chunk_tokens)
         return types | {"tensor_parallel": self.tp, "expert_parallel": self.ep, "kv_dtype": self.kv_dtype}
 
     @property
