@@ -137,7 +137,7 @@ class StepEstimate:
 
 
 class Basis(NamedTuple):
-    """What an answer rests on: the engine, libraries by kind of kernel, and shares of the time of steps by source.
+    """The basis of an answer: its engine, libraries by kind of kernel, and shares of the time of steps by source.
 
     A library that is None is the default of its kernels; sources are those of `Price`.
     """

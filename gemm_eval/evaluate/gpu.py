@@ -61,7 +61,7 @@ from gemm_eval.models.gpu import (
     unpack_gpu_cost,
 )
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, coefficients_of, kernel_target
+from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, W4A16_GROUPED_FAMILIES, coefficients_of, kernel_target
 from gemm_eval.search import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -222,7 +222,8 @@ class GpuBackend(Backend):
     def _find_facts(
         self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: int, is_corrected: bool
     ) -> _Facts:
-        rules, source = _load_rules(self.arch.sm_arch, Kind(types, options)), self._source(is_calibrated, is_corrected)
+        rules = _load_rules(self.arch.sm_arch, Kind(types, options))
+        source = self._source(family, is_calibrated, is_corrected)
         return _Facts(rules, {}, _spelled(options, family), source)
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int) -> Floats:
@@ -284,7 +285,9 @@ class GpuBackend(Backend):
             ends[:, rows] = records["latency_us"][rows] * fracs.T
         return ends
 
-    def _source(self, is_calibrated: int, is_corrected: bool) -> str:
+    def _source(self, family: str, is_calibrated: int, is_corrected: bool) -> str:
+        if family in W4A16_GROUPED_FAMILIES:  # their coefficients may be another GPU's than those of the plain kernels
+            is_calibrated = int(coefficients_for(self.arch, OURS, family)[1].is_calibrated)
         if is_corrected and is_calibrated == AS_PRESET:
             return f"{CORRECTED} as {self.arch.name}"
         if is_calibrated == 1:
@@ -299,8 +302,10 @@ class GpuBackend(Backend):
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":
-            pairs = zip(records["is_calibrated"].tolist(), records["correction_factor"].tolist(), strict=True)
-            return np.array([self._source(is_calibrated, factor != 1.0) for is_calibrated, factor in pairs], object)
+            columns = (records[key].tolist() for key in ("family", "is_calibrated", "correction_factor"))
+            facts = [(family, own, factor != 1.0) for family, own, factor in zip(*columns, strict=True)]
+            words = {key: self._source(_FAMILY_OF_CODE.get(key[0], ""), *key[1:]) for key in set(facts)}
+            return np.array([words[key] for key in facts], object)
         if name in _WORD_OF_CODE:
             return np.array([_WORD_OF_CODE[name][code] for code in records[name].tolist()], object)
         return None

@@ -103,11 +103,11 @@ class W4Linear(torch.nn.Module):
         self.scale_unit = 1.0
         self.is_fp8 = _is_fp8(activation)
         words, scales = packed_shapes(out_features, in_features, self.mode, self.group_size)
-        known = DType.FP16 if self.is_fp8 else parse_activation(activation)
-        dtype = TORCH_TYPE_OF[known]
+        sixteen_bits = DType.FP16 if self.is_fp8 else parse_activation(activation)
+        dtype = TORCH_TYPE_OF[sixteen_bits]
         order = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
         self.register_buffer("qweight", torch.zeros(words, dtype=torch.int32, device=device))
-        self.register_buffer("scales", torch.zeros(scales, dtype=scales_type(self.mode, known), device=device))
+        self.register_buffer("scales", torch.zeros(scales, dtype=scales_type(self.mode, sixteen_bits), device=device))
         self.register_buffer("permutation", order)
         self.register_buffer("bias", torch.zeros(out_features, dtype=dtype, device=device) if bias else None)
 
@@ -161,10 +161,10 @@ class W4Linear(torch.nn.Module):
         if not isinstance(linear, torch.nn.Linear):
             raise InvalidProblemError(f"linear must be a torch.nn.Linear, got {type(linear).__name__}")
         weight, is_fp8 = linear.weight, _is_fp8(activation)
-        known = ACTIVATION_OF.get(weight.dtype) if activation is None or is_fp8 else activation
-        if known is None:
+        sixteen_bits = ACTIVATION_OF.get(weight.dtype) if activation is None or is_fp8 else activation
+        if sixteen_bits is None:
             raise InvalidProblemError(f"weights are {weight.dtype}: say in which activation, fp16 or bf16, to run")
-        packed = pack_w4(_array(weight.t()), group_size, mode, activation=known)
+        packed = pack_w4(_array(weight.t()), group_size, mode, activation=sixteen_bits)
         return cls.from_packed(packed, linear.bias, activation=DType.FP8 if is_fp8 else None)
 
     @classmethod

@@ -48,5 +48,7 @@ class W4A8Runner(W4A16Runner):
         return np.asarray(dequantize_tokens(tokens)[chosen])
 
     def describe(self) -> Mapping[str, Any]:  # type: ignore[override]
-        known = super().describe()
-        return known | {"data": f"{known['data']}; A rounded to e4m3 with a scale for each row, before it is timed"}
+        description = super().describe()
+        return description | {
+            "data": f"{description['data']}; A rounded to e4m3 with a scale for each row, before it is timed"
+        }

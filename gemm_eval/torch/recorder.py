@@ -339,17 +339,17 @@ class Recorder(TorchDispatchMode):
         same = tuple(places.setdefault(self.buffer_of(tensor), len(places)) for tensor in (*inputs, *outputs))
         key = func, described(args), described(kwargs), described(outputs), same
         try:
-            known = self._calls_of.get(key)
+            earlier_call = self._calls_of.get(key)
         except TypeError:
             return self._call(facts, args, kwargs, inputs, outputs, path, phase)
-        if known is None:
+        if earlier_call is None:
             call = self._call(facts, args, kwargs, inputs, outputs, path, phase)
             if not facts.written:
                 self._calls_of[key] = call
             return call
         full = tuple(args) + tuple(kwargs.values())
         reads, writes = self._accesses(facts, full, inputs, outputs)
-        return replace(known, path=path, phase=phase, reads=reads, writes=writes)
+        return replace(earlier_call, path=path, phase=phase, reads=reads, writes=writes)
 
     def _place(self) -> tuple[str, str]:
         """Return module and phase of what runs: autograd's nodes remember where they were made."""

@@ -108,19 +108,19 @@ class Shapes:
         """Return the result of an operation: sizes and strides as those of the last one that had the same arguments."""
         key = (func, described(args), described(kwargs)) if _is_fresh(func) else None
         try:
-            known = self._made.get(key)
+            earlier = self._made.get(key)
         except TypeError:  # an argument has no hash
-            key = known = None
-        if known is not None:
-            outs = tuple(torch.empty_strided(*like[:2], dtype=like[2], device=_META) for like in known)
+            key = earlier = None
+        if earlier is not None:
+            outs = tuple(torch.empty_strided(*like[:2], dtype=like[2], device=_META) for like in earlier)
             return outs if len(outs) > 1 else outs[0]
         out = func(*args, **kwargs)
         if func._schema.name in _LIES_OTHERWISE:
             out = _as_on_a_gpu(func._schema.name, args, out)
         outs = out if isinstance(out, tuple) else (out,)
         if key is not None and all(isinstance(one, torch.Tensor) for one in outs):
-            there = {one.untyped_storage()._cdata for one in tensors_of((args, kwargs))}
-            if not any(one.untyped_storage()._cdata in there for one in outs):
+            inputs = {one.untyped_storage()._cdata for one in tensors_of((args, kwargs))}
+            if not any(one.untyped_storage()._cdata in inputs for one in outs):
                 self._made[key] = described(outs)
         return out
 

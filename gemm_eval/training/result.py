@@ -29,7 +29,7 @@ DEFINITIONS = {
     "overlap is not given all beside computation or none, and a host that starts kernels one by one",
     "rests_on": "share of computation by the source of its kernels' times",
 }
-"""What figures mean, in words."""
+"""Definitions of the figures, in words."""
 
 _S_PER_DAY = 86_400
 _PASSES = 3  # forward, and two gradients

@@ -38,7 +38,7 @@ KINDS = ("gemm", "attention", "memory")
 _PARAMETER_DTYPE_BYTES = 2  # as they are gathered
 
 DISPATCHERS = ("once", "alltoall")
-"""How tokens go to experts between nodes: once to each node (DeepEP, HybridEP), or each copy by itself (NCCL)."""
+"""Ways of tokens to experts in other nodes: once to each node (DeepEP, HybridEP), or each copy by itself (NCCL)."""
 
 EXPERT_SMS = 20
 """SMs that messages to experts take from computation beside them (DeepSeek-V3, section 3.2.2; DeepEP's default)."""

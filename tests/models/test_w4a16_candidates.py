@@ -304,5 +304,6 @@ def test_a_grouped_answer_says_whose_coefficients_it_has() -> None:
         "coefficients of gemm-eval's w4a16_sm90_grouped kernels: carried over from gemm-eval kernels on h100-sxm"
         in found.explain()
     )
+    assert found.source == "analytic"
     assert "none has ever run" not in found.explain()
     assert found.low_us / found.latency_us < plain.low_us / plain.latency_us  # of another GPU: wider

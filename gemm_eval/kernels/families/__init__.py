@@ -63,8 +63,8 @@ def _made(classes: tuple[tuple[str, str], ...]) -> dict[str, Family]:
 
 def family_of(config: KernelConfig) -> Family:
     """Return the family that `config` names, of one GEMM or of groups."""
-    known = families() | fp8_families() | grouped_families()
-    family = known.get(config.family) if isinstance(config.family, str) else None
+    all_families = families() | fp8_families() | grouped_families()
+    family = all_families.get(config.family) if isinstance(config.family, str) else None
     if family is None:
-        raise InvalidMappingError(refusal("config.family", config.family, known), rule="family")
+        raise InvalidMappingError(refusal("config.family", config.family, all_families), rule="family")
     return family

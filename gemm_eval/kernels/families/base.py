@@ -93,8 +93,8 @@ class Variant(NamedTuple):
     def macros(self) -> dict[str, int]:
         """Macros that common.cuh reads, and groups.cuh where something is fused."""
         row_k = self.mode.row_k(self.group_size)
-        known = {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": row_k}
-        return known | ({"FUSION": int(self.fusion)} if self.fusion else {})
+        macros = {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": row_k}
+        return macros | ({"FUSION": int(self.fusion)} if self.fusion else {})
 
     def scale_bytes(self, columns: int, k: int) -> int:
         """Scales and zero points of `columns` columns and `k` of K, in bytes: those of whole groups."""

@@ -40,20 +40,20 @@ _START_CYCLES = 4500.0
 _A_CYCLES, _B_CYCLES, _C_CYCLES = 0.4, 0.22, 2.2
 """Of an SM, for 16 bytes: of windows that it gathers, of filters, and of the result that it writes."""
 _ODD_GATHER, _LINE_BYTES = 0.55, 128
-"""How much longer windows take whose channels share no factor with a line of memory."""
+"""Extra time of windows whose channels share no factor with a line of memory, as a share."""
 _RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.97, 0.47, 32
-"""Of tensor cores, and where few filters or channels leave them to kernels of the generation before."""
+"""Share of the tensor rate; the same of kernels of the generation before, and the most columns they run for."""
 
 _FEW_TILE_M, _FEW_CTAS = 128, 2
 _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 """Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
 _FEW_ALONE_CYCLES, _MAX_SWIZZLE = 570.0, 4
-"""Likewise, where no SM has two CTAs; and columns of tiles that CUTLASS takes together, filled up to so many."""
+"""Least cycles of such a kernel; columns of tiles that CUTLASS takes together, filled up to so many."""
 
 _FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES = 32, 1000.0, 125.0, 50.0
-"""Of fp16 and windows up to this one, whose kernels gather 16 channels at once; likewise, and of a single channel."""
+"""Columns of a tile; cycles of its store, of a step, and of a step of one channel: kernels of fp16 that gather."""
 _FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
-"""A window of its own of fp16; of an SM, for each position of few filters."""
+"""The window with an fp16 kernel of its own, in positions, and its cycles of an SM for each row."""
 
 _CORE_TILE = 32
 _CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 1800.0, 460.0, 25.0, 145.0

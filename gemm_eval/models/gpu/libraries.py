@@ -83,8 +83,8 @@ _AITER_TILES = {
     ("ck-tile", "mfma_fp8_block"): _CK_TILES | {(192, 256)},
     ("preshuffled", "mfma_fp8_block"): _CK_TILES | {(48, 128), (80, 128), (96, 128), (192, 256)},
 }
-"""What aiter's tuner chose among for block-scaled fp8, by names of kernels: CK's on weights as they are, until May 2026
-on an MI300X; CK-Tile's beside them; CK's and assembly on weights whose rows are shuffled when a model is loaded."""
+"""Kernels that aiter's tuner chose among for block-scaled fp8, by their names: CK's on weights as they are, until May
+2026 on an MI300X; CK-Tile's beside them; CK's and assembly on weights whose rows are shuffled when a model is loaded."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class Library:
 
     @property
     def has_own_kernels(self) -> bool:
-        """Whether its version has other kernels than the library without one."""
+        """True if its version has other kernels than the library without a version."""
         return any(version == self.version for version, _ in self.version_tiles)
 
     def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:

@@ -28,7 +28,7 @@ _MOST_STAGES = 4
 
 
 class Choice(NamedTuple):
-    """How much slower than the fastest of its kernels a GEMM is by the first of a ranking: means over GEMMs.
+    """Mean time of the first kernel of a ranking over the fastest kernel of the GEMM, minus 1.
 
     Attributes:
         model_frac: by this model; `origami_frac`: by origami, whose own way to split K its prediction has.

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
         list_w4a16_needs,
         w4a16_types,
     )
-    from gemm_eval.models.gpu.w4a16.coefficients import W4A8_FAMILIES, W4A16_FAMILIES, W4A16_SETS, coefficients_of
+    from gemm_eval.models.gpu.w4a16.coefficients import (
+        W4A8_FAMILIES,
+        W4A16_FAMILIES,
+        W4A16_GROUPED_FAMILIES,
+        W4A16_SETS,
+        coefficients_of,
+    )
     from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, SM90_CLUSTER
     from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 
@@ -27,6 +33,7 @@ __all__ = [
     "SM90_CLUSTER",
     "W4A8_FAMILIES",
     "W4A16_FAMILIES",
+    "W4A16_GROUPED_FAMILIES",
     "W4A16_SETS",
     "W4A16_SIZES",
     "check_w4a16_family",

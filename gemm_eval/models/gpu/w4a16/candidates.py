@@ -70,12 +70,12 @@ class _Entry(NamedTuple):
 
 
 def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
-    """Whether our W4A16 kernels exist for this GPU and these types."""
+    """Return whether our W4A16 kernels exist for this GPU and these types."""
     return arch.sm_arch in W4A16_TARGETS and has_w4a16_format(types)
 
 
 def has_our_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
-    """Whether W4A16 or W4A8 kernels of ours exist for this GPU and these types."""
+    """Return whether W4A16 or W4A8 kernels of ours exist for this GPU and these types."""
     return has_w4a16_kernels(arch, types) or (arch.sm_arch in FP8_ON and has_w4a8_format(types))
 
 

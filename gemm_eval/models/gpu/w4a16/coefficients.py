@@ -16,16 +16,17 @@ GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES = (
 """The families of one GEMM and 16-bit tokens that have coefficients of their own, as `gemm_eval.kernels` names them."""
 
 GEMV_MMA_GROUPED, SM90_GROUPED = W4A16_GROUPED_FAMILIES = "w4a16_gemv_mma_grouped", "w4a16_sm90_grouped"
-"""Those of groups; the third, `w4a16_sm80_grouped`, was never timed and has the coefficients of `w4a16_sm80`."""
+"""Families of grouped kernels with coefficients of their own. The third, `w4a16_sm80_grouped`, was never timed and has
+those of `w4a16_sm80`."""
 
 W4A16_SETS = (*W4A16_FAMILIES, *W4A16_GROUPED_FAMILIES)
-"""All of 16-bit tokens."""
+"""Families of coefficients for tokens in 16 bits."""
 
 (SM90_FP8,) = W4A8_FAMILIES = ("w4a8_sm90",)
-"""Those of tokens in e4m3."""
+"""Families of coefficients for tokens in e4m3."""
 
 PACKED_SETS = (*W4A16_SETS, *W4A8_FAMILIES)
-"""All of them, in their order in packings."""
+"""All families of coefficients, in the order of packed arrays."""
 
 _OF_ONE_GEMM = (*W4A16_FAMILIES, *W4A8_FAMILIES)
 _STREAMING = (GEMV, GEMV_MMA)
