@@ -84,7 +84,7 @@ _AITER_TILES = {
     ("preshuffled", "mfma_fp8_block"): _CK_TILES | {(48, 128), (80, 128), (96, 128), (192, 256)},
 }
 """Kernels that aiter's tuner chose among for block-scaled fp8, by their names: CK's on weights as they are, until May
-2026 on an MI300X; CK-Tile's beside them; CK's and assembly on weights whose rows are shuffled when a model is loaded."""
+2026 on an MI300X; CK-Tile's beside them; CK's and assembly on weights that are shuffled when a model is loaded."""
 
 
 @dataclass(frozen=True)
