@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gemm_eval.errors import UnsupportedError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.training.schedule import StageTimes
 
 
@@ -28,11 +28,17 @@ def timeline(
     Each starts as soon as the pass before it on the same microbatch, and the last one of its stage, have ended.
 
     Raises:
+        InvalidOptionError: several chunks on one stage, or with microbatches that stages do not divide.
         UnsupportedError: zero bubble and DualPipe are known in closed form only.
     """
     if schedule not in ("1f1b", "interleaved"):
         raise UnsupportedError(f"{schedule} is known in closed form only; passes are played of 1f1b and interleaved")
     num, last = len(stages), len(stages) * num_chunks - 1
+    if num_chunks > 1 and (num == 1 or num_microbatches % num):
+        raise InvalidOptionError(
+            f"several chunks take two or more stages and a multiple of them in microbatches, got {num} stages and "
+            f"{num_microbatches} microbatches"
+        )
     queues = [_order(stage, num, num_microbatches, num_chunks) for stage in range(num)]
     ends: dict[tuple[bool, int, int], float] = {}  # by direction, microbatch and virtual stage of all devices
     tasks: list[Task] = []

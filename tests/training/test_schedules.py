@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_eval import UnsupportedError
+from gemm_eval import InvalidOptionError, UnsupportedError
 from gemm_eval.training import StageTimes, Task, num_in_flight, schedule_us, stage_chunks, timeline
 
 US = st.floats(0.1, 10.0)
@@ -111,6 +111,9 @@ def test_dualpipe_has_the_published_bubble() -> None:
     assert bubble_us == pytest.approx(7 * ((1.0 + backward) + backward - 3 * 0.9))
     with pytest.raises(UnsupportedError, match="dualpipe is known in closed form only"):
         timeline([times] * 16, 120, "dualpipe")
+    for stages, num_micro in ((4, 6), (1, 4)):
+        with pytest.raises(InvalidOptionError, match="several chunks take two or more stages"):
+            timeline([times] * stages, num_micro, "interleaved", 2)
 
 
 @given(st.lists(TIMES, min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 3))
