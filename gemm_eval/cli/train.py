@@ -117,12 +117,12 @@ def _split(text: str) -> list[str]:
 
 def _row(estimate: TrainingEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
-    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "rests_on", "options")}
+    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "sources", "options")}
     del document["stages"], document["definitions"]
     overlap = parts["options"].pop("overlap")
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name"), **parts["layout"]} | document
     row |= parts["breakdown"] | parts["memory"] | parts["options"]
-    row |= {f"{source}_frac": share for source, share in parts["rests_on"].items()}
+    row |= {f"{source}_frac": share for source, share in parts["sources"].items()}
     return row | {f"overlap_{name}": share for name, share in (overlap or {}).items()}
 
 

@@ -27,7 +27,7 @@ DEFINITIONS = {
     "hfu_frac": "MFU with the forward pass of layers that full recomputation runs again",
     "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, messages whose "
     "overlap is not given all beside computation or none, and a host that starts kernels one by one",
-    "rests_on": "share of computation by the source of its kernels' times",
+    "sources": "share of computation by the source of its kernels' times",
 }
 """Definitions of the figures, in words."""
 
@@ -119,7 +119,7 @@ class TrainingEstimate(Result):
         hfu_frac: hardware FLOP utilization: with what full recomputation runs again.
         memory: what the device that holds most holds.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
-        rests_on: shares of computation by source: ``corrected``, ``calibrated``, ``analytic``, ...
+        sources: shares of computation by source: ``corrected``, ``calibrated``, ``analytic``, ...
         options: what was asked, by name.
     """
 
@@ -141,7 +141,7 @@ class TrainingEstimate(Result):
     hfu_frac: float
     memory: TrainingMemory
     memory_limit_bytes: int | None
-    rests_on: FrozenDict[str, float]
+    sources: FrozenDict[str, float]
     options: FrozenDict[str, Any]
     _derived: ClassVar[tuple[str, ...]] = (
         "bound", "source", "tokens_per_s", "tokens_per_s_per_device", "tokens_per_day", "fits",
@@ -198,7 +198,7 @@ class TrainingEstimate(Result):
             f"MFU {self.mfu_frac:.1%} ({self.palm_mfu_frac:.1%} by PaLM's formula), HFU {self.hfu_frac:.1%} of the "
             f"{self.options['dtype']} peak;",
             f"80% of measured times are expected within {time_text(self.low_us)} to {time_text(self.high_us)}; "
-            f"computation rests on {', '.join(f'{source} {share:.0%}' for source, share in self.rests_on.items())}.",
+            f"computation rests on {', '.join(f'{source} {share:.0%}' for source, share in self.sources.items())}.",
             *(
                 f"  {name:10} {time_text(us):>9} {us / self.latency_us:>5.0%}  {_MEANINGS[name]}"
                 for name, us in self.breakdown.items()

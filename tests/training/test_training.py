@@ -128,7 +128,7 @@ def test_terms_add_up_and_figures_follow_from_each_other() -> None:
     document = json.loads(json.dumps(found.to_dict()))
     assert document["fits"] is True
     assert set(document["definitions"]) <= set(document)
-    assert sum(found.rests_on.values()) == pytest.approx(1.0)
+    assert sum(found.sources.values()) == pytest.approx(1.0)
     assert "computation rests on" in found.explain()
 
 
