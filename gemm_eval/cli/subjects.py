@@ -154,8 +154,6 @@ _REGIME = Option(
     metavar="NAME",
 )  # fmt: skip
 _ABLATION = _flag("ablation", "Also what the error is without each term of the model; takes minutes.")
-_PLOTS = Option("plots", "Write plots (PNG) to this folder.", _File, metavar="DIR")
-_CSV = Option("csv", "Write the errors as CSV.", _File, metavar="FILE")
 _DTYPE = Option("dtype", "Types of a file that does not say them: fp16, w4a16, ...", str | None)
 _TRITON_DATA = Option(
     "data", "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.", _File,
@@ -177,7 +175,7 @@ SUBJECTS = (
                 _flag("joint", "Fit the model on all cold burst sets of a library together, as calibrate dense does."),
                 _REGIME, _worst("worst (N, K) pairs"),
                 Option("library", "Kernel library of a file that does not say it: cublas, trtllm.", str | None),
-                _DTYPE, _PLOTS, _CSV,
+                _DTYPE,
             ),
             "Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.",
             "Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted "
@@ -413,7 +411,7 @@ SUBJECTS = (
             "w4a16.validate",
             (
                 _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT, _ABLATION,
-                _worst("largest errors near the best"), _PLOTS, _CSV,
+                _worst("largest errors near the best"),
             ),
             "Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.",
             "The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, "
@@ -462,7 +460,7 @@ SUBJECTS = (
         "triton",
         Command(
             "triton.validate",
-            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _ABLATION, _worst("slowest first choices"), _CSV),
+            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _ABLATION, _worst("slowest first choices")),
             "Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.",
             examples=("validate triton --arch h200-sxm --worst 10",),
         ),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich import box
 from rich.table import Table
 
 from gemm_eval.validation.exam import Line
 from gemm_eval.validation.metrics import Metrics, Score, worst_pairs
 from gemm_eval.validation.timings import Timings
-from gemm_eval.words import visible
 
 FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
 _COVERAGE = "in 80%"  # rows inside the interval that is made to hold 80% of them
@@ -66,11 +63,6 @@ def lines_table(
     return table
 
 
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table of results as CSV; names in it are those of files."""
-    frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
-
-
 def title_of(timings: Timings) -> str:
     """Return one line that says what the rows of a set are."""
     pairs = len(set(timings.pairs))
@@ -115,17 +107,6 @@ def _errors_of(scored: Score) -> dict[str, dict[str, Any]]:
     return {
         group: errors._asdict() | {"coverage_frac": coverage.get(group)} for group, errors in scored.by_regime.items()
     }
-
-
-def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
-    """Return one row (data, conditions, predictor, fit, `Metrics`, coverage) for each set, predictor and group."""
-    return pd.DataFrame(
-        _head(scored.timings)
-        | {"predictor": scored.predictor, "num_folds": scored.num_folds, "fit": scored.how, "group": group}
-        | errors
-        for scored in scores
-        for group, errors in _errors_of(scored).items()
-    )
 
 
 def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequence[str] = ()) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from gemm_eval.validation import baselines, report, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
-from gemm_eval.validation.plots import save_score_plots
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
 from gemm_eval.validation.subjects.choices import choices_table, compare_choices
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
@@ -181,7 +180,7 @@ def _types(timings: Timings) -> set[tuple[str, str]]:
 
 def validate_dense(
     arch: str, data: Names, folds: int, seed: int, refit: bool | None, joint: bool, regime: Names, worst: int,
-    library: str | None, dtype: str | None, plots: Path | None, csv: Path | None,
+    library: str | None, dtype: str | None,
 ) -> Report:  # fmt: skip
     """Score a library's own choices; parameters are the options of the command."""
     data, groups = data or [], list(regime or [])
@@ -198,10 +197,6 @@ def validate_dense(
     choices = [] if data else list(compare_choices(spec))
     compared = list(compare(spec, sets, folds, seed, refit=refit, is_joint=joint))
     scores = [scored for of_set in compared for scored in of_set]
-    if plots is not None:
-        save_score_plots(scores, plots)
-    if csv is not None:
-        report.write_csv(report.errors_frame(scores), csv)
 
     def document() -> dict[str, Any]:
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}

@@ -35,8 +35,7 @@ from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection
 from gemm_eval.validation.metrics import ALL, REGIMES, Score, are_inside, measure_errors, regime_of, score_crossed
-from gemm_eval.validation.plots import save_study_plots
-from gemm_eval.validation.report import errors_table, report_document, write_csv
+from gemm_eval.validation.report import errors_table, report_document
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
@@ -609,9 +608,8 @@ _INT4_WO = "aiconfigurator/int4_wo"
 
 
 def validate(
-    arch: str, data: Sequence[Path] | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int,
-    plots: Path | None, csv: Path | None,
-) -> Report:  # fmt: skip
+    arch: str, data: Sequence[Path] | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int
+) -> Report:
     """Score our kernels config by config; parameters are the options of the command.
 
     TensorRT-LLM's public timings stand below, by the model as it is: a fit of that library searches its configs again
@@ -627,10 +625,6 @@ def validate(
     ablated = configs.run_ablation(W4A16Model(spec), scored[0].timings, folds, seed) if ablation else None
     sets = [] if data else [timings for timings in list_timings(spec.name) if timings.name == _INT4_WO]
     public = [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
-    if plots is not None:
-        save_study_plots(scored, plots)
-    if csv is not None:
-        write_csv(studies.study_frame(scored), csv)
 
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
