@@ -1,7 +1,7 @@
 """Predictions of latency against timings: tables, folds, baselines, errors, reports, calibration.
 
-Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and says so where one is missing. Importing this
-package is cheap: what it exports is loaded when it is first used.
+Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and says so where one is missing. Importing
+this package is cheap: what it exports is loaded when it is first used.
 
 A predicted subject is an `exam.Exam`, in `subjects`, the only modules that know models. `tables` reads `Timings` of
 GEMMs, `fit` holds rows out and has the one least-squares search, `metrics` measures errors, `studies` the loss of
