@@ -15,13 +15,19 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
-from gemm_eval.validation.learned import FittedCorrection, bounds_of, fitted_correction
+from gemm_eval.validation.learned import (
+    FittedCorrection,
+    bounds_of,
+    fitted_correction,
+    spread_out,
+    spread_thresholds,
+    trees_of,
+)
 from gemm_eval.validation.metrics import ALL, REGIMES
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
 from gemm_eval.validation.tables import list_correction_timings, measured_root
 from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
-from gemm_eval.validation.trees import spread_out, spread_thresholds, trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
 # More trees, or larger ones, change held-out errors by a tenth of a point. Leaves of few rows are drawn to 0, without
