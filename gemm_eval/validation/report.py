@@ -70,13 +70,13 @@ def title_of(timings: Timings) -> str:
     return f"{timings.name}: {len(timings):,} GEMMs, {pairs} (N, K) pairs, {conditions}"
 
 
-def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str = "") -> Table:
-    """Return errors of predictors on a set by group of rows (`groups`, or all); `note` is a second line of title."""
+def errors_table(scores: Sequence[Score], note: str = "") -> Table:
+    """Return errors of predictors on a set by group of rows; `note` is a second line of title."""
     title = title_of(scores[0].timings)
     has_intervals = any(scored.is_inside is not None for scored in scores)
     headers = ("group", "predictor", "fit", *FIGURES, *((_COVERAGE,) if has_intervals else ()))
     table = report_table(headers, f"{title}\n{note}" if note else title)
-    for index, group in enumerate(group for group in scores[0].by_regime if not groups or group in groups):
+    for index, group in enumerate(scores[0].by_regime):
         if index:
             table.add_section()
         for first, scored in enumerate(scores):
@@ -109,8 +109,8 @@ def _errors_of(scored: Score) -> dict[str, dict[str, Any]]:
     }
 
 
-def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequence[str] = ()) -> dict[str, Any]:
-    """Return scores for JSON, set after set: hashes, errors of `groups` (or all), and the worst pairs."""
+def report_document(scores: Sequence[Score], num_worst: int = 10) -> dict[str, Any]:
+    """Return scores for JSON, set after set: hashes, errors by group of rows, and the worst pairs."""
     sets = []
     for _, of_set in groupby(scores, key=lambda scored: id(scored.timings)):
         same = list(of_set)
@@ -120,7 +120,7 @@ def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequen
                 "name": scored.predictor,
                 "num_folds": scored.num_folds,
                 "fit": scored.how,
-                "errors": {name: of for name, of in _errors_of(scored).items() if not groups or name in groups},
+                "errors": _errors_of(scored),
                 "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
             }
             for scored in same

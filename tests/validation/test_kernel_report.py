@@ -208,7 +208,7 @@ def test_command_holds_pairs_out(table: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_command_refuses_what_makes_no_sense(table: Path) -> None:
-    assert "No such option: --joint, which is one of root validate dense" in run(*W4A16, "--joint", code=2)
+    assert "No such option: --library, which is one of root validate dense" in run(*W4A16, "--library", "x", code=2)
     assert "--ablation fits" in run(*W4A16, "--ablation", "--no-fit", code=2)
     assert "no timings of W4A16 kernels on l4" in run(*W4A16, "--arch", "l4", code=2)
 

@@ -79,9 +79,6 @@ def test_tables(scores: list[Score]) -> None:
     assert ["decode", "half", "3-fold", "6", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
     assert ["prefill", "half", "3-fold", "3", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
     assert sum(row[:3] == ["naive", "roofline", "as"] for row in rows) == 4
-    some = shown(errors_table(scores, ["all"]))
-    assert "all" in some
-    assert "decode" not in some
     assert ["64", "64", "4", "50.0%", "-50.0%", "1", "-50.0%"] in rows_of(shown(worst_table(scores[0])))
 
 
@@ -106,7 +103,7 @@ def test_validate_writes_json(table: Path) -> None:
 
 
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
-    text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
+    text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit")
     assert "not refitted; coefficients: of h200-sxm" in text
     (of_model,) = (row for row in rows_of(text) if row[:5] == ["all", "half", "on", "h200-sxm", "12"])
     assert of_model[5] != "50.0%"  # what users are answered, whatever a predictor would say
@@ -115,7 +112,7 @@ def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
 
 def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Half, "fit", None)
-    text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--regime", "all")
+    text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN)
     rows = [row[:5] for row in rows_of(text)]
     assert "transfer; coefficients: of h200-sxm" in text
     assert ["all", "half", "on", "h200-sxm", "12"] in rows
@@ -133,15 +130,6 @@ def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
     assert 0.5 < roofline.roofs[""].dram_frac < 1.1
     of_h200 = FittedRoofline(H200).fit(*find_timings("h200-sxm", ["aiconfigurator/float16", "cublas/fp16"]))
     assert roofline.roofs[""].compute_frac == pytest.approx(of_h200.roofs[""].compute_frac, rel=0.1)
-
-
-def test_joint_fits_all_sets_of_a_library(table: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.csv"
-    other.write_text(TABLE)
-    words = ("validate", "dense", "--data", str(table), "--data", str(other), *GIVEN, "--joint", "--regime", "all")
-    text = run(*words)
-    assert text.count("refitted jointly on mine, other") == 2
-    assert [row[:5] for row in rows_of(text)].count(["all", "half", "3-fold", "joint", "12"]) == 2
 
 
 def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,8 +168,6 @@ H200_WGMMA = "calibrate dense --arch h200-sxm --family sm90_wgmma"
         ("validate dense --data nix", "no timings named 'nix'"),
         ("validate dense --data none.csv", "cannot read timings from none.csv"),
         ("validate dense --arch l4", "no timings of l4 are committed"),
-        ("validate dense --joint --no-fit", "--joint fits, --no-fit does not"),
-        ("validate dense --arch h100-sxm --joint", "--joint would fit on timings of h100-sxm"),
         ("calibrate dense --arch h200-sxm --family cublas", "--family must be one of sm90_wgmma"),
         (f"{H200_WGMMA} --library mkl", "--library must be one of cublas"),
         (

@@ -637,7 +637,7 @@ def validate(
         yield from configs.ablation_report(ablated) if ablated else ()
         if public:
             note = f"{public[0].note}\n{dense.describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
-            yield errors_table(public, note=note)
+            yield errors_table(public, note)
 
     return Report(document, parts)
 
