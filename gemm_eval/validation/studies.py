@@ -226,7 +226,7 @@ class Study:
 
     @property
     def by_family(self) -> bool:
-        """Whether its rows are told apart by kernel family."""
+        """True where rows are told apart by kernel family."""
         return self.timings.form.group == _FAMILY
 
 

@@ -32,7 +32,7 @@ _KEY = (
     *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
     *("loop_order", "tile_m", "tile_n", "tile_k"),
 )
-"""What is compared, in this order; MODEL.md, "Choice"."""
+"""Fields that are compared, in this order; MODEL.md, "Choice"."""
 
 
 def run(seed: int, count: int) -> Report:
@@ -56,7 +56,7 @@ PLAIN = {
     "shared_bytes": None, "shared_gb_per_s": None, "dram_write_gb_per_s": None, "feed_bytes_per_cycle": None,
     "resident": (),
 }  # fmt: skip
-"""Of what overlap timing alone knows, nothing."""
+"""Fields that overlap timing alone knows, without values."""
 
 
 class Case:
@@ -230,7 +230,7 @@ class Case:
         self.is_most("energy is at least that of MACs, DRAM and leakage", least_pj, cost.energy_pj, mapping)
 
     def check_orders(self, mapping: MulticoreMapping) -> None:
-        """Of two loop orders of a tile, one that loads more and moves more of C takes no less time and energy."""
+        """Check that of two loop orders of a tile the one that loads more and moves more of C takes no less time and energy."""
         if self.problem.is_weight_quantized and self.arch.dequant == "vector":
             return  # loading more of B then is more to compute, too
         if self.arch.resident or self.arch.shared_bytes is not None:
@@ -264,7 +264,7 @@ class Case:
     # --- more hardware -----------------------------------------------------------------------------------------------
 
     def check_more_hardware(self) -> None:
-        """Of every resource more is no slower."""
+        """Check that more of every resource is no slower."""
         arch, rng = self.arch, self.rng
         before = self.best(arch)
         if before is None:
