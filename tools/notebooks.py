@@ -194,7 +194,7 @@ def picture_size(png: str) -> tuple[int, int]:
 
 
 def same_line(old: str, new: str) -> bool:
-    """Return whether two lines have the same words, and numbers that differ by a thousandth or one in the last digit shown.
+    """Return whether two lines have equal words, and numbers within a thousandth or a last digit.
 
     Sums round differently on other CPUs, and fits end elsewhere. Numbers without decimals must be the same.
     """

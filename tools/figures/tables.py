@@ -337,7 +337,7 @@ def widest(values: Iterable[float], form: str) -> str:
 
 
 def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any = None) -> dict[str, Any]:
-    """Return how many times as long as ours an engine takes: geometric mean, worst, number, and where it is clearly ahead.
+    """Return an engine's times over ours: geometric mean, worst, number, and where it is clearly ahead.
 
     Args:
         table: of arch/compared.

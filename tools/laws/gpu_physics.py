@@ -352,7 +352,7 @@ def _are_ours_within(case: Case, after: npt.NDArray[np.void], tolerance: float) 
 
 
 def _are_aligned(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.bool_]:
-    """Return whether rows start on 16 bytes; others run with the coefficients of another family, whatever the kernel."""
+    """Return whether rows start on 16 bytes; others run with another family's coefficients."""
     are: npt.NDArray[np.bool_] = rows_on(types.types, 16).takes(*sizes[:, 1:].T)
     return are
 

@@ -230,7 +230,7 @@ class Case:
         self.is_most("energy is at least that of MACs, DRAM and leakage", least_pj, cost.energy_pj, mapping)
 
     def check_orders(self, mapping: MulticoreMapping) -> None:
-        """Check that of two loop orders of a tile the one that loads more and moves more of C takes no less time and energy."""
+        """Check that the loop order that loads more and moves more of C takes no less time and energy."""
         if self.problem.is_weight_quantized and self.arch.dequant == "vector":
             return  # loading more of B then is more to compute, too
         if self.arch.resident or self.arch.shared_bytes is not None:
