@@ -145,7 +145,6 @@ _REFIT = Option(
     "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", bool | None,
     flag="--refit/--no-fit",
 )  # fmt: skip
-_ABLATION = _flag("ablation", "Also what the error is without each term of the model; takes minutes.")
 _DTYPE = Option("dtype", "Types of a file that does not say them: fp16, w4a16, ...", str | None)
 _TRITON_DATA = Option(
     "data", "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.", _File,
@@ -401,7 +400,8 @@ SUBJECTS = (
         Command(
             "w4a16.validate",
             (
-                _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT, _ABLATION,
+                _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT,
+                _flag("ablation", "Also what the error is without each term of the model; takes minutes."),
                 _worst("largest errors near the best"),
             ),
             "Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.",
@@ -451,7 +451,7 @@ SUBJECTS = (
         "triton",
         Command(
             "triton.validate",
-            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _ABLATION, _worst("slowest first choices")),
+            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _worst("slowest first choices")),
             "Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.",
             examples=("validate triton --arch h200-sxm --worst 10",),
         ),

@@ -98,7 +98,7 @@ REFUSED = [  # as text
     # validate and calibrate
     (2, "validate collective --arch t4", "gpu must be one of"),
     (2, "validate collective --hold-out points", "hold-out must be one of"),
-    (2, "validate dense --ablation", "No such option: --ablation, which is one of gemm-eval validate w4a16 and triton"),
+    (2, "validate dense --ablation", "No such option: --ablation, which is one of gemm-eval validate w4a16"),
     (2, "validate dense --data cublas/fp16 --library cublas", "--library and --dtype go with --data FILE"),
     (2, "validate dense --dtype fp16", "--library and --dtype go with --data FILE"),
     (2, "calibrate collective --arch t4", "no timings of collectives"),
@@ -143,7 +143,7 @@ REFUSED = [  # as text
     (2, "evaluate --arhc=demo-8core 1 1 1 1", "No such option: --arhc, did you mean --arch?"),
     (2, "evalute 1 1 1 1", "No such command 'evalute', did you mean evaluate"),
     (2, "validate tritn", "No such command 'tritn', did you mean triton?; see gemm-eval validate --help"),
-    (2, "validate triton --ablatoin", "No such option: --ablatoin, did you mean --ablation?"),
+    (2, "validate w4a16 --ablatoin", "No such option: --ablatoin, did you mean --ablation?"),
     (2, "--verson", "No such option: --verson, did you mean --version?"),
     (2, "evaluate --arch demo-8core -- -4 1 1 1", "G must be in 1..2**40, got -4"),
     (2, "zzzz", "No such command 'zzzz'; see gemm-eval --help"),

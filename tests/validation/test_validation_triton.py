@@ -207,7 +207,6 @@ def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Pa
     [
         ("calibrate triton --arch h200-sxm --family sm90_wgmma", "No such option: --family"),
         ("calibrate triton --arch l4", "no timings of Triton kernels on l4"),
-        ("validate triton --no-fit --ablation", "nothing to fit on"),
         ("validate triton --data a.parquet --data b.parquet", "--data is given 2 times"),
     ],
 )

@@ -213,8 +213,6 @@ class W4A16Model(configs.ConfigModel):
     families: tuple[str, ...] = W4A16_SETS
     FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in _FAMILIES}
     SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
-    IS_SCREENED: ClassVar = True
-    BUYS_NOTHING_POINTS: ClassVar = 0.02
 
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:
@@ -619,7 +617,8 @@ def validate(
     of_folds, as_it_is = find_w4a16_tables(spec, data or [], is_fit=refit)
     if not of_folds and not as_it_is:
         raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
-    configs.check_ablation(is_ablated=ablation, is_fit=bool(of_folds))
+    if ablation and not of_folds:
+        raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
     scored = [study_w4a16(spec, of_folds, folds, seed)] if of_folds else []
     scored += [study_w4a16(spec, [path], folds, seed, of_folds) for path in as_it_is]
     ablated = configs.run_ablation(W4A16Model(spec), scored[0].timings, folds, seed) if ablation else None
