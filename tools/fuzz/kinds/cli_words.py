@@ -47,7 +47,7 @@ _FIRST = {
     "measure": ("--list",), "profile": ("--dtype", "fp61"),
     **dict.fromkeys(("validate dense", "validate w4a16", "validate triton", "calibrate dense", "calibrate w4a16",
                      "calibrate triton"), ("--data", "nothing.csv")),
-    "configs list": ("--json",), "configs build": ("nothing",),
+    "configs list": ("--json",), "configs build": ("nothing",), "validate training": ("--help",),
 }  # fmt: skip
 _CODES = {0, 1, 2, 3}
 _ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
