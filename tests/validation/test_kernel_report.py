@@ -205,12 +205,6 @@ def test_command_holds_pairs_out(table: Path, monkeypatch: pytest.MonkeyPatch) -
     assert document["int4_wo"] == {"sets": []}
 
 
-def test_command_refuses_what_makes_no_sense(table: Path) -> None:
-    assert "No such option: --library, which is one of root validate dense" in run(*W4A16, "--library", "x", code=2)
-    assert "--ablation fits" in run(*W4A16, "--ablation", "--no-fit", code=2)
-    assert "no timings of W4A16 kernels on l4" in run(*W4A16, "--arch", "l4", code=2)
-
-
 def test_held_out_errors_in_words() -> None:
     assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", "aiconfigurator/int4_wo")
     assert describe_held_out("l4", "trtllm", "aiconfigurator/int4_wo") == ""

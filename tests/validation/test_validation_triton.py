@@ -202,18 +202,6 @@ def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Pa
     assert sum(errors.num_rows for errors in found.errors) == len(pd.read_parquet(small_table))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("calibrate triton --arch h200-sxm --family sm90_wgmma", "No such option: --family"),
-        ("calibrate triton --arch l4", "no timings of Triton kernels on l4"),
-        ("validate triton --data a.parquet --data b.parquet", "--data is given 2 times"),
-    ],
-)
-def test_options_that_do_not_go_together(words: str, message: str) -> None:
-    assert message in run(*words.split(), code=2)
-
-
 def test_the_committed_code_is_what_the_compiler_makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two kernels of `examples/measure_triton.py --codes`, which takes minutes for all."""
     triton = pytest.importorskip("triton")
