@@ -1,4 +1,4 @@
-"""How long each test took in the last runs, and which are slow: commits skip those.
+"""Durations of tests in the last runs, and the slow ones, which commits skip.
 
     python -m tools.durations               # the folders and tests that took longest
     python -m tools.durations --over 5      # also the tests over so many seconds that are not marked slow
@@ -28,7 +28,7 @@ def slow_names() -> frozenset[str]:
 
 
 def is_slow(name: str, listed: frozenset[str]) -> bool:
-    """Whether a test is listed: itself, without its parameters, or by its file or a folder."""
+    """Return whether a test is listed: itself, without its parameters, or by its file or a folder."""
     file = Path(name.split("::", maxsplit=1)[0])
     return not listed.isdisjoint(
         {name, name.split("[", maxsplit=1)[0], file.as_posix(), *(path.as_posix() for path in file.parents)}

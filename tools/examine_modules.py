@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the interval holds the measured time."""
+        """Return whether the interval holds the measured time."""
         return self.needed <= 1.0
 
 

@@ -57,7 +57,7 @@ def read(path: Path) -> Any:
 
 
 def missing(path: Path) -> str | None:
-    """What a notebook needs and is not there, with what installs it."""
+    """Return what a notebook needs and is not there, with what installs it."""
     for package, command in (PACKAGES | MORE_PACKAGES.get(path.name, {})).items():
         if find_spec(package) is None:
             return f"{path.name} needs {package}: {command}"
@@ -194,7 +194,7 @@ def picture_size(png: str) -> tuple[int, int]:
 
 
 def same_line(old: str, new: str) -> bool:
-    """Whether two lines have the same words, and numbers that differ by a thousandth or one in the last digit shown.
+    """Return whether two lines have equal words, and numbers within a thousandth or a last digit.
 
     Sums round differently on other CPUs, and fits end elsewhere. Numbers without decimals must be the same.
     """

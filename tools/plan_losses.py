@@ -1,4 +1,4 @@
-"""What each search plan saves and loses: ``make plans`` prints it.
+"""Savings and losses of each search plan: ``make plans`` prints them.
 
 Loss is the latency of a plan's mapping over that of the exact search, minus one, over 2,000 transformer GEMMs on chips
 of four core counts. Both are timed in one run, and the mappings that a plan costs are counted.
@@ -32,7 +32,7 @@ PLANS = (
 
 
 def _lines() -> Iterator[dict[str, Any]]:
-    """What each plan costs and loses, by cores and plan."""
+    """Return the cost and loss of each plan, by cores and plan."""
     base = load_arch("demo-8core", MulticoreSpec)
     shapes = transformer_gemms(NUM_GEMMS)
     for num_cores in CORE_COUNTS:

@@ -249,7 +249,8 @@ def crossover(
     )  # fmt: skip
     points = render_w4a16.measured_points(evaluator, result) if measured else None
     if plot is not None:
-        from gemm_eval.validation import plot_crossover, save_figure
+        from gemm_eval.figures import save_figure
+        from gemm_eval.validation import plot_crossover
 
         save_figure(plot_crossover(result, points), plot)
     opt.give(

@@ -33,7 +33,7 @@ app = group(
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """What is measured on a GPU, how, and where it goes."""
+    """Options of a measurement on a GPU: its GEMMs, the way of timing, the file."""
 
     out: Annotated[Path, option("Folder for the data set, its meta file and the work file.")]
     kernel: Annotated[

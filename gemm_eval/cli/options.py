@@ -451,7 +451,7 @@ IgnoreMemoryOption = Annotated[
 
 
 class Phase(enum.StrEnum):
-    """Which forward pass."""
+    """Forward passes of inference."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -464,7 +464,7 @@ class Phase(enum.StrEnum):
 
 
 class Pass(enum.StrEnum):
-    """Which passes GEMMs are listed for: a phase of inference, both, or a microbatch of training."""
+    """Passes that GEMMs are listed for: a phase of inference, both, or a microbatch of training."""
 
     PREFILL = "prefill"
     DECODE = "decode"

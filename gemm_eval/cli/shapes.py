@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
     @property
     def is_feasible(self) -> bool:
-        """Whether any mapping fits."""
+        """True where a mapping fits."""
         return bool(self.table.is_feasible[self.row])
 
     @property

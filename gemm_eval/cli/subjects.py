@@ -6,7 +6,6 @@ waits for completions.
 
 from __future__ import annotations
 
-import enum
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
@@ -84,9 +83,6 @@ class Subject(NamedTuple):
     calibrate: Command | None = None
 
 
-RowGroup = enum.StrEnum("RowGroup", ["decode", "mid", "prefill", "all"])
-"""Regimes of M that can be chosen."""
-
 _Texts, _Files, _File = list[str] | None, list[Path] | None, Path | None
 
 
@@ -149,13 +145,6 @@ _REFIT = Option(
     "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", bool | None,
     flag="--refit/--no-fit",
 )  # fmt: skip
-_REGIME = Option(
-    "regime", "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", list[RowGroup] | None,
-    metavar="NAME",
-)  # fmt: skip
-_ABLATION = _flag("ablation", "Also what the error is without each term of the model; takes minutes.")
-_PLOTS = Option("plots", "Write plots (PNG) to this folder.", _File, metavar="DIR")
-_CSV = Option("csv", "Write the errors as CSV.", _File, metavar="FILE")
 _DTYPE = Option("dtype", "Types of a file that does not say them: fp16, w4a16, ...", str | None)
 _TRITON_DATA = Option(
     "data", "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.", _File,
@@ -174,17 +163,16 @@ SUBJECTS = (
             "gemms.validate_dense",
             (
                 _H200, _dense_data("all that is committed for the arch"), _FOLDS, _PAIRS, _REFIT,
-                _flag("joint", "Fit the model on all cold burst sets of a library together, as calibrate dense does."),
-                _REGIME, _worst("worst (N, K) pairs"),
+                _worst("worst (N, K) pairs"),
                 Option("library", "Kernel library of a file that does not say it: cublas, trtllm.", str | None),
-                _DTYPE, _PLOTS, _CSV,
+                _DTYPE,
             ),
             "Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.",
             "Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted "
             "constants, and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill "
             "above. On a GPU without a calibration of its own nothing is fitted on its timings: the model and the "
             "fitted roofline carry over to it.",
-            ("validate dense --arch h200-sxm", "validate dense --arch h200-sxm --regime decode --worst 10"),
+            ("validate dense --arch h200-sxm", "validate dense --arch h200-sxm --worst 10"),
         ),
         Command(
             "gemms.calibrate_dense",
@@ -206,7 +194,7 @@ SUBJECTS = (
     Subject(
         "gpu",
         Command(
-            "gemms.validate_gpu", (_presets("timings"), _FOLDS, _PAIRS, _REGIME),
+            "gemms.validate_gpu", (_presets("timings"), _FOLDS, _PAIRS),
             "Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.",
             "A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned "
             "correction. Sets of few rows are left out. GPUs whose coefficients carry over from another one stand "
@@ -217,7 +205,7 @@ SUBJECTS = (
     Subject(
         "correction",
         calibrate=Command(
-            "learned.calibrate_correction",
+            "corrections.calibrate",
             (
                 _GPU,
                 Option(
@@ -412,8 +400,9 @@ SUBJECTS = (
         Command(
             "w4a16.validate",
             (
-                _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT, _ABLATION,
-                _worst("largest errors near the best"), _PLOTS, _CSV,
+                _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT,
+                _flag("ablation", "Also what the error is without each term of the model; takes minutes."),
+                _worst("largest errors near the best"),
             ),
             "Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.",
             "The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, "
@@ -462,7 +451,7 @@ SUBJECTS = (
         "triton",
         Command(
             "triton.validate",
-            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _ABLATION, _worst("slowest first choices"), _CSV),
+            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _worst("slowest first choices")),
             "Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.",
             examples=("validate triton --arch h200-sxm --worst 10",),
         ),

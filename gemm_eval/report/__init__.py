@@ -6,8 +6,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.report.compare import compare_report
-    from gemm_eval.report.deployments_page import deployments_report
-    from gemm_eval.report.model_page import model_report
+    from gemm_eval.report.model_page import deployments_report, model_report
     from gemm_eval.report.page import Page, Section
     from gemm_eval.report.parts import Bar, Bars, Cell, Chart, Column, Facts, Figure, Panel, Table, Text, Verdict
     from gemm_eval.report.sweep_page import sweep_report

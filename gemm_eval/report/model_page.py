@@ -1,9 +1,9 @@
-"""The report on a transformer on an arch: its operations and GEMMs by phase, where the time goes, what would help."""
+"""The report on a transformer on an arch, and that on deployments of one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
@@ -14,6 +14,8 @@ from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import (
     Bar,
     Bars,
+    Cell,
+    Chart,
     Column,
     Facts,
     Figure,
@@ -39,6 +41,7 @@ from gemm_eval.report.runs import (
     distinct,
     gemm_table,
 )
+from gemm_eval.serving import Deployments, LeftOut, ServingEstimate
 from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, load_model, num_parameters, say_memory
 from gemm_eval.units import time_text
 
@@ -255,3 +258,77 @@ def _help(step: Runs, gains: Sequence[ChangeGain]) -> list[Part]:
         for run in step.heaviest(_MOST_EXPLAINED)
     ]
     return [table_of(gains, columns, caption, note), *explained]
+
+
+_USER, _DEVICE = "tok/s/user", "tok/s/GPU"
+_COLUMNS: tuple[tuple[Column, Callable[[ServingEstimate], Cell]], ...] = (
+    (text_column("layout"), lambda e: e.layout),
+    (Column(_DEVICE, digits=3), lambda e: e.tokens_per_s_per_device),
+    (Column(_USER, digits=3), lambda e: e.tokens_per_s_per_user),
+    (time_column("TTFT"), lambda e: e.ttft_us),
+    (time_column("TTFT p99"), lambda e: e.ttft_p99_us),
+    (time_column("TPOT"), lambda e: e.tpot_us),
+    (time_column("ITL p99"), lambda e: e.itl_p99_us),
+    (Column("requests in flight"), lambda e: e.concurrency),
+    (Column("GPUs"), lambda e: e.num_devices),
+    (text_column("arch"), lambda e: e.arch_name),
+    (text_column("engine"), lambda e: e.engine),
+    (text_column("types"), lambda e: e.options["dtype"] or "of the checkpoint"),
+    (Column("requests/s", digits=3), lambda e: e.requests_per_s),
+    (Column("sequences in decode", digits=3), lambda e: e.mean_seqs),
+    (Column("of at most"), lambda e: e.max_seqs),
+)
+
+
+def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -> Page:
+    """Return the page on the deployments that `find_deployments` returned, and the `engine_commands` of the best.
+
+    Raises:
+        InfeasibleError: there is none within the limits.
+    """
+    best = deployments.best
+    columns = [column for column, _ in _COLUMNS]
+    rows = [[say(estimate) for _, say in _COLUMNS] for estimate in deployments.front]
+    chart = Chart(
+        columns, rows, _USER, _DEVICE, log_y=True, highlight=[True] * len(rows), joined="before",
+        caption="Throughput of a GPU over the speed that a client sees: no deployment lies above",
+    )  # fmt: skip
+    start: list[Part] = [Text(text, is_code=True) for text in commands]
+    left: list[tuple[Column, Callable[[LeftOut], Cell]]] = [
+        (text_column("layout"), lambda item: str(item.layout)),
+        (text_column("why"), lambda item: item.reason),
+        (text_column("arch"), lambda item: item.arch_name),
+        (text_column("engine"), lambda item: item.engine),
+        (text_column("types"), lambda item: item.dtype or "of the checkpoint"),
+    ]
+    front = table_of(deployments.front, _COLUMNS, "Deployments that no other beats in both rates")
+    sections = [
+        Section("The front", [Facts(_deployments_facts(deployments)), front]),
+        Section("The best one", [Text(best.explain()), *start]),
+        Section("Left out", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
+    ]
+    lead: list[Part] = [_deployments_verdict(deployments, best), chart]
+    return Page(f"Serving {deployments.model_name}", "deployments and their loads", sections, lead)
+
+
+def _deployments_verdict(deployments: Deployments, best: ServingEstimate) -> Verdict:
+    fastest = deployments.front[-1]
+    headline = (
+        f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} output "
+        f"tokens/s a GPU at {best.tokens_per_s_per_user:,.0f} a client."
+    )
+    points = [("The best has", f"{best.concurrency:,} requests in flight, TTFT {time_text(best.ttft_us)}")]
+    if fastest is not best:
+        text = f"{fastest.layout}: {fastest.tokens_per_s_per_user:,.0f} tokens/s, {fastest.concurrency:,} in flight"
+        points.append(("A client is served fastest by", text))
+    return Verdict(headline, points)
+
+
+def _deployments_facts(deployments: Deployments) -> list[tuple[str, str]]:
+    limits = ((name, getattr(deployments, f"{name.lower()}_limit_us")) for name in ("TTFT", "TPOT"))
+    return [
+        ("model", deployments.model_name),
+        ("tokens of a request", f"{deployments.prompt_len:,} in, {deployments.output_len:,} out"),
+        *((f"{name} at most", time_text(limit)) for name, limit in limits if limit is not None),
+        ("deployments", f"{deployments.num_points:,}, {deployments.num_within:,} of them within the limits"),
+    ]

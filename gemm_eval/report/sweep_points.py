@@ -90,7 +90,7 @@ class Points:
         self.result = result
         self.kinds: Mapping[str, str] = result.description["columns"]
         self.varied: Mapping[str, Any] = {**result.description["variables"], **result.description["fields"]}
-        """What varies, by name, as the description of the sweep has it."""
+        """Fields that vary, by name, as the description of the sweep has it."""
         self.front: pd.DataFrame = result.pareto()
         self.feasible: pd.DataFrame = result.rows(np.flatnonzero(result.is_feasible))
 

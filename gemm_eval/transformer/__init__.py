@@ -9,7 +9,6 @@ from gemm_eval.transformer.config import (
     with_redundant_experts,
 )
 from gemm_eval.transformer.gemms import LayerGemm, model_on, transformer_gemms, types_on
-from gemm_eval.transformer.layouts import Layout, legal_layouts
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
     CHUNK_TOKENS,
@@ -58,7 +57,7 @@ from gemm_eval.transformer.parts import (
     QuantizedPart,
     WeightFormat,
 )
-from gemm_eval.transformer.shapes import moe_layer_of
+from gemm_eval.transformer.shapes import Layout, legal_layouts, moe_layer_of
 from gemm_eval.transformer.training import (
     EMBEDDING,
     GROUPS,

@@ -318,7 +318,7 @@ WHAT_COUNTS = (
     "causal kernel takes less. Norms, softmax and the communication of parallel devices are not counted. So sums are "
     "no bound on the time of a pass, neither from below nor from above: `gemm-eval model` has whole steps."
 )
-"""What the GEMMs of `transformer_gemms` say of a whole pass, and what not."""
+"""Parts of a whole pass that the GEMMs of `transformer_gemms` cover, and parts that they leave out."""
 
 CHUNK_TOKENS = 8192
 """Tokens of a pass at most, unless it is said: prefill is done in chunks (vLLM: max_num_batched_tokens)."""

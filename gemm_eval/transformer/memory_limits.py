@@ -1,4 +1,4 @@
-"""Whether a model fits on a device: shares of memory as engines mean them, the largest batch, and changes that help."""
+"""Limits of memory of a device: shares of memory as engines mean them, the largest batch, and changes that help."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config
-from gemm_eval.transformer.gemms import WeightTypes, make_step, weight_types
-from gemm_eval.transformer.gradients import MAIN_GRADIENT, gradients
+from gemm_eval.transformer.gemms import MAIN_GRADIENT, WeightTypes, gradients, make_step, weight_types
 from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
 from gemm_eval.transformer.shapes import UNIFORM, Shape, Step, lm_head_shape

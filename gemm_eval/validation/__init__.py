@@ -1,11 +1,11 @@
 """Predictions of latency against timings: tables, folds, baselines, errors, reports, calibration.
 
-Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and says so where one is missing; plots need
-matplotlib (``[plot]``). Importing this package is cheap: what it exports is loaded when it is first used.
+Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and says so where one is missing. Importing
+this package is cheap: what it exports is loaded when it is first used.
 
 A predicted subject is an `exam.Exam`, in `subjects`, the only modules that know models. `tables` reads `Timings` of
-GEMMs, `fit` holds rows out and has the one least-squares search, `metrics` measures errors, `choice` the loss of the
-chosen config, which `studies` of single configs report; `report` and `plots` write.
+GEMMs, `fit` holds rows out and has the one least-squares search, `metrics` measures errors, `studies` the loss of
+the config that is chosen; `report` prints.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from gemm_eval.lazy import lazy_names
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 
 if TYPE_CHECKING:
-    from gemm_eval.figures import save_figure
     from gemm_eval.validation.crossover import (
         CLEAR_FRAC,
         compare_crossovers,
@@ -58,7 +57,7 @@ __all__ = [
     "TritonModel", "W4A16Model", "assign_folds", "compare", "compare_crossovers", "find_timings", "first_rows",
     "gpus_with_timings", "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "order_by",
     "plot_crossover", "predict_speedups", "random_choice", "ranked_choice", "read_chip_timings", "read_timings",
-    "read_triton_timings", "read_w4a16_timings", "regime_of", "report_table", "save_figure", "score_chip",
+    "read_triton_timings", "read_w4a16_timings", "regime_of", "report_table", "score_chip",
     "sign_shares", "static_points", "triton_table", "worst_rows", "write_codes",
 ]  # fmt: skip
 

@@ -161,7 +161,7 @@ class CrossFit(NamedTuple, Generic[P]):
 
 def cross_fit(
     predictor: P | Sequence[P], sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
-    train: Sequence[Timings] = (), folds: Sequence[Ints] = (), num_threads: int = 1,
+    folds: Sequence[Ints] = (), num_threads: int = 1,
 ) -> CrossFit[P]:  # fmt: skip
     """Fit once for each fold, on the rows of all sets that are in other folds and in no band (see `Timings.bands`).
 
@@ -170,7 +170,6 @@ def cross_fit(
     Args:
         predictor: it is fitted; several: one for each fold, where fits start at different values.
         num_folds, seed: see `assign_joint_folds`; InvalidOptionError: fewer pairs than folds.
-        train: those of `sets` that are fitted on; empty: all.
         folds: of the rows of each set, where they are not to be dealt here.
         num_threads: fits at a time, for predictors that leave Python's lock to others.
     """
@@ -179,9 +178,7 @@ def cross_fit(
 
     def fit(fold: int) -> P:
         kept = [
-            timings.select((of_set != fold) & ~timings.in_band)
-            for timings, of_set in zip(sets, fold_of, strict=True)
-            if not train or any(timings is item for item in train)
+            timings.select((of_set != fold) & ~timings.in_band) for timings, of_set in zip(sets, fold_of, strict=True)
         ]
         return predictors[fold].fit(*(timings for timings in kept if len(timings)))
 

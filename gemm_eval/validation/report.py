@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich import box
 from rich.table import Table
 
 from gemm_eval.validation.exam import Line
 from gemm_eval.validation.metrics import Metrics, Score, worst_pairs
 from gemm_eval.validation.timings import Timings
-from gemm_eval.words import visible
 
 FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
 _COVERAGE = "in 80%"  # rows inside the interval that is made to hold 80% of them
@@ -66,11 +63,6 @@ def lines_table(
     return table
 
 
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table of results as CSV; names in it are those of files."""
-    frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
-
-
 def title_of(timings: Timings) -> str:
     """Return one line that says what the rows of a set are."""
     pairs = len(set(timings.pairs))
@@ -78,13 +70,13 @@ def title_of(timings: Timings) -> str:
     return f"{timings.name}: {len(timings):,} GEMMs, {pairs} (N, K) pairs, {conditions}"
 
 
-def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str = "") -> Table:
-    """Return errors of predictors on a set by group of rows (`groups`, or all); `note` is a second line of title."""
+def errors_table(scores: Sequence[Score], note: str = "") -> Table:
+    """Return errors of predictors on a set by group of rows; `note` is a second line of title."""
     title = title_of(scores[0].timings)
     has_intervals = any(scored.is_inside is not None for scored in scores)
     headers = ("group", "predictor", "fit", *FIGURES, *((_COVERAGE,) if has_intervals else ()))
     table = report_table(headers, f"{title}\n{note}" if note else title)
-    for index, group in enumerate(group for group in scores[0].by_regime if not groups or group in groups):
+    for index, group in enumerate(scores[0].by_regime):
         if index:
             table.add_section()
         for first, scored in enumerate(scores):
@@ -117,19 +109,8 @@ def _errors_of(scored: Score) -> dict[str, dict[str, Any]]:
     }
 
 
-def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
-    """Return one row (data, conditions, predictor, fit, `Metrics`, coverage) for each set, predictor and group."""
-    return pd.DataFrame(
-        _head(scored.timings)
-        | {"predictor": scored.predictor, "num_folds": scored.num_folds, "fit": scored.how, "group": group}
-        | errors
-        for scored in scores
-        for group, errors in _errors_of(scored).items()
-    )
-
-
-def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequence[str] = ()) -> dict[str, Any]:
-    """Return scores for JSON, set after set: hashes, errors of `groups` (or all), and the worst pairs."""
+def report_document(scores: Sequence[Score], num_worst: int = 10) -> dict[str, Any]:
+    """Return scores for JSON, set after set: hashes, errors by group of rows, and the worst pairs."""
     sets = []
     for _, of_set in groupby(scores, key=lambda scored: id(scored.timings)):
         same = list(of_set)
@@ -139,7 +120,7 @@ def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequen
                 "name": scored.predictor,
                 "num_folds": scored.num_folds,
                 "fit": scored.how,
-                "errors": {name: of for name, of in _errors_of(scored).items() if not groups or name in groups},
+                "errors": _errors_of(scored),
                 "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
             }
             for scored in same

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -227,7 +226,7 @@ class Study:
 
     @property
     def by_family(self) -> bool:
-        """Whether its rows are told apart by kernel family."""
+        """True where rows are told apart by kernel family."""
         return self.timings.form.group == _FAMILY
 
 
@@ -262,17 +261,6 @@ def _error_records(study: Study) -> list[dict[str, Any]]:
         head |= {"num_gemms": item.num_gemms} if study.by_family else {}
         records.append(head | {key: value for key, value in item.errors._asdict().items() if key != "kendall_tau"})
     return records
-
-
-def study_frame(studies: Iterable[Study]) -> pd.DataFrame:
-    """Return all errors and choices as rows: `what` says which, `tables` of which data; errors are fractions."""
-    rows: list[dict[str, Any]] = []
-    for study in studies:
-        frame = study.timings.frame
-        tables = {"tables": " ".join(dict.fromkeys(frame["table"]))} if "table" in frame else {}
-        for word, records in (("error", _error_records(study)), ("choice", _choice_records(study))):
-            rows += [{"what": word} | tables | record for record in records]
-    return pd.DataFrame(rows)
 
 
 def study_document(study: Study, num_worst: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import numpy as np
@@ -76,16 +75,3 @@ def test_cached(benchmark: Any, evaluator: GEMMEvaluator, gemms: npt.NDArray[np.
     note_rate(benchmark)
     assert len(table) == NUM_GEMMS
     assert evaluator.cache_info().records.misses == misses
-
-
-def test_rows_one_by_one(benchmark: Any, evaluator: GEMMEvaluator, gemms: npt.NDArray[np.int64]) -> None:
-    """Iterate over a table and over an eighth of it; ``extra_info`` holds how much longer a row of the whole takes."""
-    whole, part = (evaluator.evaluate_many(gemms[:num], progress=False) for num in (NUM_GEMMS, NUM_GEMMS // 8))
-    begin_s = time.perf_counter()
-    for _ in part:
-        pass
-    part_s = time.perf_counter() - begin_s
-    num_rows = benchmark.pedantic(lambda: sum(1 for _ in whole), rounds=1)
-    assert num_rows == NUM_GEMMS
-    if benchmark.stats:
-        benchmark.extra_info["row_time_ratio"] = round(benchmark.stats.stats.median / part_s / 8, 2)

@@ -76,11 +76,3 @@ def test_from_the_disk_cache(benchmark: Any, folder: Path, sizes: Sizes) -> None
     assert compiled == first
     assert compiled is not first
     check(compiled, folder)
-
-
-@pytest.mark.benchmark(group=COMPILE)
-@pytest.mark.parametrize("sizes", SIZES[:1], ids=lambda sizes: f"M={sizes.M}")
-def test_remembered_by_the_process(benchmark: Any, folder: Path, sizes: Sizes) -> None:
-    variant = variant_of(sizes)
-    first = compile_for(variant, H200)
-    assert benchmark.pedantic(compile_for, (variant, H200), rounds=50, iterations=10) is first

@@ -8,13 +8,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE
-from gemm_eval.models.multicore import evaluate_mapping, pack_params, unpack_cost
-from gemm_eval.search import find_best
 from tests.benchmarks.transformer_gemms import transformer_gemms
 from tests.oracle import naive
 
@@ -67,12 +64,6 @@ def check_cold(benchmark: Any, evaluator: GEMMEvaluator, **types: str) -> None:
 @pytest.mark.parametrize("num_cores", [8, 64, 132])
 def test_cold_transformer_gemms(benchmark: Any, num_cores: int, dtype: str, idle: bool) -> None:
     check_cold(benchmark, GEMMEvaluator(scaled(num_cores), allow_idle_cores=idle), dtype=dtype)
-
-
-@pytest.mark.benchmark(group="1,000 transformer GEMMs, cold, by preset (microseconds a GEMM)")
-@pytest.mark.parametrize("name", ["sg2260e", "tpu-v5e", "ascend-910", "wormhole-n150", "ipu-gc200"])
-def test_cold_presets(benchmark: Any, name: str) -> None:
-    check_cold(benchmark, GEMMEvaluator(name))
 
 
 def scaled(num_cores: int) -> MulticoreSpec:
@@ -134,25 +125,3 @@ def test_cold_pipeline(benchmark: Any, shape: tuple[int, int, int, int]) -> None
     evaluator.evaluate(1, 64, 64, 64)
     result = benchmark.pedantic(evaluator.evaluate, shape, setup=evaluator.cache_clear, rounds=10)
     assert result.is_exhaustive
-
-
-def routed(num_groups: int, num_rows: int, skew: float) -> tuple[int, ...]:
-    """Rows of each group: the i-th is as popular as (i + 1) ** -skew, the same draw every time."""
-    popularity = (1.0 + np.arange(num_groups)) ** -skew
-    drawn = np.random.default_rng(1).choice(num_groups, num_rows, p=popularity / popularity.sum())
-    return tuple(np.bincount(drawn, minlength=num_groups).tolist())
-
-
-@pytest.mark.benchmark(group="grouped GEMM, 64 experts of 7168 x 4096, the search alone, cold")
-@pytest.mark.parametrize("skew", [0.0, 1.0], ids=["even", "skewed"])
-@pytest.mark.parametrize("num_rows", [96, 1536, 12288])
-@pytest.mark.parametrize("num_cores", [8, 64])
-def test_cold_grouped(benchmark: Any, num_cores: int, num_rows: int, skew: float) -> None:
-    arch = scaled(num_cores)
-    problem = GemmProblem.grouped(routed(64, num_rows, skew), 7168, 4096)
-    params = pack_params(arch, problem.types)
-    find_best(arch, problem, params, allow_idle_cores=True)
-    found = benchmark.pedantic(find_best, (arch, problem, params), {"allow_idle_cores": True}, rounds=5)
-    assert found["active_cores"][0] > 0
-    replayed = evaluate_mapping(arch, problem, params, unpack_cost(found[0]).mapping)
-    assert replayed["latency_us"][0] == found["latency_us"][0]

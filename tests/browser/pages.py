@@ -8,7 +8,7 @@ from typing import Any
 
 from gemm_eval import GEMMEvaluator, estimate_model
 from gemm_eval.report import Figure, Page, Section, compare_report, model_report, plots, sweep_report
-from gemm_eval.report.deployments_page import deployments_report
+from gemm_eval.report.model_page import deployments_report
 from gemm_eval.serving import find_deployments
 from gemm_eval.serving.commands import engine_commands
 from gemm_eval.sweep import LogRange, Space, SweepResult, sweep

@@ -8,6 +8,8 @@ import shlex
 
 import pytest
 
+from gemm_eval.models.gpu.families import GENERIC
+from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS
 from tests.cli.commands import Ran
 from tests.cli.test_cli_words import COMMANDS, ran
 
@@ -84,6 +86,12 @@ REFUSED = [  # as text
     (2, "crossover --all --measured --max-m 64", "--all does not go with --max-m; it goes with --arch, --group-size"),
     (2, "crossover 4096 4096 --all --measured", "--all does not go with K N"),
     (2, "crossover --all", "--all goes with --measured"),
+    (2, "crossover 4096", "sizes are K N, or by name -k K -n N; got 1: 4096"),
+    (2, "crossover --max-m 64", "sizes are missing: K N, or by name -k K -n N, or --all --measured"),
+    (2, "crossover 4096 4096 --measured --l2 warm", "--measured goes with --l2 cold"),
+    (2, "crossover 4096 -4", "No such option: -4; a size is an integer >= 1"),
+    (2, "crossover 4096 12280 --measured", "the nearest that were: K=4096 N=12288"),
+    (2, "crossover 4096 4096 --dense-dtype fp8", "dense_dtype must be one of"),
     (2, "measure --out x --list --kernel w4a16 --random 3", "without --top, does not go with --random"),
     (2, "measure --out x --list --kernel w4a16 --no-trace", "--kernel w4a16 does not go with --trace"),
     (2, "measure --out x --list --no-dense", "--kernel cublas does not go with --dense"),
@@ -98,13 +106,32 @@ REFUSED = [  # as text
     # validate and calibrate
     (2, "validate collective --arch t4", "gpu must be one of"),
     (2, "validate collective --hold-out points", "hold-out must be one of"),
-    (2, "validate dense --ablation", "No such option: --ablation, which is one of gemm-eval validate w4a16 and triton"),
+    (2, "validate dense --ablation", "No such option: --ablation, which is one of gemm-eval validate w4a16"),
     (2, "validate dense --data cublas/fp16 --library cublas", "--library and --dtype go with --data FILE"),
     (2, "validate dense --dtype fp16", "--library and --dtype go with --data FILE"),
     (2, "calibrate collective --arch t4", "no timings of collectives"),
     (2, "calibrate dense --arch h200-sxm --family sm90_wgmma --dtype fp16", "--dtype goes with --data FILE"),
     (2, "calibrate dense --arch h200-sxm --family cublas", "--family must be one of sm90_wgmma, sm80_mma"),
     (2, "calibrate dense --arch h200-sxm --family sm90_wgmma --library mkl", "--library must be one of cublas"),
+    (2, "validate dense --arch sg2260", "type must be gpu"),
+    (2, "validate dense --data nix", "no timings named 'nix'"),
+    (2, "validate dense --data none.csv", "cannot read timings from none.csv"),
+    (2, "validate dense --arch l4", "no timings of l4 are committed"),
+    (2, "calibrate dense --arch h200-sxm --family sm90_wgmma --library gemm-eval",
+     "--library must be one of cublas, trtllm, aiter, hipblaslt, got 'gemm-eval'"),
+    (2, "calibrate dense --arch h200-sxm --family w4a16_sm90", f"one of {', '.join(GENERIC)}, got 'w4a16_sm90'"),
+    (2, "calibrate dense --arch l40s --family sm90_wgmma", "does not run on l40s, which is sm_89"),
+    (2, "calibrate dense --arch l4 --family sm80_mma", "no cold burst timings of cublas on"),
+    (2, "calibrate dense --arch h200-sxm --family sm90_wgmma --library trtllm --data aiconfigurator/float16",
+     "must be timings of trtllm on h200-sxm, got aiconfigurator/float16"),
+    (2, "calibrate w4a16 --arch h200-sxm --family sm90_wgmma",
+     f"--family must be one of {', '.join(PACKED_SETS)}, got 'sm90_wgmma'"),
+    (2, "calibrate w4a16 --arch a100-sxm-80gb --family w4a16_sm90", "which is sm_80"),
+    (2, "validate w4a16 --library x", "No such option: --library, which is one of gemm-eval validate dense"),
+    (2, "validate w4a16 --ablation --no-fit", "--ablation fits"),
+    (2, "validate w4a16 --arch l4", "no timings of W4A16 kernels on l4"),
+    (2, "validate triton --data a.parquet --data b.parquet", "--data is given 2 times"),
+    (2, "calibrate triton --arch h200-sxm --family sm90_wgmma", "No such option: --family"),
     (2, "calibrate triton --arch l4", "no timings of Triton kernels on l4"),
     (2, "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16",
      "No such option: --dtype, which is one of gemm-eval calibrate dense"),
@@ -143,7 +170,7 @@ REFUSED = [  # as text
     (2, "evaluate --arhc=demo-8core 1 1 1 1", "No such option: --arhc, did you mean --arch?"),
     (2, "evalute 1 1 1 1", "No such command 'evalute', did you mean evaluate"),
     (2, "validate tritn", "No such command 'tritn', did you mean triton?; see gemm-eval validate --help"),
-    (2, "validate triton --ablatoin", "No such option: --ablatoin, did you mean --ablation?"),
+    (2, "validate w4a16 --ablatoin", "No such option: --ablatoin, did you mean --ablation?"),
     (2, "--verson", "No such option: --verson, did you mean --version?"),
     (2, "evaluate --arch demo-8core -- -4 1 1 1", "G must be in 1..2**40, got -4"),
     (2, "zzzz", "No such command 'zzzz'; see gemm-eval --help"),

@@ -35,10 +35,10 @@ from gemm_eval.models.gpu import correction as _correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
 from gemm_eval.search.gpu import find_best_config
+from gemm_eval.validation.learned import trees_of
 from gemm_eval.validation.subjects.corrections import SAME_PERCENT
 from gemm_eval.validation.subjects.w4a16 import list_w4a16_tables
 from gemm_eval.validation.tables import list_timings
-from gemm_eval.validation.trees import trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)

@@ -226,7 +226,6 @@ def test_one_room_of_validation_knows_the_models() -> None:
                 "validation/learned.py",
                 "validation/metrics.py",
                 "validation/timings.py",
-                "validation/trees.py",
             ):  # errors, intervals and trees as files have them
                 assert all(name.startswith("gemm_eval.models.gpu.") for name in of_models)
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,49 +93,3 @@ def colors_of(figure: Any) -> set[str]:
     for collection in figure.findobj(Collection):
         found += [*collection.get_facecolor(), *(collection.get_edgecolor() if any(collection.get_linewidth()) else [])]
     return {to_hex(color) for item in found for color in to_rgba_array(item) if color[3] > 0}
-
-
-def validation_figures(folder: Path) -> dict[str, Any]:
-    """Every plot of `gemm_eval.validation` on slices of the timings that come with the library, written to `folder`."""
-    import pandas as pd
-
-    from gemm_eval import GEMMEvaluator
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.evaluate.crossover import w4a16_crossover
-    from gemm_eval.validation import find_timings, list_w4a16_tables, measured_speedups
-    from gemm_eval.validation.baselines import NaiveRoofline
-    from gemm_eval.validation.crossover import plot_crossover
-    from gemm_eval.validation.metrics import score
-    from gemm_eval.validation.plots import (
-        plot_error_by_rows,
-        plot_family,
-        plot_predicted,
-        plot_regret,
-    )
-    from gemm_eval.validation.subjects.dense import model_predictor
-    from gemm_eval.validation.subjects.w4a16 import study_w4a16
-
-    h200 = load_arch("h200-sxm", GpuSpec)
-    (dense,) = find_timings("h200-sxm", ["aiconfigurator/float16"])
-    (few,) = find_timings("h200-sxm", ["engines/w4a16/cublas-fp16-sustained"])
-    model = model_predictor(h200, "cublas")
-    scored = score(model, dense, 0)
-    speedups = measured_speedups("h200-sxm")
-    evaluator = GEMMEvaluator(h200, disk_cache=False)
-
-    (path,) = (path for path in list_w4a16_tables("h200-sxm") if path.stem == "fp16")
-    frame = pd.read_parquet(path)
-    frame = frame[(frame["mode"] == "group") & (frame["group_size"] == 128) & frame["M"].isin([1, 256, 2048])]
-    frame = frame[frame["N"].isin(sorted(frame["N"].unique())[:4])].groupby(["M", "K", "N"]).head(24)
-    frame.to_parquet(folder / "slice.parquet")
-    study = study_w4a16(h200, [folder / "slice.parquet"], train=[folder / "slice.parquet"])
-    return {
-        "validation, predicted": plot_predicted(scored),
-        "validation, predicted far off": plot_predicted(score(NaiveRoofline(h200), few, 0)),
-        "validation, error": plot_error_by_rows(scored),
-        "validation, error of few": plot_error_by_rows(score(NaiveRoofline(h200), few, 0)),
-        "validation, crossover": plot_crossover(w4a16_crossover(evaluator, 4096, 12288, max_M=2048), speedups),
-        "validation, predicted crossover": plot_crossover(w4a16_crossover(evaluator, 8192, 1280, max_M=16384)),
-        "validation, family": plot_family(study, study.timings.groups[0]),
-        "validation, regret": plot_regret(study),
-    }  # fmt: skip

@@ -18,6 +18,7 @@ from gemm_eval import (
     load_model,
     transformer_gemms,
 )
+from gemm_eval.evaluate.crossover import w4a16_crossover
 from gemm_eval.figures import (
     BOUND_MARKERS,
     DASHES,
@@ -52,7 +53,8 @@ from gemm_eval.report.plots import (
     plot_steps,
     plot_training_step,
 )
-from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of, validation_figures
+from gemm_eval.validation import measured_speedups, plot_crossover
+from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of
 
 mpl = pytest.importorskip("matplotlib")
 pytest.importorskip("pandas")
@@ -82,9 +84,7 @@ def designs() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def figures(
-    evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def figures(evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any]) -> dict[str, Any]:
     """Every plot on inputs as users have them."""
     demo, chip, h200 = evaluators.values()
     many = GEMMEvaluator("ipu-gc200", disk_cache=False)
@@ -125,7 +125,11 @@ def figures(
         names, counts = [gemm.name for gemm in layers[phase]], [gemm.total_count for gemm in layers[phase]]
         found[f"breakdown, {phase}"] = plot_breakdown(results, names=names, counts=counts)
         found[f"roofline, {phase}"] = plot_roofline(evaluators[name], layers[phase])
-    return found | validation_figures(tmp_path_factory.mktemp("validation"))
+    found["crossover, measured"] = plot_crossover(
+        w4a16_crossover(h200, 4096, 12288, max_M=2048), measured_speedups("h200-sxm")
+    )
+    found["crossover, predicted"] = plot_crossover(w4a16_crossover(h200, 8192, 1280, max_M=16384))
+    return found
 
 
 def test_texts_are_apart_and_inside(figures: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    from tools.stress.sweep_folders import crowd, kill_many
+    from tools.stress.sweep import crowd, kill_many
 
     killed = kill_many(3, 0, tmp_path)
     crowded = crowd(2, 4, 1, tmp_path)

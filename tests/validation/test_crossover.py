@@ -288,24 +288,6 @@ class TestCommand:
             assert "> 8192" in ran.stdout.replace(",", "")
             assert "fitted on it" in ran.stdout
 
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            ("4096", "sizes are K N, or by name -k K -n N; got 1: 4096"),
-            ("--max-m 64", "sizes are missing: K N, or by name -k K -n N, or --all --measured"),
-            ("--all", "--all goes with --measured"),
-            ("4096 4096 --all --measured", "--all does not go with K N; it goes with"),
-            ("4096 4096 --measured --l2 warm", "--measured goes with --l2 cold"),
-            ("4096 -4", "No such option: -4; a size is an integer >= 1"),
-            ("4096 12280 --measured", "the nearest that were: K=4096 N=12288"),
-            ("4096 4096 --dense-dtype fp8", "dense_dtype must be one of"),
-        ],
-    )
-    def test_refusals(self, words: str, message: str) -> None:
-        ran = run(words)
-        assert ran.exit_code == 2
-        assert message in ran.stderr
-
     def test_other_gpus(self) -> None:
         assert run("4096 4096 --arch v100").exit_code == 3
         found = run("4096 4096 --arch b200")

@@ -30,7 +30,7 @@ TERMS = (
     configs.Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
 )
 TOGETHER = configs.Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
-ABLATION = configs.Ablation(True, 0.02, TERMS, (TOGETHER,))
+ABLATION = configs.Ablation(TERMS, (TOGETHER,))
 
 
 def as_predicted(num: int = 12, kind: int = 0) -> Timings:
@@ -115,14 +115,12 @@ def test_a_term_that_matters_and_one_that_does_not() -> None:
     names = ("step_cycles", "line_waste")
     found = {item.coefficient: item for item in configs.ablate(model, timings, 2, names=names)}
     assert set(found) == set(names)
-    assert found["step_cycles"].in_sample_points is not None
     assert found["step_cycles"].in_sample_points > 0
-    assert found["step_cycles"].reached_frac is not None
     assert found["step_cycles"].reached_frac > 0.5
     assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
-    assert found["line_waste"] in configs.Ablation(True, 0.02, tuple(found.values())).useless
+    assert found["line_waste"] in configs.Ablation(tuple(found.values())).useless
     (removed,) = configs.remove_in_turn(model, timings, [found["line_waste"]], 2)
     assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
@@ -169,13 +167,9 @@ def test_command_prints_tables(table: Path) -> None:
     assert "int4_wo" not in text  # a table was named
 
 
-def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
+def test_command_holds_pairs_out(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "run_ablation", lambda *_: ABLATION)
-    csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
-    text = run(
-        *W4A16, "--data", table, "--folds", 2, "--ablation", "--json", "--csv", csv, "--plots", plots
-    )  # fmt: skip
+    text = run(*W4A16, "--data", table, "--folds", 2, "--ablation", "--json")
     document = json.loads(text[text.index("{") :])
     (part,) = document["parts"]
 
@@ -209,16 +203,6 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     assert document["ablation"]["useless"] == ["w4a16_sm90.part_cycles"]
     assert document["ablation"]["together"][0]["kept"] == ["ramp_us"]
     assert document["int4_wo"] == {"sets": []}
-    frame = pd.read_csv(csv)
-    assert set(frame["what"]) == {"error", "choice"}
-    assert len(frame) == len(part["errors"]) + len(part["choices"])
-    assert {"w4a16-slice-regret.png"} <= {path.name for path in plots.iterdir()}
-
-
-def test_command_refuses_what_makes_no_sense(table: Path) -> None:
-    assert "No such option: --joint, which is one of root validate dense" in run(*W4A16, "--joint", code=2)
-    assert "--ablation fits" in run(*W4A16, "--ablation", "--no-fit", code=2)
-    assert "no timings of W4A16 kernels on l4" in run(*W4A16, "--arch", "l4", code=2)
 
 
 def test_held_out_errors_in_words() -> None:

@@ -15,7 +15,7 @@ from gemm_eval.errors import GemmEvalError, InfeasibleError
 
 
 class Answer(NamedTuple):
-    """One question, in words, and its answer as a line of JSON with every digit of its floats."""
+    """A question, in words, and its answer as a line of JSON with every digit of its floats."""
 
     question: str
     text: str

@@ -22,8 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VALIDATE = (
     "gpu all", "moe all --models", "attention all --groups", "collective --groups", "collective --hold-out ranks",
     "memory-bound --groups", "stacks --operations", "multicore all", "multicore all --no-fit", "w4a16", "triton",
-    "dense --arch h200-sxm --worst 0", "dense --arch h200-sxm --joint --worst 0", "dense --arch h100-sxm --worst 0",
-    "dense --arch l40s --worst 0",
+    "dense --arch h200-sxm --worst 0", "dense --arch h100-sxm --worst 0", "dense --arch l40s --worst 0",
 )  # fmt: skip
 """Arguments of `gemm-eval validate`."""
 

@@ -70,7 +70,7 @@ def _crossover(evaluator: GEMMEvaluator) -> str:
 
 
 def _refusals(is_small: bool) -> Answers:
-    """What a chip says of types that it does not take."""
+    """Ask chips for types that they do not take."""
     for kind in _TYPES:
         for evaluator, (name, words) in itertools.product(evaluators(kind, is_small), TYPES.items()):
             call = functools.partial(evaluator.evaluate, 1, 128, 4096, 4096, **words)

@@ -1,4 +1,4 @@
-"""How a drawn module begins and ends: a stem and blocks in a row, and heads with their losses."""
+"""Begin and end of a drawn module: a stem and blocks in a row, and heads with their losses."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ def percent(frac: float, digits: int = 1, sign: bool = False, unit: bool = True)
 
 
 def bench(name: str) -> Any:
-    """What was measured of a benchmark: ``median_us``, and what it adds."""
+    """Return the figures of a benchmark: ``median_us``, and what it adds."""
     return load(BENCH)["benchmarks"][name]
 
 
 def slower_with_levels(test: str) -> str:
-    """How many times as long GEMMs take on chips with every optional field."""
+    """Return how many times as long GEMMs take on chips with every optional field."""
     found = load(BENCH)["benchmarks"]
     start = f"test_multicore_speed.py::{test}["
     with_all = {name: of["median_us"] for name, of in found.items() if name.startswith(start) and "all]" in name}
@@ -138,12 +138,12 @@ def chip_mape(chip: str, sets: Sequence[str], rows: str = "all", who: str = "gem
 
 
 def num_fitted(chip: str) -> int:
-    """How many numbers of a chip are fitted."""
+    """Return how many numbers of a chip are fitted."""
     return len(load(_chip_document(chip))["coefficients"][chip])
 
 
 def repeats(chip: str, of_set: str) -> Any:
-    """How far timings of the same GEMM are from one another."""
+    """Return how far timings of the same GEMM are from one another."""
     return load(_chip_document(chip))["repeats"][chip][of_set]
 
 
@@ -242,7 +242,7 @@ def w4a16_row(name: str, table: str = "", family: str = "all", regime: str = "al
 
 
 def choice(table: str, method: str, regime: str = "all") -> Any:
-    """What choosing by a method costs."""
+    """Return the loss and cost of choosing by a method."""
     found = [of for of in part(table)["choices"] if (of["method"], of["regime"]) == (method, regime)]
     return found[0]
 
@@ -278,12 +278,12 @@ def sweep_rate() -> str:
 
 
 def dask_share() -> str:
-    """Which part of that Dask reaches."""
+    """Return the part of that rate that Dask reaches."""
     return widest((of["dask_per_s"] / of["threads_per_s"] for of in load("rates")["runs"]), "{:.0%}")
 
 
 def plan(name: str) -> dict[str, Any]:
-    """What a search plan saves and loses, over the numbers of cores."""
+    """Return what a search plan saves and loses, over the numbers of cores."""
     lines = [line for line in load("plans")["lines"] if line["plan"] == name]
     return {
         "mappings": round(lines[0]["num_mappings"]), "means": [line["loss_mean_frac"] for line in lines],
@@ -337,7 +337,7 @@ def widest(values: Iterable[float], form: str) -> str:
 
 
 def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any = None) -> dict[str, Any]:
-    """How many times as long as ours an engine takes: geometric mean, worst, number, and where it is clearly ahead.
+    """Return an engine's times over ours: geometric mean, worst, number, and where it is clearly ahead.
 
     Args:
         table: of arch/compared.
@@ -413,7 +413,7 @@ def published() -> dict[str, float]:
 
 
 def inductor() -> dict[str, float]:
-    """What pruning saves torch.compile, and what it costs."""
+    """Return what pruning saves torch.compile, and what it costs."""
     compiled, layers = (pd.read_csv(_TORCH / "inductor" / f"{name}.csv") for name in ("compile", "layers"))
     return {
         "num": len(layers), "all_s": compiled["all_s"].sum(), "pruned_s": compiled["pruned_s"].sum(),

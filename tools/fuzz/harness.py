@@ -41,63 +41,38 @@ _PATHS = {  # audit events that change files: which of their arguments are paths
 
 
 class Limits(NamedTuple):
-    """What a case may take.
+    """Most time and memory of a case."""
 
-    Attributes:
-        cpu_s: CPU time of its process, and of those that it waited for.
-        wall_s: after which its worker is killed.
-        growth_bytes: memory beyond what its process had before the first case.
-    """
-
-    cpu_s: float = 2.0
-    wall_s: float = 20.0
-    growth_bytes: int = 300 << 20
+    cpu_s: float = 2.0  # of its process, and of those that it waited for
+    wall_s: float = 20.0  # after which its worker is killed
+    growth_bytes: int = 300 << 20  # beyond what its process had before the first case
 
 
 LIMITS = Limits()
 
 
 class Outcome(NamedTuple):
-    """What became of one case.
-
-    Attributes:
-        index: of the case.
-        label: what the kind says of it; empty with a violation that kept it from saying so.
-        cpu_s: CPU time of this process and of those it waited for.
-        growth_bytes: how far the most memory so far lies above that before the first case, if this case set it.
-        violations: what it must not do and did, one line each.
-        details: traceback of an exception, or empty.
-    """
+    """The outcome of one case."""
 
     index: int  # type: ignore[assignment]  # hides the method of tuples
-    label: str
-    cpu_s: float
-    growth_bytes: int
-    violations: tuple[str, ...]
-    details: str = ""
+    label: str  # by the kind; empty with a violation that kept it from giving one
+    cpu_s: float  # of this process and of those it waited for
+    growth_bytes: int  # of the most memory so far over that before the first case, if this case set it
+    violations: tuple[str, ...]  # one line each
+    details: str = ""  # traceback of an exception
 
 
 @dataclass
 class Report:
-    """All outcomes of one kind.
-
-    Attributes:
-        kind: its name.
-        num_cases: how many ran.
-        labels: how often each label was returned.
-        slowest: the case that took most CPU time.
-        largest: the case that took most memory.
-        failed: cases with violations.
-        skipped: why none ran, or empty.
-    """
+    """All outcomes of one kind."""
 
     kind: str
     num_cases: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    slowest: Outcome | None = None
-    largest: Outcome | None = None
-    failed: list[Outcome] = field(default_factory=list)
-    skipped: str = ""
+    slowest: Outcome | None = None  # by CPU time
+    largest: Outcome | None = None  # by memory
+    failed: list[Outcome] = field(default_factory=list)  # those with violations
+    skipped: str = ""  # why none ran
 
     def add(self, outcome: Outcome) -> None:
         """Count one case."""
@@ -175,15 +150,9 @@ _watch: _Watch | None = None
 def run_case(
     kind: ModuleType, seed: str, index: int, folder: Path, *, most_bytes: int, limits: Limits = LIMITS
 ) -> Outcome:
-    """Run one case in this process.
+    """Run one case of a kind in this process, in an empty `folder`, which the caller removes.
 
-    Args:
-        kind: its module.
-        seed: of the run.
-        index: of the case.
-        folder: empty; the caller removes it.
-        most_bytes: memory of this process before the first case, as `peak_bytes` tells it.
-        limits: of a case.
+    `most_bytes` is the memory of this process before the first case, as `peak_bytes` tells it.
     """
     global _watch
     _watch = _watch or _Watch()
@@ -255,28 +224,11 @@ def _places(folder: Path) -> Iterator[tuple[Path, tuple[Path, ...], tuple[Path, 
 
 
 def fuzz(
-    name: str,
-    seed: str,
-    indices: Sequence[int],
-    *,
-    jobs: int,
-    root: Path,
-    keep: bool = False,
-    limits: Limits = LIMITS,
+    name: str, seed: str, indices: Sequence[int], *, jobs: int, root: Path, keep: bool = False, limits: Limits = LIMITS
 ) -> Report:
-    """Run cases of one kind in worker processes, and return what became of them.
+    """Run cases of one kind in worker processes, with folders in `root`, and `keep` these or not.
 
-    Args:
-        name: of the kind.
-        seed: of the run.
-        indices: of the cases.
-        jobs: worker processes.
-        root: folder for those of the cases.
-        keep: whether these stay.
-        limits: of a case.
-
-    Raises:
-        RuntimeError: the kind cannot be prepared.
+    RuntimeError: the kind cannot be prepared.
     """
     report = Report(name)
     shares = [indices[i::jobs] for i in range(min(jobs, len(indices)))]
@@ -316,12 +268,12 @@ def _run_share(
 
 
 def _has_grown(outcome: Outcome, limits: Limits) -> bool:
-    """Whether its worker must end: the peak of a process only rises, and a smaller one would not be seen."""
+    """Return True where its worker must end: the peak of a process only rises, and a smaller one would not be seen."""
     return outcome.growth_bytes > limits.growth_bytes
 
 
 def _receive(connection: Connection, timeout_s: float) -> object:
-    """What a worker sends; None: it died, or takes too long."""
+    """Return what a worker sends; None: it died, or takes too long."""
     try:
         return connection.recv() if connection.poll(timeout_s) else None
     except (EOFError, ConnectionError):

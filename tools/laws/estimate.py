@@ -73,7 +73,7 @@ def draw_model(rng: random.Random, *, has_latents: bool = True) -> ModelConfig:
 
 
 class _Case:
-    """One question, and what becomes of the answer when it changes."""
+    """A question, and the changes of its answer with those of the question."""
 
     def __init__(self, evaluator: GEMMEvaluator, config: ModelConfig, rng: random.Random, report: Report) -> None:
         self.evaluator, self.config, self.rng, self.report = evaluator, config, rng, report

@@ -85,7 +85,7 @@ def _draw_sizes(rng: random.Random) -> Sizes:
 
 
 def _answer_alike(one: Correction, other: Correction) -> bool:
-    """Whether both correct answers on a GPU for the same types, of whichever family and in whichever state."""
+    """Return whether both correct answers on a GPU for the same types, of whichever family and in whichever state."""
     return (one.gpu, _types_of(one)) == (other.gpu, _types_of(other))
 
 

@@ -339,20 +339,20 @@ def _least_steps(found: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
 
 
 def _is_ours(found: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Whether our own kernels answer."""
+    """Return whether our own kernels answer."""
     ours = [family.number for family in FAMILIES.values() if family.is_ours]
     is_ours: npt.NDArray[np.bool_] = np.isin(found["family"], ours)
     return is_ours
 
 
 def _are_ours_within(case: Case, after: npt.NDArray[np.void], tolerance: float) -> npt.NDArray[np.bool_]:
-    """Whether our own kernels answer after a change, slower by no more than their clock yields."""
+    """Return whether our own kernels answer after a change, slower by no more than their clock yields."""
     ours: npt.NDArray[np.bool_] = _is_ours(after) & (after["latency_us"] <= case.latency_us * (1.0 + tolerance))
     return ours
 
 
 def _are_aligned(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.bool_]:
-    """Whether rows start on 16 bytes; others run with the coefficients of another family, whatever the kernel."""
+    """Return whether rows start on 16 bytes; others run with another family's coefficients."""
     are: npt.NDArray[np.bool_] = rows_on(types.types, 16).takes(*sizes[:, 1:].T)
     return are
 
@@ -363,7 +363,7 @@ def _loads(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.int64]:
 
 
 def _have_whole_lines(case: Case, sizes: Sizes | None = None) -> npt.NDArray[np.bool_]:
-    """Whether columns of B, of K as the library pads it, are whole lines of L2, or no longer than one."""
+    """Return whether columns of B, of K as the library pads it, are whole lines of L2, or no longer than one."""
     types = case.types.types
     name = case.options.library or default_library(case.arch, types)
     padding = library_of(HYPOTHETICAL if name == AUTO else name).padding(case.arch.sm_arch, types)
@@ -374,7 +374,7 @@ def _have_whole_lines(case: Case, sizes: Sizes | None = None) -> npt.NDArray[np.
 
 
 def _is_cut_otherwise(found: npt.NDArray[np.void], other: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Whether K is cut in another way, or was by one of the two."""
+    """Return whether K is cut in another way, or was by one of the two."""
     is_other: npt.NDArray[np.bool_] = found["split_k"] != other["split_k"]
     is_other |= found["decomposition"] != other["decomposition"]
     return is_other

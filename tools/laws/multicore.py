@@ -28,11 +28,12 @@ from tools.laws.report import Report
 ROUNDING = 1e-12
 MAX_MAPPINGS = 20_000
 """Larger spaces are left out: brute force takes some microseconds a mapping."""
+_ORACLE = "a mapping costs what the oracle says"
 _KEY = (
     *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
     *("loop_order", "tile_m", "tile_n", "tile_k"),
 )
-"""What is compared, in this order; MODEL.md, "Choice"."""
+"""Fields that are compared, in this order; MODEL.md, "Choice"."""
 
 
 def run(seed: int, count: int) -> Report:
@@ -56,7 +57,7 @@ PLAIN = {
     "shared_bytes": None, "shared_gb_per_s": None, "dram_write_gb_per_s": None, "feed_bytes_per_cycle": None,
     "resident": (),
 }  # fmt: skip
-"""Of what overlap timing alone knows, nothing."""
+"""Fields that overlap timing alone knows, without values."""
 
 
 class Case:
@@ -154,11 +155,7 @@ class Case:
             ("DMA", cost.dma_us * (1 - ROUNDING) - self._byte_us()),
         ):
             self.is_most(f"no faster than {name} alone", main_us, cost.main_us, mapping)
-        for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
-            plain = PLAIN if timing == "pipeline" else {}
-            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2, **plain)
-            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1, **plain)
-            self.is_most(f"two buffers are no slower than one ({timing})", more.main_us, fewer.main_us, mapping)
+        self.check_buffers(mapping)
         one = self.cost(mapping, timing="overlap", input_buffers=1, output_buffers=1)
         if self.arch.feed_bytes_per_cycle is None:  # which works beside the matrix unit, whatever the buffers
             self.is_most("one buffer of each overlaps nothing", one.compute_us + one.dma_us, one.main_us, mapping)
@@ -168,17 +165,24 @@ class Case:
         self.check_traffic(mapping, cost)
         self.check_orders(mapping)
 
-    def _check_oracle(self, mapping: MulticoreMapping) -> None:
-        law = "a mapping costs what the oracle says"
-        self.report.checked[law] += 1
-        cost, truth = self.cost(mapping), naive.evaluate_mapping(self.arch, self.problem, mapping)
+    def check_buffers(self, mapping: MulticoreMapping) -> None:
+        """Check that two buffers of each operand are no slower than one."""
+        for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
+            plain = PLAIN if timing == "pipeline" else {}
+            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2, **plain)
+            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1, **plain)
+            self.is_most(f"two buffers are no slower than one ({timing})", more.main_us, fewer.main_us, mapping)
+
+    def check_truth(self, mapping: MulticoreMapping, truth: Any, *more_names: str) -> None:
+        """Check the cost of a mapping against the oracle's: counts and `more_names` equal, sums but for rounding."""
+        self.report.checked[_ORACLE] += 1
+        cost = self.cost(mapping)
         names = (
-            "dram_bytes", "visits", "active_cores", "sram_used_bytes", "compute_us", "dma_us", "dram_us",
-            "busiest_core_bytes", "a_bytes", "b_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes",
-            "reduction_bytes",
+            "dram_bytes", "visits", "active_cores", "sram_used_bytes", "busiest_core_bytes", "a_bytes", "b_bytes",
+            "c_store_bytes", "c_spill_bytes", "c_refill_bytes", "reduction_bytes", *more_names,
         )  # fmt: skip
         if odd := [name for name in names if getattr(cost, name) != getattr(truth, name)]:
-            self.violates(law, f"{odd} {cost}, {truth} {mapping}")
+            self.violates(_ORACLE, f"{odd} {cost}, {truth} {mapping}")
         assert cost.energy_pj is not None
         assert truth.energy_pj is not None
         exact = 0.0 if self.arch.timing == "overlap" else ROUNDING
@@ -187,7 +191,11 @@ class Case:
             ("energy_pj", cost.energy_pj, truth.energy_pj, ROUNDING),
         ):
             if abs(ours - theirs) > tolerance * theirs:
-                self.violates(law, f"{name} {ours}, {theirs} {mapping}")
+                self.violates(_ORACLE, f"{name} {ours}, {theirs} {mapping}")
+
+    def _check_oracle(self, mapping: MulticoreMapping) -> None:
+        truth = naive.evaluate_mapping(self.arch, self.problem, mapping)
+        self.check_truth(mapping, truth, "compute_us", "dma_us", "dram_us")
         result = GEMMEvaluator(self.arch.with_(sram_bytes=1 << 24), disk_cache=False).evaluate_mapping(
             self.problem, mapping
         )  # fmt: skip
@@ -195,7 +203,7 @@ class Case:
         tolerance = 1e-9 * max(map(abs, terms.values()))
         odd = [name for name, us in terms.items() if not abs(result.breakdown[name] - us) <= tolerance]
         if odd or result.bound != bound:
-            self.violates(law, f"{odd} {result.breakdown} {terms} {result.bound} {bound} {mapping}")
+            self.violates(_ORACLE, f"{odd} {result.breakdown} {terms} {result.bound} {bound} {mapping}")
 
     def _check_pipeline(self, mapping: MulticoreMapping) -> None:
         """Perfect overlap is below the pipeline, which is below no overlap."""
@@ -230,7 +238,7 @@ class Case:
         self.is_most("energy is at least that of MACs, DRAM and leakage", least_pj, cost.energy_pj, mapping)
 
     def check_orders(self, mapping: MulticoreMapping) -> None:
-        """Of two loop orders of a tile, one that loads more and moves more of C takes no less time and energy."""
+        """Check that the loop order that loads more and moves more of C takes no less time and energy."""
         if self.problem.is_weight_quantized and self.arch.dequant == "vector":
             return  # loading more of B then is more to compute, too
         if self.arch.resident or self.arch.shared_bytes is not None:
@@ -264,7 +272,7 @@ class Case:
     # --- more hardware -----------------------------------------------------------------------------------------------
 
     def check_more_hardware(self) -> None:
-        """Of every resource more is no slower."""
+        """Check that more of every resource is no slower."""
         arch, rng = self.arch, self.rng
         before = self.best(arch)
         if before is None:

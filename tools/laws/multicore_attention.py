@@ -103,7 +103,7 @@ def best_of(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionCost | N
 
 
 def key_of(cost: AttentionCost) -> tuple[float, ...]:
-    """What a search compares."""
+    """Return the key that a search compares."""
     (P_U, P_Q, P_KV), tile, order, is_folded = cost.mapping
     numbers = (cost.active_cores, cost.visits, cost.sram_used_bytes, P_KV, P_U, P_Q, is_folded, order, *tile)
     return (cost.latency_us, cost.busiest_core_bytes, *numbers)
@@ -152,7 +152,7 @@ class _Case:
                 self.is_most("compulsory bytes are moved", self.problem.num_bytes, cost.dram_bytes, mapping)
 
     def check_masks(self) -> None:
-        """What is masked is no slower."""
+        """Check that masked attention is no slower."""
         if not self.problem.causal:
             return
         causal = dataclasses.replace(self.problem, window=None)
@@ -224,7 +224,7 @@ class _Case:
         return costs[1] - costs[0]
 
     def check_more_hardware(self) -> None:
-        """Of every resource more is no slower."""
+        """Check that more of every resource is no slower."""
         arch, before = self.arch, best_of(self.arch, self.problem)
         if before is None:
             return

@@ -47,38 +47,16 @@ class _GroupedCase(Case):
     def check_mapping(self) -> None:
         """Laws that hold at any mapping, whether it fits in SRAM or not."""
         mapping = draw_mapping(self.rng, self.arch, self.problem, self.params)
-        self._check_truth(mapping)
+        self.check_truth(mapping, naive_grouped.evaluate_mapping(self.arch, self.problem, mapping))
         cost = self.cost(mapping)
         self.is_most("no faster than computation alone", cost.compute_us, cost.main_us, mapping)
-        for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
-            plain = PLAIN if timing == "pipeline" else {}
-            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2, **plain)
-            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1, **plain)
-            self.is_most(f"two buffers are no slower than one ({timing})", more.latency_us, fewer.latency_us, mapping)
+        self.check_buffers(mapping)
         if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and cost.times.vector_us > 0.0):
             pipeline = self.cost(mapping, timing="pipeline", input_buffers=2, **PLAIN)
             serial = self.cost(mapping, timing="overlap", overlap_frac=0.0, **PLAIN)
             self.is_most("no overlap is no faster than the pipeline", pipeline.latency_us, serial.latency_us, mapping)
         self.check_traffic(mapping, cost)
         self.check_orders(mapping)
-
-    def _check_truth(self, mapping: MulticoreMapping) -> None:
-        law = "a mapping costs what the oracle says"
-        self.report.checked[law] += 1
-        cost, truth = self.cost(mapping), naive_grouped.evaluate_mapping(self.arch, self.problem, mapping)
-        names = (
-            "dram_bytes", "visits", "active_cores", "sram_used_bytes", "busiest_core_bytes", "a_bytes", "b_bytes",
-            "c_store_bytes", "c_spill_bytes", "c_refill_bytes", "reduction_bytes",
-        )  # fmt: skip
-        if odd := [name for name in names if getattr(cost, name) != getattr(truth, name)]:
-            self.violates(law, f"{odd} {cost}, {truth} {mapping}")
-        assert cost.energy_pj is not None
-        assert truth.energy_pj is not None
-        tolerance = 0.0 if self.arch.timing == "overlap" else ROUNDING
-        if abs(cost.latency_us - truth.latency_us) > tolerance * truth.latency_us:
-            self.violates(law, f"latency_us {cost.latency_us}, {truth.latency_us} {mapping}")
-        if abs(cost.energy_pj - truth.energy_pj) > ROUNDING * truth.energy_pj:
-            self.violates(law, f"energy_pj {cost.energy_pj}, {truth.energy_pj} {mapping}")
 
     def check_groups(self) -> None:
         """Equal groups are a batch, empty ones nothing, their order is nothing, and a row more costs something."""

@@ -1,4 +1,4 @@
-"""What a run over random problems found."""
+"""Counts and violations of laws in a run over random problems."""
 
 from __future__ import annotations
 

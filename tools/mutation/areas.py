@@ -1,4 +1,4 @@
-"""Which tests look at which module, quick ones first."""
+"""Tests of each module, quick ones first."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SKIPPED = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.JoinedStr)
 
 
 class Mutant(NamedTuple):
-    """One mutation of one file.
+    """A mutation of a file.
 
     Attributes:
         path: of the file, from the root of the repository.
@@ -46,7 +46,7 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What names the mutant in the lines of a run, on one line."""
+        """Return the name of the mutant in the lines of a run."""
         return " ".join(f"{self.path}:{self.line}:{self.column}: {self.before} -> {self.after}".split())
 
 

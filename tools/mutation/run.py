@@ -26,7 +26,7 @@ _TESTS_S = 1800.0
 
 
 class Verdict(NamedTuple):
-    """What became of a mutant: `how` says which answer changed, and which test saw it."""
+    """Outcome of a mutant: `how` says which answer changed, and which test saw it."""
 
     name: str
     verdict: str

@@ -35,7 +35,7 @@ WAIT_S = 120.0
 
 
 class Task(NamedTuple):
-    """What a process does: given as JSON on its command line."""
+    """A task of a process, given as JSON on its command line."""
 
     path: str
     seed: int
@@ -142,7 +142,7 @@ class Worker:
         assert self._process.returncode == -signal.SIGKILL
 
     def result(self, timeout_s: float) -> int:
-        """How many entries it wrote."""
+        """Return how many entries it wrote."""
         out, err = self._process.communicate(timeout=timeout_s)
         assert self._process.returncode == 0, err
         assert not err
@@ -155,7 +155,7 @@ class Worker:
 
 
 class Outcome(NamedTuple):
-    """What is left after `kill_writers`."""
+    """Entries and files after `kill_writers`."""
 
     num_kills: int
     num_confirmed: int  # entries whose write was confirmed

@@ -6,12 +6,11 @@ trace: no pyplot, no backend, no file. matplotlib comes with ``pip install 'gemm
 
 from gemm_eval.extras import check_extra
 from gemm_eval.figures import axis_label
-from gemm_eval.report.plots.breakdown import plot_breakdown, plot_steps
+from gemm_eval.report.plots.breakdown import plot_breakdown, plot_steps, plot_training_step
 from gemm_eval.report.plots.designs import plot_heat_map, plot_pareto
 from gemm_eval.report.plots.latency import plot_latency_over_m
 from gemm_eval.report.plots.mapping import plot_mapping
 from gemm_eval.report.plots.roofline import plot_roofline
-from gemm_eval.report.plots.training import plot_training_step
 
 check_extra("plotting", "plot", "matplotlib")
 

@@ -18,14 +18,14 @@ from gemm_eval.validation.timings import Floats, Ints, Mask
 
 
 class Report(NamedTuple):
-    """What `validate` prints: plain values for JSON, and lines and tables for people."""
+    """Output of `validate`: plain values for JSON, and lines and tables for people."""
 
     document: Callable[[], Mapping[str, Any]]
     parts: Callable[[], Iterable[Any]]
 
 
 class Fitted(NamedTuple):
-    """What `calibrate` writes and prints.
+    """Output of `calibrate`.
 
     Attributes:
         path: where the file goes if the user does not say; None: there is none.

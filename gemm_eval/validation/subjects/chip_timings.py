@@ -23,7 +23,7 @@ _COLUMNS = ["dtype", "M", "K", "N", "latency_us"]
 
 
 class _Set(BaseModel):
-    """How the chip was used for some of the rows."""
+    """Use of the chip for some of the rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

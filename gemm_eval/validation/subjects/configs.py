@@ -10,12 +10,10 @@ import numpy as np
 from rich.table import Table
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu import Coefficient, ErrorFigures
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Ranges, Search, assign_folds, cross_fit, rounded
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.report import report_table, with_caption
-from gemm_eval.validation.studies import order_by, ranked_choice
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 Values = Mapping[str, float]
@@ -37,10 +35,6 @@ class ConfigModel:
     FAMILIES: ClassVar[Mapping[str, Sequence[Coefficient]]]
     SEARCH: ClassVar[Search]
     STARTS_AT_DEFAULTS: ClassVar[bool] = True
-    IS_SCREENED: ClassVar[bool]
-    """A term is first removed in sample, and held out only where that changes the error by little."""
-    BUYS_NOTHING_POINTS: ClassVar[float]
-    """A term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
     NUM_THREADS: ClassVar[int] = 1
     """Fits at a time."""
 
@@ -107,6 +101,8 @@ class ConfigModel:
 
 M = TypeVar("M", bound=ConfigModel)
 
+LEAST_POINTS = 0.02
+"""A term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
 _MATTERS_POINTS = 0.3  # in sample: a term that costs more needs no cross-validation to be kept
 _REACHED_FRAC = 0.01  # a row is reached by a term whose removal, without a refit, moves its prediction by more
 
@@ -116,15 +112,13 @@ class Ablated:
     """Errors without one term, `coefficient` held at `value`. Changes are in percentage points; positive: worse.
 
     Attributes:
-        family: of kernels; empty: the model has one.
+        family: of kernels.
         base_points: the held-out MAPE of the family with all terms.
         reached_frac: share of the family's rows whose predictions the term moves by over 1%.
-        in_sample_points: change of the weighted MAPE of a fit on all rows, weights as in the fit; None: not asked.
+        in_sample_points: change of the weighted MAPE of a fit on all rows, weights as in the fit.
         held_out_points: change of the held-out MAPE of all rows. It and those below are None where the change in sample
             is so large that nothing needs to be held out to keep the term.
         held_out_near_points, held_out_reached_points: of rows near the best of their GEMM, and of those reached.
-        worst_set, worst_set_points: the group of rows that loses most, and its change.
-        speed_points: change of the speed of the model's choice, in percentage points of the best; negative: worse.
     """
 
     family: str
@@ -132,14 +126,11 @@ class Ablated:
     value: float
     why: str
     base_points: float
-    reached_frac: float | None = None
-    in_sample_points: float | None = None
+    reached_frac: float
+    in_sample_points: float
     held_out_points: float | None = None
     held_out_near_points: float | None = None
     held_out_reached_points: float | None = None
-    worst_set: str = ""
-    worst_set_points: float | None = None
-    speed_points: float | None = None
 
 
 class Removed(NamedTuple):
@@ -156,33 +147,21 @@ class Removed(NamedTuple):
 
 
 class Ablation(NamedTuple):
-    """The ablation of a model: terms under `points` of held-out MAPE buy nothing, `removed` even together."""
+    """The ablation of a model; `removed` are terms that buy nothing, even together."""
 
-    is_screened: bool
-    points: float
     terms: tuple[Ablated, ...]
     removed: tuple[Removed, ...] = ()
 
     @property
     def useless(self) -> list[Ablated]:
         """The terms that buy nothing, held out."""
-        return [item for item in self.terms if item.held_out_points is not None and item.held_out_points < self.points]
+        return [item for item in self.terms if item.held_out_points is not None and item.held_out_points < LEAST_POINTS]
 
 
 def run_ablation(model: ConfigModel, timings: Timings, num_folds: int = 5, seed: int = 0) -> Ablation:
-    """Switch off each term, and of a screened model those that buy nothing together; see `ablate`."""
-    ablation = Ablation(
-        model.IS_SCREENED, model.BUYS_NOTHING_POINTS, tuple(ablate(model, timings, num_folds, seed))
-    )  # fmt: skip
-    if not model.IS_SCREENED:
-        return ablation
+    """Switch off each term, and those that buy nothing together; see `ablate`."""
+    ablation = Ablation(tuple(ablate(model, timings, num_folds, seed)))
     return ablation._replace(removed=tuple(remove_in_turn(model, timings, ablation.useless, num_folds, seed)))
-
-
-def check_ablation(*, is_ablated: bool, is_fit: bool) -> None:
-    """Raise InvalidOptionError for an ablation where nothing is fitted."""
-    if is_ablated and not is_fit:
-        raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
 
 
 def ablate(
@@ -204,7 +183,7 @@ def remove_in_turn(
         for item in terms:
             trial = gone | {item.coefficient: item.value}
             errors = part.errors(part.predict_without(trial))
-            if 100.0 * float(errors.mean() - part.base.mean()) < model.BUYS_NOTHING_POINTS:
+            if 100.0 * float(errors.mean() - part.base.mean()) < LEAST_POINTS:
                 gone, last = trial, errors
         kept = tuple(item.coefficient for item in terms if item.coefficient not in gone)
         change, near = 100.0 * (last - part.base), part.rows.is_near_best
@@ -226,8 +205,7 @@ class _Part(Generic[M]):
     def __init__(self, family: str, model: M, rows: Timings, folds: Ints, num_folds: int) -> None:
         self.family, self.model, self.rows, self._folds, self._num_folds = family, model, rows, folds, num_folds
         crossed = self._cross_fit(model)
-        self._fits, self.base_us = crossed.fits, crossed.predict(rows)
-        self.base = self.errors(self.base_us)
+        self._fits, self.base = crossed.fits, self.errors(crossed.predict(rows))
         self._full: M | None = None
 
     def errors(self, predicted_us: Floats) -> Floats:
@@ -249,75 +227,55 @@ class _Part(Generic[M]):
         base_points, neutral = 100.0 * float(self.base.mean()), term.neutral
         value = neutral.of(self.full().values) if neutral.same_as else neutral.value
         values = {term.name: value}
-        bare = Ablated(self.family, term.name, value, neutral.why, base_points)
-        if not self.model.IS_SCREENED:
-            return replace(bare, **self._held_out(values))
         without = self.full().without(values)
         full_us, weights = self.full().predict(self.rows), self.model.row_weights(self.rows)
         moved = np.abs(without.predict(self.rows) / full_us - 1.0) > _REACHED_FRAC
         refit = self.errors(without.fit(self.rows).predict(self.rows))
         change = 100.0 * float(np.average(refit, weights=weights) - np.average(self.errors(full_us), weights=weights))
         held_out = self._held_out(values, moved) if change < _MATTERS_POINTS else {}
-        return replace(bare, reached_frac=float(moved.mean()), in_sample_points=change, **held_out)
+        return Ablated(
+            self.family, term.name, value, neutral.why, base_points, float(moved.mean()), change, **held_out
+        )  # fmt: skip
 
-    def _held_out(self, values: Mapping[str, float], moved: Mask | None = None) -> dict[str, Any]:
+    def _held_out(self, values: Mapping[str, float], moved: Mask) -> dict[str, float | None]:
         """Return the fields of `Ablated` that are held out."""
-        predicted_us = self.predict_without(values)
-        errors = self.errors(predicted_us)
+        errors = self.errors(self.predict_without(values))
 
         def change(rows: Mask) -> float | None:
             return 100.0 * float(errors[rows].mean() - self.base[rows].mean()) if rows.any() else None
 
-        by_group = {name: change(self.rows.of_group(name)) for name in self.rows.groups}
-        worst = max((name for name in by_group if by_group[name] is not None), key=lambda name: by_group[name] or 0.0)
         return {
             "held_out_points": change(np.ones(len(errors), bool)),
             "held_out_near_points": change(self.rows.is_near_best),
-            "held_out_reached_points": None if moved is None else change(moved),
-            "worst_set": worst,
-            "worst_set_points": by_group[worst],
-            "speed_points": 100.0 * (self._speed(predicted_us) - self._speed(self.base_us)),
+            "held_out_reached_points": change(moved),
         }
-
-    def _speed(self, predicted_us: Floats) -> float:
-        chosen = ranked_choice(self.rows, "", order_by(self.rows, predicted_us))
-        return float(np.exp(np.log(chosen.speeds).mean()))
 
 
 def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
-    """Yield tables of what each term buys, family by family or at once; positive: worse without the term."""
-    terms, by_family = ablation.terms, ablation.is_screened
+    """Yield a table of what each term buys, family by family, and sentences; positive: worse without the term."""
+    terms = ablation.terms
     if not terms:
         return
-    names = ", ".join(".".join(filter(None, (item.family, item.coefficient))) for item in ablation.useless) or "none"
-    limit = f"Under {ablation.points:g} points, buys nothing: {names}"
-    if by_family:
-        headers = ["coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"]
-        title = "error when a term is removed and the family's others are fitted again (MAPE, points)"
-        caption = (
-            "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in "
-            "sample: fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed."
-            f" reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. {limit}"
-        )
-    else:
-        yield ""
-        headers = ["coefficient", "held at", "held out", "worst set", "there", "speed"]
-        title = (
-            "held-out error when a coefficient is held at its neutral value and the others are fitted again "
-            f"(with all: MAPE {terms[0].base_points:.2f}%)"
-        )
-        caption = (
-            "changes in percentage points. held out: MAPE of all rows; worst set: the data set that loses most; speed: "
-            f"of the first choice. {limit}"
-        )
+    names = ", ".join(f"{item.family}.{item.coefficient}" for item in ablation.useless) or "none"
+    headers = ["coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"]
+    title = "error when a term is removed and the family's others are fitted again (MAPE, points)"
+    caption = (
+        "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in "
+        "sample: fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed."
+        " reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. "
+        f"Under {LEAST_POINTS:g} points, buys nothing: {names}"
+    )
     table = report_table(headers, title)
     for family in dict.fromkeys(item.family for item in terms):
         of_family = [item for item in terms if item.family == family]
-        if by_family:
-            table.add_section()
-            table.add_row(f"{family} ({of_family[0].base_points:.2f}%)")
-        for item in sorted(of_family, key=_bought_points, reverse=True):
-            table.add_row(*(_family_cells if by_family else _set_cells)(item))
+        table.add_section()
+        table.add_row(f"{family} ({of_family[0].base_points:.2f}%)")
+        for item in sorted(of_family, key=lambda item: item.in_sample_points, reverse=True):
+            points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
+            table.add_row(
+                f"  {item.coefficient}", f"{item.value:.3g}", f"{item.reached_frac:.1%}",
+                f"{item.in_sample_points:+.2f}", *("-" if value is None else f"{value:+.3f}" for value in points),
+            )  # fmt: skip
     yield with_caption(table, caption)
     for gone in ablation.removed:
         line = (
@@ -325,42 +283,13 @@ def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
             f"{gone.held_out_points:+.3f} points, near the best by {gone.held_out_near_points:+.3f}"
         )
         yield line + (f"; kept, since the others are gone: {', '.join(gone.kept)}" if gone.kept else "")
-    if by_family:
-        yield ""
-
-
-def _bought_points(item: Ablated) -> float:
-    return (item.held_out_points if item.in_sample_points is None else item.in_sample_points) or 0.0
-
-
-def _family_cells(item: Ablated) -> tuple[str, ...]:
-    points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
-    return (
-        f"  {item.coefficient}", f"{item.value:.3g}", f"{item.reached_frac or 0.0:.1%}",
-        f"{item.in_sample_points or 0.0:+.2f}", *("-" if value is None else f"{value:+.3f}" for value in points),
-    )  # fmt: skip
-
-
-def _set_cells(item: Ablated) -> tuple[str, ...]:
-    return (
-        item.coefficient, f"{item.value:g}", f"{item.held_out_points or 0.0:+.3f}", item.worst_set,
-        f"{item.worst_set_points or 0.0:+.3f}", f"{item.speed_points or 0.0:+.2f}",
-    )  # fmt: skip
-
-
-_OF_SETS = ("worst_set", "worst_set_points", "speed_points")
-_OF_FAMILIES = (
-    "family", "why", "reached_frac", "in_sample_points", "held_out_near_points", "held_out_reached_points"
-)  # fmt: skip
+    yield ""
 
 
 def ablation_document(ablation: Ablation | None) -> dict[str, Any]:
     """Return what each term buys under the key ``ablation``; nothing where there is nothing."""
     if ablation is None or not ablation.terms:
         return {}
-    left_out = _OF_SETS if ablation.is_screened else _OF_FAMILIES
-    terms = [{key: value for key, value in asdict(item).items() if key not in left_out} for item in ablation.terms]
-    if not ablation.is_screened:
-        return {"ablation": terms}
+    terms = [asdict(item) for item in ablation.terms]
     useless = [f"{item.family}.{item.coefficient}" for item in ablation.useless]
     return {"ablation": {"terms": terms, "useless": useless, "together": [item._asdict() for item in ablation.removed]}}

@@ -21,7 +21,6 @@ from gemm_eval.validation import baselines, report, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
-from gemm_eval.validation.plots import save_score_plots
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
 from gemm_eval.validation.subjects.choices import choices_table, compare_choices
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
@@ -42,50 +41,32 @@ def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
 
 
 def compare(
-    arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
-    refit: bool | None = None, is_joint: bool = False,
-) -> Iterator[list[Score]]:  # fmt: skip
+    arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *, refit: bool | None = None
+) -> Iterator[list[Score]]:
     """Score each set: the model first, then the model with learned corrections, then the baselines.
 
     Args:
         num_folds: at most; a set with fewer (N, K) pairs has as many as pairs. `seed` deals them.
         refit: False: the model as it is; None: refitted on a GPU that has a calibration of its own, else as it is.
-        is_joint: refit the model on all sets of a library together.
 
     Raises:
         UnsupportedError: the library has no kernels for these types on this GPU, or the GPU no peak.
     """
-    joint: dict[str, list[Score]] = {}
-    for of_library in _by_library(sets) if is_joint else ():
-        train = [timings for timings in of_library if is_default_training(timings)] or of_library
-        note = f"refitted jointly on {', '.join(timings.name for timings in train)}"
-        joint |= _refitted(arch, of_library, train, num_folds, seed, " joint", note)
     for timings in sets:
-        if is_joint:
-            models = joint[timings.name]
-        elif is_calibrated_on(arch, timings) if refit is None else refit:
-            note = "refitted on this set"
-            models = _refitted(arch, [timings], [timings], num_folds, seed, "", note)[timings.name]
+        if is_calibrated_on(arch, timings) if refit is None else refit:
+            yield [*_refitted(arch, timings, num_folds, seed), *_refitted_baselines(arch, timings, num_folds, seed)]
         else:
             yield _as_it_is(arch, timings, num_folds, seed)
-            continue
-        yield [*models, *_refitted_baselines(arch, timings, num_folds, seed)]
 
 
-def _refitted(
-    arch: GpuSpec, sets: Sequence[Timings], train: Sequence[Timings], num_folds: int, seed: int, how: str, note: str
-) -> dict[str, list[Score]]:
-    """Score models fitted on the sets `train` of `sets`, which are of one library, by name of the set."""
-    folds = min(num_folds, len({pair for item in sets for pair in item.pairs}))
-    by_set: dict[str, list[Score]] = {item.name: [] for item in sets}
-    model = dense.model_predictor(arch, sets[0].library)
+def _refitted(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+    """Yield the scores of the model and of its correction, fitted on other pairs (N, K) of the set."""
+    folds = min(num_folds, len(set(timings.pairs)))
+    model = dense.model_predictor(arch, timings.library)
     predictors: list[Predictor] = [model, CorrectedPredictor(model)] if can_learn() else [model]
     for predictor in predictors:
-        crossed = cross_fit(predictor, sets, folds, seed, train=train)
-        for index, item in enumerate(sets):
-            words = predictor.name, item, index, f"{folds}-fold{how}", note
-            by_set[item.name].append(score_crossed(crossed, *words, has_interval=True))
-    return by_set
+        crossed = cross_fit(predictor, [timings], folds, seed)
+        yield score_crossed(crossed, predictor.name, timings, note="refitted on this set", has_interval=True)
 
 
 def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
@@ -180,40 +161,32 @@ def _types(timings: Timings) -> set[tuple[str, str]]:
 
 
 def validate_dense(
-    arch: str, data: Names, folds: int, seed: int, refit: bool | None, joint: bool, regime: Names, worst: int,
-    library: str | None, dtype: str | None, plots: Path | None, csv: Path | None,
+    arch: str, data: Names, folds: int, seed: int, refit: bool | None, worst: int, library: str | None,
+    dtype: str | None,
 ) -> Report:  # fmt: skip
     """Score a library's own choices; parameters are the options of the command."""
-    data, groups = data or [], list(regime or [])
+    data = data or []
     if (library or dtype) and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
     spec = load_arch(arch, GpuSpec)
     sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not sets:
         raise InvalidOptionError(f"no timings of {spec.name} are committed: give --data FILE")
-    if joint and refit is False:
-        raise InvalidOptionError("--joint fits, --no-fit does not: give one of them")
-    if joint and refit is None and not all(is_calibrated_on(spec, timings) for timings in sets):
-        raise InvalidOptionError(f"--joint would fit on timings of {spec.name}, which has no calibration: add --refit")
     choices = [] if data else list(compare_choices(spec))
-    compared = list(compare(spec, sets, folds, seed, refit=refit, is_joint=joint))
+    compared = list(compare(spec, sets, folds, seed, refit=refit))
     scores = [scored for of_set in compared for scored in of_set]
-    if plots is not None:
-        save_score_plots(scores, plots)
-    if csv is not None:
-        report.write_csv(report.errors_frame(scores), csv)
 
     def document() -> dict[str, Any]:
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
         head = {"arch": spec.name, "coefficients": notes}
         of_choices = {"choices": [item._asdict() for item in choices]} if choices else {}
-        return head | of_choices | report.report_document(scores, worst, groups)
+        return head | of_choices | report.report_document(scores, worst)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
             if index:
                 yield ""
-            yield report.errors_table(of_set, groups, of_set[0].note)
+            yield report.errors_table(of_set, of_set[0].note)
             if worst:
                 yield ""
                 yield report.worst_table(of_set[0], worst)
@@ -340,9 +313,9 @@ def _lines(
 _SHARES = {ROOFLINE: "roofline", INTERPOLATION: "table", PHYSICS: "physics", CORRECTED: "corrected"}
 
 
-def validate_gpu(names: Sequence[str], folds: int, seed: int, regime: Names) -> Report:
+def validate_gpu(names: Sequence[str], folds: int, seed: int) -> Report:
     """Score whole GPUs; parameters are the options of the command."""
-    lines = [line for line in compare_gpus(names, folds, seed) if not regime or line.labels["regime"] in regime]
+    lines = list(compare_gpus(names, folds, seed))
 
     def parts() -> Iterator[RenderableType]:
         for is_fitted, title in (

@@ -23,8 +23,7 @@ from gemm_eval.validation.exam import MODEL, Predict
 from gemm_eval.validation.fit import CrossFit, Search, cross_fit, held_out, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import Score, row_groups, score_crossed
-from gemm_eval.validation.report import write_csv
-from gemm_eval.validation.studies import FIRST, Study, study_document, study_frame, study_report
+from gemm_eval.validation.studies import FIRST, Study, study_document, study_report
 from gemm_eval.validation.subjects import Fitted, Report, configs, fitted
 from gemm_eval.validation.subjects.dense import calibration_out
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
@@ -213,8 +212,6 @@ class TritonModel(configs.ConfigModel):
     # errors to the fourth digit, and coefficients within a percent
     SEARCH: ClassVar = Search(loss_scale=0.1, difference=1e-4, off_bounds=1e-3, evaluations=60, tolerance=1e-5)
     STARTS_AT_DEFAULTS: ClassVar = False
-    IS_SCREENED: ClassVar = False
-    BUYS_NOTHING_POINTS: ClassVar = 0.03
     NUM_THREADS: ClassVar = os.cpu_count() or 1  # numpy, which this model is made of, leaves Python's lock to others
 
     @classmethod
@@ -365,27 +362,14 @@ def _table_of(gpu: str, data: Path | None) -> Path:
     return path
 
 
-def validate(
-    arch: str, data: Path | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int,
-    csv: Path | None,
-) -> Report:  # fmt: skip
+def validate(arch: str, data: Path | None, folds: int, seed: int, refit: bool | None, worst: int) -> Report:
     """Score Triton's kernels config by config; parameters are the options of the command."""
     spec = load_arch(arch, GpuSpec)
     is_fit = triton_model.triton_coefficients(spec)[1].is_calibrated if refit is None else refit
-    configs.check_ablation(is_ablated=ablation, is_fit=is_fit)
     timings = read_triton_timings(spec, _table_of(spec.name, data))
     study = study_triton(spec, timings, folds, seed, is_fit=is_fit)
-    ablated = configs.run_ablation(TritonModel(spec), timings, folds, seed) if ablation else None
-    if csv is not None:
-        write_csv(study_frame([study]), csv)
-
-    def document() -> dict[str, Any]:
-        head = {"arch": spec.name, "num_folds": folds, "seed": seed}
-        return head | study_document(study, worst) | configs.ablation_document(ablated)
-
-    return Report(
-        document, lambda: [*study_report(study, worst), *(configs.ablation_report(ablated) if ablated else ())]
-    )
+    head = {"arch": spec.name, "num_folds": folds, "seed": seed}
+    return Report(lambda: head | study_document(study, worst), lambda: study_report(study, worst))
 
 
 def calibrate(arch: str, data: Path | None, seed: int, out: Path | None) -> Iterator[Fitted]:

@@ -35,8 +35,7 @@ from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection
 from gemm_eval.validation.metrics import ALL, REGIMES, Score, are_inside, measure_errors, regime_of, score_crossed
-from gemm_eval.validation.plots import save_study_plots
-from gemm_eval.validation.report import errors_table, report_document, write_csv
+from gemm_eval.validation.report import errors_table, report_document
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
@@ -214,8 +213,6 @@ class W4A16Model(configs.ConfigModel):
     families: tuple[str, ...] = W4A16_SETS
     FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in _FAMILIES}
     SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
-    IS_SCREENED: ClassVar = True
-    BUYS_NOTHING_POINTS: ClassVar = 0.02
 
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:
@@ -609,9 +606,8 @@ _INT4_WO = "aiconfigurator/int4_wo"
 
 
 def validate(
-    arch: str, data: Sequence[Path] | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int,
-    plots: Path | None, csv: Path | None,
-) -> Report:  # fmt: skip
+    arch: str, data: Sequence[Path] | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int
+) -> Report:
     """Score our kernels config by config; parameters are the options of the command.
 
     TensorRT-LLM's public timings stand below, by the model as it is: a fit of that library searches its configs again
@@ -621,16 +617,13 @@ def validate(
     of_folds, as_it_is = find_w4a16_tables(spec, data or [], is_fit=refit)
     if not of_folds and not as_it_is:
         raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
-    configs.check_ablation(is_ablated=ablation, is_fit=bool(of_folds))
+    if ablation and not of_folds:
+        raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
     scored = [study_w4a16(spec, of_folds, folds, seed)] if of_folds else []
     scored += [study_w4a16(spec, [path], folds, seed, of_folds) for path in as_it_is]
     ablated = configs.run_ablation(W4A16Model(spec), scored[0].timings, folds, seed) if ablation else None
     sets = [] if data else [timings for timings in list_timings(spec.name) if timings.name == _INT4_WO]
     public = [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
-    if plots is not None:
-        save_study_plots(scored, plots)
-    if csv is not None:
-        write_csv(studies.study_frame(scored), csv)
 
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
@@ -643,7 +636,7 @@ def validate(
         yield from configs.ablation_report(ablated) if ablated else ()
         if public:
             note = f"{public[0].note}\n{dense.describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
-            yield errors_table(public, note=note)
+            yield errors_table(public, note)
 
     return Report(document, parts)
 

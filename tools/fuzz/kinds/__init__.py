@@ -8,3 +8,14 @@ a library that is not there raises `ModuleNotFoundError` when it is imported or 
 It may have a function ``prepare() -> None``: what many cases share and none should be charged for, such as imports and
 compiled kernels. It runs once in each process, in the user's own environment; cases get folders of their own.
 """
+
+from __future__ import annotations
+
+from gemm_eval.errors import GemmEvalError
+
+
+def label_of(error: GemmEvalError, max_chars: int = 2000) -> str:
+    """Return the name of an error's class; its message must be no longer than so many characters."""
+    length = len(str(error))
+    assert length <= max_chars, f"a message of {length:,} characters: {str(error)[:200]}"
+    return type(error).__name__

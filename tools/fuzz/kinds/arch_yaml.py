@@ -9,7 +9,7 @@ from pathlib import Path
 from gemm_eval.arch import check_arch, data_root, list_archs, load_arch
 from gemm_eval.errors import GemmEvalError
 from tests.arch.hostile_yaml import HOSTILE
-from tools.fuzz.labels import label_of
+from tools.fuzz.kinds import label_of
 from tools.fuzz.mutate import mutate_text
 
 _TEXTS = [path.read_text("utf-8") for kind in ("gpu", "multicore") for path in sorted((data_root() / kind).glob("*"))]

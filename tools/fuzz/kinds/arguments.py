@@ -34,7 +34,7 @@ from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.config_records import ConfigKey
 from gemm_eval.mapping import KernelConfig, enumerate_partitions
-from tools.fuzz.labels import label_of
+from tools.fuzz.kinds import label_of
 
 _CHIP, _GPU = "demo-8core", "h100-sxm"
 _MANY = 0.15  # of the arguments that are not left as they are
@@ -101,7 +101,7 @@ def _evaluator(arch: str) -> GEMMEvaluator:
 
 @cache
 def _shared(name: str) -> Any:
-    """What takes long to make and is not changed."""
+    """Return a value that takes long to make and is not changed."""
     rows = np.arange(64 * 64, dtype=np.uint8).reshape(64, 64) % 16
     make: dict[str, Callable[[], Any]] = {
         "config": lambda: select_config(GemmProblem(1, 16, 4096, 4096, "fp16", "int4", group_size=128), _GPU)[0],  # type: ignore[arg-type]

@@ -33,21 +33,21 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "distinct": ("mapping", "partition", "tile"), "phase": ("prefill", "decode", "both"),
     "mode": ("group", "group_zero", "column", "mxfp4", "nvfp4"),
     "family": ("w4a16_sm90", "w4a16_gemv", "sm90_wgmma", "cutlass"),
-    "kernel": ("cublas", "cublaslt", "w4a16", "cublaslt-candidates"), "regime": ("decode", "all"),
+    "kernel": ("cublas", "cublaslt", "w4a16", "cublaslt-candidates"),
     "shape_sets": ("smoke", "batched", "w4a16-smoke", "zoo"), "data": ("text", "cublas/bf16", "nothing.csv"),
     "out": _FILES, "files": _FILES, "file": _FILES, "folder": _FILES, "timings": _FILES, "space": _FILES,
-    "csv": _FILES, "shapes": ("shapes.csv", "text", "nothing.csv"),
+    "shapes": ("shapes.csv", "text", "nothing.csv"),
     "objective": ("latency_us", "area"), "target": ("sm_90a", "sm_80"),
 }  # fmt: skip
 _SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288", "1,4", "1..8", "8..1", "1..64:16")
 # What takes long, however right it is: compiling kernels, fits, plots, all timings.
-_SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit"}
+_SLOW = {"compile_", "measured", "all_", "plot", "ablation", "refit"}
 # Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
 _FIRST = {
     "measure": ("--list",), "profile": ("--dtype", "fp61"),
     **dict.fromkeys(("validate dense", "validate w4a16", "validate triton", "calibrate dense", "calibrate w4a16",
                      "calibrate triton"), ("--data", "nothing.csv")),
-    "configs list": ("--json",), "configs build": ("nothing",),
+    "configs list": ("--json",), "configs build": ("nothing",), "validate training": ("--help",),
 }  # fmt: skip
 _CODES = {0, 1, 2, 3}
 _ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

@@ -12,7 +12,7 @@ from typing import Any
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import config_cache
 from gemm_eval.kernels.config_cache import ConfigCache
-from tools.fuzz.labels import label_of
+from tools.fuzz.kinds import label_of
 from tools.fuzz.mutate import ODD_NUMBERS, mutate_bytes, mutate_text
 
 _SHIPPED = config_cache.shipped_path("h200-sxm")

@@ -12,7 +12,7 @@ from gemm_eval.arch import data_root
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.transformer import load_model, transformer_gemms
 from tests.transformer.hugging_face_samples import SAMPLES
-from tools.fuzz.labels import label_of
+from tools.fuzz.kinds import label_of
 from tools.fuzz.mutate import ODD_NUMBERS, mutate_text
 
 _JSON = [json.dumps(dict(sample.config), indent=1) for sample in SAMPLES.values()]

@@ -11,7 +11,7 @@ from gemm_eval.autotune.asm import occupancy_of_card, score, score_file
 from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.errors import GemmEvalError
 from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLAGS_SM_90A, FakeKernel, make_cubin
-from tools.fuzz.kinds.sass import TEXTS
+from tools.fuzz.kinds.asm_text import SASS
 from tools.fuzz.mutate import mutate_bytes
 
 _DATA = Path(__file__).parents[3] / "tests" / "data" / "asm"
@@ -22,7 +22,7 @@ _SMALL = (
     make_cubin(_KERNEL, _KERNEL._replace(name="other"), flags=FLAGS_SM_80[ABI_CUDA_12]),
     make_cubin(_KERNEL, flags=FLAGS_SM_90A[ABI_CUDA_13], abi=ABI_CUDA_13, options="-arch sm_90a"),
 )
-_LINES = tuple(line.partition("\t")[2] for line in TEXTS[0].splitlines() if ";" in line)
+_LINES = tuple(line.partition("\t")[2] for line in SASS[0].splitlines() if ";" in line)
 _SHARE_OF_NVDISASM = 0.05
 _has_nvdisasm = False
 

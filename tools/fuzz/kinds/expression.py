@@ -10,8 +10,8 @@ from gemm_eval import load_arch
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Space
 from gemm_eval.sweep.expressions import NoValueError
+from tools.fuzz.kinds import label_of
 from tools.fuzz.mutate import ODD_NUMBERS, mutate_text
-from tools.fuzz.sweeps import label_of
 
 _TEXTS = (
     "num_cores * (2.0 + 1.2 * sram_bytes / 2**20) + 0.02 * dram_gb_per_s",

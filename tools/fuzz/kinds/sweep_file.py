@@ -11,8 +11,8 @@ import pyarrow  # noqa: F401
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Adaptive, Choices, SweepFile, read_sweep_file, sweep
+from tools.fuzz.kinds import label_of
 from tools.fuzz.mutate import mutate_text
-from tools.fuzz.sweeps import label_of
 
 _MOST_POINTS, _MOST_GEMMS, _MOST_CORES = 64, 16, 64
 _TEXTS = (
@@ -85,7 +85,7 @@ def run_one(rng: random.Random, folder: Path) -> str:
 
 
 def _is_small(asked: SweepFile) -> bool:
-    """Whether a sweep is over in milliseconds: that more takes longer is no finding."""
+    """Return whether a sweep is over in milliseconds: that more takes longer is no finding."""
     sampling = asked.options["sampling"]
     if isinstance(sampling, Adaptive) or sum(len(one.gemms) for one in asked.workloads) > _MOST_GEMMS:
         return False

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Random, Space, SweepResult, load_sweep, sweep
+from tools.fuzz.kinds import label_of
 from tools.fuzz.mutate import ODD_TEXTS, mutate_bytes, mutate_text
-from tools.fuzz.sweeps import label_of
 
 _SHAPES = [(1, 64, 96, 128)]
 _SPACES = (
