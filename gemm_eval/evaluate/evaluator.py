@@ -36,8 +36,7 @@ from gemm_eval.workload import (
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.collective import CollectiveResult
-    from gemm_eval.evaluate.memory_bound import MemoryBoundResult
-    from gemm_eval.evaluate.mixers import MixerResult
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -413,7 +412,7 @@ class GEMMEvaluator:
             InvalidOptionError: no such library.
             UnsupportedError: a multi-core chip, or a GPU of another maker: no such kernels were timed there.
         """
-        from gemm_eval.evaluate.mixers import mixer_results
+        from gemm_eval.evaluate.memory_bound import mixer_results
 
         return mixer_results(self.arch, problems, library)
 

@@ -14,7 +14,7 @@ from pydantic import model_validator
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import calibration as calibrations
-from gemm_eval.models.gpu.attention import gradients, latent, streams
+from gemm_eval.models.gpu.attention import latent, streams
 from gemm_eval.models.gpu.attention.rows import (
     BACKWARD,
     CONTEXT,
@@ -150,11 +150,11 @@ _PLAIN = tuple(
 )  # fmt: skip
 _BACKWARD = tuple(
     AttentionFamily(
-        f"{library}_backward", f"{name}, gradients", BACKWARD, gradients.BACKWARD_TERMS,
-        partial(gradients.backward_terms, kernel=kernel), library,
+        f"{library}_backward", f"{name}, gradients", BACKWARD, streams.BACKWARD_TERMS,
+        partial(streams.backward_terms, kernel=kernel), library,
     )
     for library, name, kernel in (
-        ("cudnn", "cuDNN", gradients.CUDNN_BACKWARD), ("flash", "FlashAttention 2", gradients.FLASH_BACKWARD),
+        ("cudnn", "cuDNN", streams.CUDNN_BACKWARD), ("flash", "FlashAttention 2", streams.FLASH_BACKWARD),
     )
 )  # fmt: skip
 ATTENTION_FAMILIES = {family.name: family for family in (*_FAMILIES, *_PLAIN, *_BACKWARD)}

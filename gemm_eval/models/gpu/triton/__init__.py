@@ -1,20 +1,14 @@
 """The model of kernels that Triton makes: software-pipelined loops of cp.async and wgmma or mma.sync."""
 
 from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount, TritonConfig, estimate_code
-from gemm_eval.models.gpu.triton.correction import (
-    TRITON,
-    TRITON_VERSION,
-    TritonTimes,
-    triton_features,
-    triton_group,
-    triton_times,
-    triton_times_us,
-)
 from gemm_eval.models.gpu.triton.model import (
+    TRITON,
     TRITON_COEFFICIENTS,
+    TRITON_VERSION,
     Launches,
     LaunchTimes,
     TritonCalibration,
+    TritonTimes,
     default_triton_coefficients,
     launch_times,
     pack_launches,
@@ -22,6 +16,10 @@ from gemm_eval.models.gpu.triton.model import (
     triton_calibration_path,
     triton_coefficients,
     triton_costs,
+    triton_features,
+    triton_group,
+    triton_times,
+    triton_times_us,
 )
 
 __all__ = [
