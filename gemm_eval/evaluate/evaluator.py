@@ -202,7 +202,7 @@ class GEMMEvaluator:
         return f"GEMMEvaluator({', '.join([repr(self.arch.name), *said])})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.arch, self._settings)
+        return partial(GEMMEvaluator, **self._settings), (self.arch,)
 
     @property
     def arch(self) -> ArchSpec:
@@ -641,10 +641,6 @@ class GEMMEvaluator:
         return self.kind_of_types(
             resolve_types(self.arch.default_dtype, dtype, **options), asked, is_grouped=is_grouped
         )
-
-
-def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:
-    return GEMMEvaluator(arch, **settings)
 
 
 def _find_collective(arch: ArchSpec, *asked: Any) -> CollectiveResult:

@@ -160,12 +160,13 @@ def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
 def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     """Return the text of `GEMMResult.explain`."""
     arch, backend = origin.arch, origin.backend
+    shown_us = {term: us for term, us in result.breakdown.items() if abs(us) >= 0.005}
     lines = [
         f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, {result.tflop_per_s:,.1f} TFLOP/s "
         f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
         *say_groups(result.problem),
         *backend.say_mapping(result),
-        "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in _shown(result)),
+        "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in shown_us.items()),
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {_say_share(result)}, "
         f"at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
         *_say_energy(result, arch),
@@ -212,10 +213,6 @@ def say_groups(problem: GemmProblem) -> list[str]:
         f"Groups: {problem.rows:,} rows in {len(groups):,} groups of {min(groups):,} to {max(groups):,}, "
         f"{statistics.median(groups):,g} in the median{empty}."
     ]
-
-
-def _shown(result: GEMMResult) -> list[tuple[str, float]]:
-    return [(name, us) for name, us in result.breakdown.items() if abs(us) >= 0.005]
 
 
 def _words(term: str) -> str:

@@ -21,6 +21,7 @@ from gemm_eval.models.gpu import triton as triton_model
 from tests.oracle import naive_triton as naive
 
 ARCHS = tuple(load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "a100-sxm-80gb", "l40s"))
+DEFAULTS = {item.name: item.default for item in triton_model.TRITON_COEFFICIENTS}
 TYPES: tuple[dict[str, Any], ...] = (
     {"input_dtype": DType.FP16},
     {"input_dtype": DType.BF16, "output_dtype": DType.FP32},
@@ -89,7 +90,7 @@ def codes(draw: st.DrawFn, config: triton_model.TritonConfig) -> triton_model.Ke
 @st.composite
 def coefficients(draw: st.DrawFn) -> dict[str, float]:
     if draw(st.booleans()):
-        return triton_model.default_triton_coefficients()
+        return dict(DEFAULTS)
     return {item.name: draw(st.floats(item.low, item.high)) for item in triton_model.TRITON_COEFFICIENTS}
 
 
@@ -237,7 +238,7 @@ def many(
 @given(many(), st.randoms(use_true_random=False))
 def test_launches_do_not_know_of_each_other(drawn: Any, random: Any) -> None:
     arch, groups = drawn
-    c = triton_model.default_triton_coefficients()
+    c = DEFAULTS
     rows = [triton_model.pack_launches(arch, *group) for group in groups]
     together = triton_model.launch_times(arch, triton_model.stack_launches(rows), c)
     apart = [triton_model.launch_times(arch, one, c) for one in rows]

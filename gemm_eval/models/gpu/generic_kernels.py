@@ -284,7 +284,7 @@ def _max_parts(p: Any, t: kernels.ProblemTerms) -> float:
 
 
 class BoundColumns(NamedTuple):
-    """What `row_bounds_us` reads of each kernel, its family's coefficients in it; see `pack_bound_columns`."""
+    """Columns of kernels that `row_bounds_us` reads, families' coefficients among them; see `pack_bound_columns`."""
 
     cta_m: Any
     cta_n: Any

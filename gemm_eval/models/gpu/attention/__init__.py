@@ -11,7 +11,6 @@ from gemm_eval.models.gpu.attention.families import (
     AttentionCalibration,
     AttentionCosts,
     AttentionFamily,
-    FittedFamily,
     attention_answers,
     attention_calibration_path,
     attention_coefficients,
@@ -26,7 +25,7 @@ from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
 __all__ = [
     "AITER", "ATTENTION", "ATTENTION_FAMILIES", "ATTENTION_LIBRARIES", "ATTENTION_MODEL_VERSION", "DEFAULT_ATTENTION",
-    "INCREASING", "AttentionCalibration", "AttentionCosts", "AttentionFamily", "AttentionRows", "FittedFamily",
+    "INCREASING", "AttentionCalibration", "AttentionCosts", "AttentionFamily", "AttentionRows",
     "attention_answers", "attention_calibration_path", "attention_coefficients", "attention_costs",
     "attention_features", "attention_rows", "check_attention_library", "families_of_rows", "family_us",
     "library_of_gradients",

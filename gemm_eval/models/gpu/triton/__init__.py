@@ -9,7 +9,6 @@ from gemm_eval.models.gpu.triton.model import (
     LaunchTimes,
     TritonCalibration,
     TritonTimes,
-    default_triton_coefficients,
     launch_times,
     pack_launches,
     stack_launches,
@@ -19,12 +18,11 @@ from gemm_eval.models.gpu.triton.model import (
     triton_features,
     triton_group,
     triton_times,
-    triton_times_us,
 )
 
 __all__ = [
     "TRITON", "TRITON_COEFFICIENTS", "TRITON_VERSION", "KernelCode", "LaunchTimes", "Launches", "MainLoop", "MmaCount",
-    "TritonCalibration", "TritonConfig", "TritonTimes", "default_triton_coefficients", "estimate_code", "launch_times",
+    "TritonCalibration", "TritonConfig", "TritonTimes", "estimate_code", "launch_times",
     "pack_launches", "stack_launches", "triton_calibration_path", "triton_coefficients", "triton_costs",
-    "triton_features", "triton_group", "triton_times", "triton_times_us",
+    "triton_features", "triton_group", "triton_times",
 ]  # fmt: skip

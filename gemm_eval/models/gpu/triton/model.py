@@ -56,11 +56,6 @@ TRITON_COEFFICIENTS: tuple[Coefficient, ...] = (
 """All coefficients, in the order in which they are fitted and written."""
 
 
-def default_triton_coefficients() -> dict[str, float]:
-    """Values for GPUs without a fit: those of the one fit there is, rounded."""
-    return {item.name: item.default for item in TRITON_COEFFICIENTS}
-
-
 Array = npt.NDArray[np.float64]
 
 _L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (families/wgmma.py: l2_frac)
@@ -394,10 +389,3 @@ def triton_times(
             latency_us[rows] = us * answers.factor
             low_us[rows], high_us[rows] = answers.ends_us(latency_us[rows])
     return TritonTimes(latency_us, low_us, high_us, times.latency_us, origin)
-
-
-def triton_times_us(
-    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
-) -> Array:
-    """Return the predicted time of each config in us, infinite if it cannot be launched; see `triton_times`."""
-    return triton_times(arch, problem, configs, codes).latency_us

@@ -86,7 +86,7 @@ def share_frac(t: kernels.ProblemTerms, cta_m: int, cta_n: int) -> float:
 
 
 class Launch(NamedTuple):
-    """What one launch of a kernel does: the `ProblemTerms` that its cost reads, but for the arrays.
+    """Facts of one launch of a kernel: the `ProblemTerms` that its cost reads, but for the arrays.
 
     To pass arrays on takes longer than all that is computed for a config that is slower than the best.
     """
@@ -128,7 +128,7 @@ def launch_of(row: Any, t: kernels.ProblemTerms) -> Launch:
 
 @kernel
 def are_alike(tiles: int, ctas: int) -> bool:
-    """Whether the CTAs of a stream-K kernel are at one or two places of K at any time: they read as others do.
+    """Return True if the CTAs of a stream-K kernel are at one or two places of K at any time: they read as others do.
 
     They are at ctas / gcd(tiles, ctas) places, and that is 1 or 2 where twice the tiles are a multiple of the CTAs.
     """
