@@ -54,27 +54,27 @@ class DType(enum.StrEnum):
 
     @property
     def is_integer(self) -> bool:
-        """Whether arithmetic on this type is integer arithmetic."""
+        """True if arithmetic on this type is integer arithmetic."""
         return _FACTS[self].is_integer
 
     @property
     def is_operand(self) -> bool:
-        """Whether A or B can be of this type."""
+        """True if A or B can be of this type."""
         return _FACTS[self].is_operand
 
     @property
     def is_weight(self) -> bool:
-        """Whether weights can be stored in this type that are multiplied in a wider one."""
+        """True if weights can be stored in this type that are multiplied in a wider one."""
         return _FACTS[self].is_weight
 
     @property
     def is_block_scaled(self) -> bool:
-        """Whether A and B can both be of this type with a scale for each group of K, and be multiplied as they are."""
+        """True if A and B can both be of this type with a scale for each group of K, and be multiplied as they are."""
         return _FACTS[self].is_block_scaled
 
 
 class _Facts(NamedTuple):
-    """What a data type is.
+    """Facts of a data type.
 
     Attributes:
         bits: of one element in memory.
@@ -134,7 +134,7 @@ _OFFERED = _DTYPE_OF | {name: dtype for dtype, facts in _FACTS.items() for name 
 
 
 class DtypeScheme(NamedTuple):
-    """What a shorthand such as ``"w4a16"`` stands for: arguments of a `GemmProblem`.
+    """Meaning of a shorthand such as ``"w4a16"``: arguments of a `GemmProblem`.
 
     `group_size` None: one scale per column of B, or none where B is not scaled. `scale_dtype` and `group_n` None: as
     `GemmProblem` has them then.

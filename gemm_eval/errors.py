@@ -35,7 +35,7 @@ class GemmEvalError(Exception):
 
 
 class InvalidInputError(GemmEvalError, ValueError):
-    """What the caller gave cannot be used; the message says what was given and what is allowed."""
+    """An input cannot be used; the message says what was given and what is allowed."""
 
 
 class InvalidProblemError(InvalidInputError):

@@ -38,7 +38,7 @@ def check_extra(purpose: str, extra: str, *packages: str) -> None:
 
 
 def has_package(package: str) -> bool:
-    """Whether `package` (its import name) is installed; nothing is imported."""
+    """Return True if `package` (its import name) is installed; nothing is imported."""
     return importlib.util.find_spec(package) is not None
 
 

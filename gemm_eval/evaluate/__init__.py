@@ -25,10 +25,8 @@ if TYPE_CHECKING:
         source_of,
         sum_interval,
     )
-    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
-    from gemm_eval.evaluate.mixers import MixerResult
-    from gemm_eval.evaluate.result import GEMMResult, Lever, Result
-    from gemm_eval.evaluate.schema import DIALECT, answer_schema
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, MixerResult, memory_bounds
+    from gemm_eval.evaluate.result import DIALECT, GEMMResult, Lever, Result, answer_schema
     from gemm_eval.evaluate.select import select_config
     from gemm_eval.evaluate.table import GEMMTable, progress_bar
 

@@ -16,17 +16,7 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreCalibration, MulticoreSpec, calibration_file, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError
-from gemm_eval.models.gpu import (
-    CHIP_FEATURES,
-    NOTHING_LEARNED,
-    Features,
-    Origin,
-    correct_sizes,
-    describe_sizes,
-    features_of,
-    learned_for,
-    learned_path,
-)
+from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.workload import GemmTypes
 
@@ -44,29 +34,31 @@ def chip_group(input_dtype: DType, weight_dtype: DType) -> str:
     return "f16" if input_dtype in (DType.FP16, DType.BF16) else str(input_dtype)
 
 
-def chip_features(sizes: Integers) -> Features:
+def chip_features(sizes: Integers) -> gpu_model.Features:
     """Return what a correction knows of GEMMs [rows, 4] of G, M, K, N."""
-    x = np.empty((len(sizes), len(CHIP_FEATURES)))
-    describe_sizes(sizes, x)
-    return features_of(CHIP_FEATURES, sizes.shape[1], x)
+    x = np.empty((len(sizes), len(gpu_model.CHIP_FEATURES)))
+    gpu_model.describe_sizes(sizes, x)
+    return gpu_model.features_of(gpu_model.CHIP_FEATURES, sizes.shape[1], x)
 
 
 class ChipCorrection:
     """The correction of a chip's preset, type by type; see `chip_correction`."""
 
     def __init__(self, chip: str, groups: Iterable[str]) -> None:
-        coefficients, origin = chip_coefficients(chip), Origin(True, chip, "")
+        coefficients, origin = chip_coefficients(chip), gpu_model.Origin(True, chip, "")
         learned = {
-            group: learned_for(None, CHIPS, group, origin, coefficients, MODEL_VERSION, CHIP_FEATURES)
+            group: gpu_model.learned_for(
+                None, CHIPS, group, origin, coefficients, MODEL_VERSION, gpu_model.CHIP_FEATURES
+            )
             for group in groups
         }
-        self._learned = {group: item for group, item in learned.items() if item is not NOTHING_LEARNED}
+        self._learned = {group: item for group, item in learned.items() if item is not gpu_model.NOTHING_LEARNED}
 
     def correct(self, types: GemmTypes, sizes: Integers, records: Records, peak_tflop_per_s: float) -> None:
         """Correct records of GEMMs [rows, 4] of G, M, K, N, and write their intervals, if anything was learned."""
         learned = self._learned.get("" if types.b.scale else chip_group(types.a.dtype, types.b.dtype))
         if learned is not None:
-            correct_sizes(
+            gpu_model.correct_sizes(
                 records, sizes, peak_tflop_per_s * 1e6, *learned.trees, learned.spreads, learned.physics_spreads
             )
 
@@ -75,7 +67,7 @@ def chip_correction(arch: MulticoreSpec) -> ChipCorrection | None:
     """Return the correction of a spec that is the calibrated preset of its name, if any was learned."""
     if not arch.calibration or arch != _preset(data_root(), arch.name):
         return None
-    pattern = learned_path(arch.name, CHIPS, "*")
+    pattern = gpu_model.learned_path(arch.name, CHIPS, "*")
     groups = [path.stem.removeprefix(f"{CHIPS}-") for path in sorted(pattern.parent.glob(pattern.name))]
     return ChipCorrection(arch.name, groups) if groups else None
 

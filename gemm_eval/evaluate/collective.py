@@ -12,15 +12,7 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, interval_line, source_of
 from gemm_eval.evaluate.result import Result, term_lines
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu.collective import (
-    COLLECTIVE_LIBRARIES,
-    COLLECTIVE_MODEL_VERSION,
-    MODELLED_AS,
-    collective_coefficients,
-    collective_cost,
-    collective_curve,
-    link_of,
-)
+from gemm_eval.models.gpu import collective
 from gemm_eval.models.gpu.network import NETWORK_SPREAD, Nodes, network_cost, nodes_of
 from gemm_eval.units import time_text
 from gemm_eval.workload import CollectiveProblem
@@ -155,7 +147,7 @@ def _words_of(arch: ArchSpec) -> dict[str, str]:
     The last is the default: serving engines have kernels of their own for the short all-reduces of a decode step.
     """
     is_other_maker = isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS
-    return MODELLED_AS if is_other_maker else {name: name for name in COLLECTIVE_LIBRARIES}
+    return collective.MODELLED_AS if is_other_maker else {name: name for name in collective.COLLECTIVE_LIBRARIES}
 
 
 _NOTHING = {name: 0.0 for name in COLLECTIVE_TERMS if name != CORRECTION}
@@ -189,19 +181,19 @@ def find_collective(
         raise UnsupportedError(
             f"{arch.name} does not say what joins it to other chips: messages are modelled between GPUs"
         )
-    link = link_of(arch)
+    link = collective.link_of(arch)
     if interconnect is not None:
         link = link.in_box(interconnect)
     nodes = nodes_of(problem, link, arch.name)
-    coefficients, origin = collective_coefficients(arch, link)
+    coefficients, origin = collective.collective_coefficients(arch, link)
     if nodes.num_nodes > 1:
         return _between_nodes(arch, link, nodes, problem)
     algorithm, latency_us, ends_us, terms, source = "none", 0.0, (0.0, 0.0), _NOTHING, source_of(origin, 0.0, 0.0)
     if problem.num_ranks > 1:
-        cost = collective_cost(link, coefficients, library, problem)
+        cost = collective.collective_cost(link, coefficients, library, problem)
         algorithm, terms = cost.algorithm, cost.breakdown
         latency_us = physics_us = float(cost.terms.latency_us)
-        curve = collective_curve(arch, link, library, problem)
+        curve = collective.collective_curve(arch, link, library, problem)
         corrected_us, low_frac, high_frac = curve.at(problem.message_bytes)
         if curve.is_corrected:
             latency_us = corrected_us
@@ -210,18 +202,18 @@ def find_collective(
         source = source_of(origin, latency_us, physics_us)
     return CollectiveResult(
         problem, arch.name, word, latency_us, *ends_us, algorithm, FrozenDict(terms), link.gb_per_s, link.topology,
-        "analytic" if problem.what == "send" else source, origin.text, COLLECTIVE_MODEL_VERSION,
+        "analytic" if problem.what == "send" else source, origin.text, collective.COLLECTIVE_MODEL_VERSION,
     )  # fmt: skip
 
 
 def _between_nodes(arch: GpuSpec, link: Interconnect, nodes: Nodes, problem: CollectiveProblem) -> CollectiveResult:
     network = link.network
     assert network is not None
-    coefficients, origin = collective_coefficients(arch, link)
+    coefficients, origin = collective.collective_coefficients(arch, link)
     cost = network_cost(link, coefficients, problem, nodes)
     return CollectiveResult(
         problem, arch.name, cost.library, cost.latency_us, cost.latency_us / NETWORK_SPREAD,
         cost.latency_us * NETWORK_SPREAD, cost.algorithm, FrozenDict(cost.breakdown), link.gb_per_s, link.topology,
-        "analytic", f"in a node {origin.text}", COLLECTIVE_MODEL_VERSION, nodes.num_nodes, network.kind,
+        "analytic", f"in a node {origin.text}", collective.COLLECTIVE_MODEL_VERSION, nodes.num_nodes, network.kind,
         network.gb_per_s,
     )  # fmt: skip

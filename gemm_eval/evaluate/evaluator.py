@@ -36,8 +36,7 @@ from gemm_eval.workload import (
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.collective import CollectiveResult
-    from gemm_eval.evaluate.memory_bound import MemoryBoundResult
-    from gemm_eval.evaluate.mixers import MixerResult
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -203,7 +202,7 @@ class GEMMEvaluator:
         return f"GEMMEvaluator({', '.join([repr(self.arch.name), *said])})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.arch, self._settings)
+        return partial(GEMMEvaluator, **self._settings), (self.arch,)
 
     @property
     def arch(self) -> ArchSpec:
@@ -413,7 +412,7 @@ class GEMMEvaluator:
             InvalidOptionError: no such library.
             UnsupportedError: a multi-core chip, or a GPU of another maker: no such kernels were timed there.
         """
-        from gemm_eval.evaluate.mixers import mixer_results
+        from gemm_eval.evaluate.memory_bound import mixer_results
 
         return mixer_results(self.arch, problems, library)
 
@@ -642,10 +641,6 @@ class GEMMEvaluator:
         return self.kind_of_types(
             resolve_types(self.arch.default_dtype, dtype, **options), asked, is_grouped=is_grouped
         )
-
-
-def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:
-    return GEMMEvaluator(arch, **settings)
 
 
 def _find_collective(arch: ArchSpec, *asked: Any) -> CollectiveResult:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import search
 from gemm_eval.arch import LibraryPath, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
@@ -31,23 +32,6 @@ from gemm_eval.models.multicore import (
     evaluate_mapping,
     pack_params,
     unpack_cost,
-)
-from gemm_eval.search import (
-    AnalyticCostModel,
-    PlanOptions,
-    SearchPlan,
-    as_plan_options,
-    check_idle_cores,
-    find_best,
-    find_best_few,
-    find_best_many,
-    find_best_of_each_partition,
-    find_planned,
-    find_ruled_few,
-    find_ruled_many,
-    replay_mappings,
-    ruled_out_error,
-    run_in_chunks,
 )
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -118,19 +102,19 @@ class MulticoreBackend(Backend):
     def __init__(
         self,
         arch: MulticoreSpec,
-        plan: PlanOptions | SearchPlan | str,
+        plan: search.PlanOptions | search.SearchPlan | str,
         *,
         allow_idle_cores: bool,
         policy: str | None = None,
     ) -> None:
-        check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
+        search.check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self.arch = arch
-        if not isinstance(plan, PlanOptions):
-            check_word("plan", plan, SearchPlan)
-        self._plan = as_plan_options(plan)
+        if not isinstance(plan, search.PlanOptions):
+            check_word("plan", plan, search.SearchPlan)
+        self._plan = search.as_plan_options(plan)
         self._idle: dict[str, bool] = {"allow_idle_cores": allow_idle_cores}
         self._source = "calibrated" if arch.calibration else "analytic"
-        self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
+        self.is_exhaustive = self._plan.plan is search.SearchPlan.EXACT
         self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
         is_as_timed = bool(arch.calibration) and self.is_exhaustive and self.policy is _policy_of(arch, None)
         self._correction = _correction_of(arch) if is_as_timed else None
@@ -215,8 +199,8 @@ class MulticoreBackend(Backend):
         if self._library is not None:
             return self._find_top(problem, packed, 1, "mapping")
         if self.is_exhaustive:
-            return find_best(self.arch, problem, packed, **self._idle)
-        planned = find_planned(AnalyticCostModel(self.arch), self.arch, problem, self._plan, **self._idle)
+            return search.find_best(self.arch, problem, packed, **self._idle)
+        planned = search.find_planned(search.AnalyticCostModel(self.arch), self.arch, problem, self._plan, **self._idle)
         cost = evaluate_mapping(self.arch, problem, packed, planned.mapping)
         cost["num_candidates"] = planned.num_evaluated
         return cost
@@ -238,16 +222,20 @@ class MulticoreBackend(Backend):
         return self.find(problem, self._packed(problem.types))
 
     def _raise_ruled_out(self, problem: GemmProblem, packed: Records) -> NoReturn:
-        find_best(self._chip, problem, packed, **self._idle)  # raises if nothing fits
+        search.find_best(self._chip, problem, packed, **self._idle)  # raises if nothing fits
         assert self._rules is not None
-        raise ruled_out_error(self._chip, self._rules, problem, self._packed_as_believed(problem.types), **self._idle)
+        raise search.ruled_out_error(
+            self._chip, self._rules, problem, self._packed_as_believed(problem.types), **self._idle
+        )
 
     def _find_ruled_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
         """Return the mappings that the library ranks highest by what it believes, with what they cost."""
         assert self._rules is not None
         believed = self._packed_as_believed(problem.types)
         by_partition = distinct == "partition"
-        ranked = find_ruled_few(self._chip, self._rules, problem, believed, k, by_partition=by_partition, **self._idle)
+        ranked = search.find_ruled_few(
+            self._chip, self._rules, problem, believed, k, by_partition=by_partition, **self._idle
+        )
         if not len(ranked):
             self._raise_ruled_out(problem, packed)
         num = len(ranked)
@@ -261,15 +249,17 @@ class MulticoreBackend(Backend):
         """Return what the library would choose; where groups differ, of all mappings."""
         assert self._rules is not None
         believed = np.concatenate([self._packed_as_believed(item) for item in types])
-        run = partial(run_in_chunks, on_progress=advance)
-        chosen = find_ruled_many(self._chip, self._rules, believed, kind_of, sizes, layouts, run=run, **self._idle)
+        run = partial(search.run_in_chunks, on_progress=advance)
+        chosen = search.find_ruled_many(
+            self._chip, self._rules, believed, kind_of, sizes, layouts, run=run, **self._idle
+        )
         return self._replayed(np.concatenate(packed), kind_of, sizes, layouts, chosen)
 
     def _replayed(
         self, packed: Records, kind_of: Integers, sizes: Integers, layouts: Layouts, chosen: Records
     ) -> Records:
         """Return what the mappings of a search cost, with the counts of the search."""
-        records = replay_mappings(packed, kind_of, sizes, chosen, layouts=layouts)
+        records = search.replay_mappings(packed, kind_of, sizes, chosen, layouts=layouts)
         for name in self.search_counts:
             records[name] = chosen[name]
         return records
@@ -296,8 +286,8 @@ class MulticoreBackend(Backend):
         if self._rules is not None:
             return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
         if self.is_exhaustive:
-            run = partial(run_in_chunks, on_progress=advance)
-            records = find_best_many(
+            run = partial(search.run_in_chunks, on_progress=advance)
+            records = search.find_best_many(
                 self.arch.num_cores, np.concatenate(packed), kind_of, sizes, layouts, run=run, **self._idle
             )
             if self._library is None:
@@ -350,9 +340,9 @@ class MulticoreBackend(Backend):
                 library = self._library.find_of(problem)
         try:
             if distinct == "mapping":
-                records = find_best_few(self._chip, problem, packed, k, **self._idle)
+                records = search.find_best_few(self._chip, problem, packed, k, **self._idle)
             else:
-                records = find_best_of_each_partition(self._chip, problem, packed, **self._idle)
+                records = search.find_best_of_each_partition(self._chip, problem, packed, **self._idle)
         except InfeasibleError:
             if library is None:
                 raise

@@ -16,20 +16,11 @@ from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
+from gemm_eval.kernels import layout
 from gemm_eval.kernels.checkpoint_tensors import PackedLayer
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4
-from gemm_eval.kernels.layout import (
-    as_array,
-    check_array,
-    check_sizes,
-    encode,
-    parse_activation,
-    parse_group_size,
-    parse_mode,
-    scales_dtype,
-)
 from gemm_eval.kernels.linear_op import (
     ACTIVATION_OF,
     ACTIVATION_OF_SCALES,
@@ -96,14 +87,14 @@ class W4Linear(torch.nn.Module):
         super().__init__()
         check_flag("bias", bias)
         check_flag("act_order", act_order)
-        check_sizes(in_features, out_features)
+        layout.check_sizes(in_features, out_features)
         self.in_features, self.out_features = in_features, out_features
-        self.mode = parse_mode(mode)
-        self.group_size = parse_group_size(group_size, self.mode)
+        self.mode = layout.parse_mode(mode)
+        self.group_size = layout.parse_group_size(group_size, self.mode)
         self.scale_unit = 1.0
         self.is_fp8 = _is_fp8(activation)
         words, scales = packed_shapes(out_features, in_features, self.mode, self.group_size)
-        sixteen_bits = DType.FP16 if self.is_fp8 else parse_activation(activation)
+        sixteen_bits = DType.FP16 if self.is_fp8 else layout.parse_activation(activation)
         dtype = TORCH_TYPE_OF[sixteen_bits]
         order = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
         self.register_buffer("qweight", torch.zeros(words, dtype=torch.int32, device=device))
@@ -127,7 +118,7 @@ class W4Linear(torch.nn.Module):
         """
         check_packed(packed)
         is_fp8 = _is_fp8(activation)
-        if activation is not None and not is_fp8 and parse_activation(activation) is not packed.activation:
+        if activation is not None and not is_fp8 and layout.parse_activation(activation) is not packed.activation:
             raise InvalidProblemError(f"activation must be fp8 or {packed.activation}, as packed, got {activation}")
         layer = cls(
             packed.K, packed.N, bias is not None, mode=packed.mode, group_size=packed.group_size or None,
@@ -218,7 +209,7 @@ class W4Linear(torch.nn.Module):
 
     def to_packed(self) -> PackedLayer:
         """Return the weights and the bias as other functions take them, in the memory of the layer."""
-        of_scales, of_bias = (scales_dtype(mode, self.activation) for mode in (self.mode, WeightMode.COLUMN))
+        of_scales, of_bias = (layout.scales_dtype(mode, self.activation) for mode in (self.mode, WeightMode.COLUMN))
         permutation = None if self.permutation is None else _shared(self.permutation, "int32")
         packed = PackedW4(
             _shared(self.qweight, "uint32"), _shared(self.scales, of_scales), self.out_features, self.in_features,
@@ -342,7 +333,7 @@ def _is_fp8(activation: DType | str | None) -> bool:
 
 def _activation_of(scales: Any, activation: DType | str | None) -> DType:
     if activation is not None:
-        return parse_activation(activation)
+        return layout.parse_activation(activation)
     name = str(getattr(scales, "dtype", None)).removeprefix("torch.")
     known = {str(dtype).removeprefix("torch."): result for dtype, result in ACTIVATION_OF.items()}
     if name not in known:
@@ -370,9 +361,9 @@ def _bias(given: Any, packed: PackedW4) -> torch.Tensor:
         if tuple(given.shape) != (packed.N,):
             raise InvalidProblemError(f"bias must be of shape [{packed.N}], got {list(given.shape)}")
         return given.detach().to(dtype, copy=True)
-    array = as_array(given, "bias")
-    stored = encode(array, packed.activation) if array.dtype.kind == "f" else array
-    check_array("bias", stored, scales_dtype(WeightMode.COLUMN, packed.activation), (packed.N,))
+    array = layout.as_array(given, "bias")
+    stored = layout.encode(array, packed.activation) if array.dtype.kind == "f" else array
+    layout.check_array("bias", stored, layout.scales_dtype(WeightMode.COLUMN, packed.activation), (packed.N,))
     return _tensor(stored, dtype)
 
 

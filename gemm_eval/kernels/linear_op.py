@@ -16,21 +16,9 @@ from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
+from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.gemm import w4a8_gemm, w4a16_gemm, workspace_bytes
-from gemm_eval.kernels.layout import (
-    BIASES,
-    BLOCK_COLUMNS,
-    BLOCK_K,
-    E2M1_VALUES,
-    MIDDLE,
-    MOVES,
-    k_blocks,
-    scale_rows,
-    scales_dtype,
-    scales_shape,
-    stored_values,
-)
 from gemm_eval.kernels.weights import PackedW4
 
 with needs_extra("W4Linear", "torch"):
@@ -53,9 +41,9 @@ _KNOWN_WEIGHTS = 1 << 16
 @lru_cache(maxsize=_KNOWN_WEIGHTS)
 def packed_shapes(N: int, K: int, mode: int, group_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the packed words and of the packed scales of weights [K, N]; `group_size` is 0 in mode COLUMN."""
-    num_column_blocks, num_k_blocks = ceil_div(N, BLOCK_COLUMNS), k_blocks(K)
-    rows = scale_rows(WeightMode(mode), num_k_blocks, group_size)
-    return (num_column_blocks, num_k_blocks, 4, 32, 4), scales_shape(WeightMode(mode), num_column_blocks, rows)
+    num_column_blocks, num_k_blocks = ceil_div(N, layout.BLOCK_COLUMNS), layout.k_blocks(K)
+    rows = layout.scale_rows(WeightMode(mode), num_k_blocks, group_size)
+    return (num_column_blocks, num_k_blocks, 4, 32, 4), layout.scales_shape(WeightMode(mode), num_column_blocks, rows)
 
 
 def scales_type(mode: WeightMode, activation: DType) -> torch.dtype:
@@ -89,19 +77,19 @@ def _unpacked(words: torch.Tensor) -> torch.Tensor:
     for r in range(2):
         halves = [[(moved >> (16 * p + 8 * r + 4 * h)) & 15 for h in range(2)] for p in range(2)]
         of_k.append(torch.stack([torch.stack(both, -2) for both in halves], 3))  # kb, j, t, p, nb, w, h, g
-    return torch.stack(of_k, 2).reshape(num_k * BLOCK_K, num_n * BLOCK_COLUMNS).float()
+    return torch.stack(of_k, 2).reshape(num_k * layout.BLOCK_K, num_n * layout.BLOCK_COLUMNS).float()
 
 
 def _unpacked_scales(stored: torch.Tensor, mode: WeightMode) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales and zero points, fp32 [GB, 64 NB]; see `layout.unpack_scales`."""
     values = stored.float()
     if mode is WeightMode.COLUMN:
-        return values.reshape(1, -1), torch.full_like(values, MIDDLE).reshape(1, -1)
-    pairs = values.reshape(*values.shape[:2], BLOCK_COLUMNS // 2, -1)
+        return values.reshape(1, -1), torch.full_like(values, layout.MIDDLE).reshape(1, -1)
+    pairs = values.reshape(*values.shape[:2], layout.BLOCK_COLUMNS // 2, -1)
     scales = _from_pairs(pairs[..., :2])
     if mode is WeightMode.GROUP:
-        return scales, torch.full_like(scales, MIDDLE)
-    biases = torch.tensor(BIASES[ACTIVATION_OF[stored.dtype]], dtype=torch.float32, device=stored.device)
+        return scales, torch.full_like(scales, layout.MIDDLE)
+    biases = torch.tensor(layout.BIASES[ACTIVATION_OF[stored.dtype]], dtype=torch.float32, device=stored.device)
     return scales, _from_pairs(-pairs[..., 2:] - biases)
 
 
@@ -109,11 +97,11 @@ def _fp4_values(words: torch.Tensor, stored: torch.Tensor, mode: WeightMode) -> 
     """Values of codes [64 KB, 64 NB] and of scales [groups, 64 NB], fp32; see `layout`."""
     activation = ACTIVATION_OF_SCALES[stored.dtype]
     natural = torch.zeros_like(words)
-    for by, bits in MOVES[activation].items():
+    for by, bits in layout.MOVES[activation].items():
         moved = words >> by if by >= 0 else words << -by
         natural |= moved & (bits - (1 << 32) if bits >> 31 else bits)
-    codes = torch.tensor(E2M1_VALUES, device=words.device)[_unpacked(natural).long()]
-    of_byte = stored_values(numpy.arange(256, dtype=numpy.uint8), mode, activation).astype(numpy.float32)
+    codes = torch.tensor(layout.E2M1_VALUES, device=words.device)[_unpacked(natural).long()]
+    of_byte = layout.stored_values(numpy.arange(256, dtype=numpy.uint8), mode, activation).astype(numpy.float32)
     values = torch.from_numpy(of_byte).to(stored.device)[stored.view(torch.uint8).long()]
     num_n, num_k, pairs, of_pair = values.shape
     in_order = values.reshape(num_n, num_k, pairs, of_pair // 2, 2).transpose(2, 3)
@@ -123,7 +111,7 @@ def _fp4_values(words: torch.Tensor, stored: torch.Tensor, mode: WeightMode) -> 
 def _from_pairs(pairs: torch.Tensor) -> torch.Tensor:
     num_n, num_groups = pairs.shape[:2]
     split = pairs.reshape(num_n, num_groups, 4, 8, 2)
-    return split.permute(1, 0, 2, 4, 3).reshape(num_groups, num_n * BLOCK_COLUMNS)
+    return split.permute(1, 0, 2, 4, 3).reshape(num_groups, num_n * layout.BLOCK_COLUMNS)
 
 
 def _check(
@@ -243,7 +231,7 @@ def _packed_at(
     activation = ACTIVATION_OF_SCALES[dtype]
     return PackedW4(
         array(qweight, words, "uint32"),
-        array(scales, of_scales, scales_dtype(WeightMode(mode), activation)),
+        array(scales, of_scales, layout.scales_dtype(WeightMode(mode), activation)),
         N, K, WeightMode(mode), group_size, activation, scale_unit,
         array(permutation, (K,), "int32") if permutation else None,
     )  # fmt: skip

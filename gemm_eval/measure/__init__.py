@@ -29,41 +29,14 @@ if TYPE_CHECKING:
         list_quant_shapes,
         list_shapes,
     )
-    from gemm_eval.measure.w4a8 import W4A8Runner
-    from gemm_eval.measure.w4a16 import W4A16Runner
+    from gemm_eval.measure.w4a16 import W4A8Runner, W4A16Runner
 
 __all__ = [
-    "Campaign",
-    "CandidateRunner",
-    "Choice",
-    "ComparedGemm",
-    "DrawnShape",
-    "GemmItem",
-    "GemmShape",
-    "GroupedShape",
-    "KernelItem",
-    "Profile",
-    "ProfiledKernel",
-    "QuantShape",
-    "Runner",
-    "TimingProtocol",
-    "W4A8Runner",
-    "W4A16Runner",
-    "compare_kernels",
-    "dataset_hash",
-    "draw_shapes",
-    "estimate_seconds",
-    "file_stem",
-    "list_grouped_shapes",
-    "list_items",
-    "list_quant_shapes",
-    "list_shapes",
-    "make_runner",
-    "measure_shape",
-    "meta_path",
-    "profile_kernels",
-    "read_timings",
-    "shuffle_shapes",
+    "Campaign", "CandidateRunner", "Choice", "ComparedGemm", "DrawnShape", "GemmItem", "GemmShape", "GroupedShape",
+    "KernelItem", "Profile", "ProfiledKernel", "QuantShape", "Runner", "TimingProtocol", "W4A8Runner", "W4A16Runner",
+    "compare_kernels", "dataset_hash", "draw_shapes", "estimate_seconds", "file_stem", "list_grouped_shapes",
+    "list_items", "list_quant_shapes", "list_shapes", "make_runner", "measure_shape", "meta_path", "profile_kernels",
+    "read_timings", "shuffle_shapes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

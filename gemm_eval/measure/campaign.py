@@ -40,8 +40,7 @@ from gemm_eval.measure.shapes import (
     rows_of,
 )
 from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner, TorchRunner
-from gemm_eval.measure.w4a8 import W4A8Runner
-from gemm_eval.measure.w4a16 import W4A16Runner
+from gemm_eval.measure.w4a16 import W4A8Runner, W4A16Runner
 from gemm_eval.storage import write_whole
 from gemm_eval.words import shown
 

@@ -1,4 +1,4 @@
-"""Our own kernels for 4-bit weights, each config by itself, on random packed weights."""
+"""Our own kernels for 4-bit weights, each config by itself, on random packed weights; tokens of 16 bits or e4m3."""
 
 from __future__ import annotations
 
@@ -17,42 +17,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import device, kernels
 from gemm_eval.arch import DeviceLimits
-from gemm_eval.device import (
-    BenchDevice,
-    Call,
-    TimingProtocol,
-    compiler_version,
-    limits_of_device,
-    load_function,
-    measure_floor_us,
-)
+from gemm_eval.device import Rows
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.evaluate import progress_bar
-from gemm_eval.kernels import (
-    BLOCK_COLUMNS,
-    BLOCK_K,
-    SOURCES,
-    PackedW4,
-    Plan,
-    QuantizedFp4,
-    compile_for,
-    dequantize,
-    k_blocks,
-    legal_configs,
-    make_plan,
-    make_variant,
-    occupancy_of,
-    pack_fp4,
-    pack_scales,
-    pack_w4,
-    scale_rows,
-    scale_unit,
-    scales_dtype,
-    scales_shape,
-    spec_of_device,
-)
+from gemm_eval.kernels import QuantizedTokens, dequantize_tokens, padded_k, quantize_rows, quantized_bytes, scale_unit
 from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, ceil_div, family_of
 from gemm_eval.measure.runner import MAX_ERRORS, BuiltKernel, Runner, decode, measure_shape, relative_error
 from gemm_eval.measure.shapes import KernelItem, QuantShape
@@ -63,7 +34,7 @@ SCALES_SHARE = 4
 """The pool of weights is so many times that of scales: a scale and a zero point for 32 weights take a quarter."""
 
 _ALIGN_BYTES = 256
-_BLOCK_BYTES = BLOCK_COLUMNS * BLOCK_K // 2
+_BLOCK_BYTES = kernels.BLOCK_COLUMNS * kernels.BLOCK_K // 2
 _WORDS = 1 << 24
 _PATTERN_SHAPE = 64, 1 << 14  # groups, columns
 _LEAST_SCALE, _LARGEST_SCALE = 0.005, 0.015  # products of normal activations stay far from the largest fp16
@@ -85,10 +56,10 @@ class PackedSizes(NamedTuple):
 
 def packed_sizes(item: KernelItem | QuantShape) -> PackedSizes:
     """Return the sizes of the packed weights of a GEMM."""
-    num_columns, num_k = ceil_div(item.N, BLOCK_COLUMNS), k_blocks(item.K)
-    num_groups = scale_rows(item.mode, num_k, item.group_size)
-    scale_bytes = np.dtype(scales_dtype(item.mode, DType.FP16)).itemsize
-    scales = scale_bytes * prod(scales_shape(item.mode, num_columns, num_groups))
+    num_columns, num_k = ceil_div(item.N, kernels.BLOCK_COLUMNS), kernels.k_blocks(item.K)
+    num_groups = kernels.scale_rows(item.mode, num_k, item.group_size)
+    scale_bytes = np.dtype(kernels.scales_dtype(item.mode, DType.FP16)).itemsize
+    scales = scale_bytes * prod(kernels.scales_shape(item.mode, num_columns, num_groups))
     return PackedSizes(num_columns, num_k, num_groups, num_columns * num_k * _BLOCK_BYTES, scales)
 
 
@@ -106,7 +77,7 @@ def word_pattern(seed: int) -> npt.NDArray[np.uint32]:
 def pattern_unit(mode: WeightMode, activation: DType) -> float:
     """Return `PackedW4.scale_unit` of what `scale_pattern` returns."""
     if mode.is_fp4:
-        return _fp4_weights(mode, activation, 0, columns=BLOCK_COLUMNS).scale_unit
+        return _fp4_weights(mode, activation, 0, columns=kernels.BLOCK_COLUMNS).scale_unit
     if mode is not WeightMode.GROUP:
         return 1.0
     unit = scale_unit(np.full((1, 1), _LARGEST_SCALE), activation)
@@ -123,18 +94,18 @@ def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray
         return packed
     scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32) / pattern_unit(mode, activation)
     zeros = rng.integers(0, 16, shape, dtype=np.uint8) if mode is WeightMode.GROUP_ZERO else None
-    packed = pack_scales(scales, zeros, mode, activation)
+    packed = kernels.pack_scales(scales, zeros, mode, activation)
     return packed
 
 
-def _fp4_weights(mode: WeightMode, activation: DType, seed: int, columns: int = _FP4_COLUMNS) -> PackedW4:
+def _fp4_weights(mode: WeightMode, activation: DType, seed: int, columns: int = _FP4_COLUMNS) -> kernels.PackedW4:
     """Return weights whose scales are a pattern; all codes are 1."""
     groups = _PATTERN_SHAPE[0]
     low, high = _E8M0_SCALES if mode is WeightMode.MXFP4 else _E4M3_SCALES
     scales = np.random.default_rng(seed).integers(low, high, (groups, columns), dtype=np.uint8)
     scales[0, 0] = high - 1  # what the unit goes by
     codes = np.ones((groups * mode.group_sizes[0], columns), np.uint8)
-    return pack_fp4(QuantizedFp4(codes, scales, _LARGEST_SCALE / _LARGEST_E4M3), mode, activation)
+    return kernels.pack_fp4(kernels.QuantizedFp4(codes, scales, _LARGEST_SCALE / _LARGEST_E4M3), mode, activation)
 
 
 _FEW = 4  # starting processes takes longer
@@ -160,7 +131,7 @@ def build_all(variants: Sequence[Variant], limits: DeviceLimits) -> None:
 
 def _compile(variant: Variant, limits: DeviceLimits) -> None:
     with contextlib.suppress(GemmEvalError):  # said again when the kernel is bound
-        compile_for(variant, limits)
+        kernels.compile_for(variant, limits)
 
 
 @dataclass
@@ -172,7 +143,7 @@ class _Reading:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runner, name)
 
-    def bind(self, shape: KernelItem, weight_offsets: Sequence[int]) -> Sequence[Call]:
+    def bind(self, shape: KernelItem, weight_offsets: Sequence[int]) -> Sequence[device.Call]:
         num_bytes = self.runner.weight_bytes(shape)
         pool = self.runner.buffers["W"]
         return [
@@ -182,7 +153,9 @@ class _Reading:
         ]
 
 
-def measure_read_us(runner: W4A16Runner, item: KernelItem, protocol: TimingProtocol, *, floor_us: float = 0.0) -> float:
+def measure_read_us(
+    runner: W4A16Runner, item: KernelItem, protocol: device.TimingProtocol, *, floor_us: float = 0.0
+) -> float:
     """Time one cold pass over as many bytes as the packed weights and scales of `item` have, in us."""
     return measure_shape(cast(Runner, _Reading(runner)), item, protocol, floor_us=floor_us).latency_us
 
@@ -195,7 +168,7 @@ _NAN_BITS = 0xFFFF  # in fp16 and bf16
 _HASH_DIGITS = 16
 
 
-class W4A16Runner(BenchDevice):
+class W4A16Runner(device.BenchDevice):
     """Our kernels for 4-bit weights with fp16 or bf16 activations; an item is a `KernelItem`."""
 
     kernel = "w4a16"
@@ -208,19 +181,19 @@ class W4A16Runner(BenchDevice):
         super().__init__()
         self.input_dtype = self.output_dtype = dtype
         self.activation = DType(dtype)
-        self.limits = limits_of_device(0)
-        self.spec = spec_of_device(0)
+        self.limits = device.limits_of_device(0)
+        self.spec = kernels.spec_of_device(0)
         self.pool_bytes = 0
         self.buffers: dict[str, Any] = {}
         self._scale_mode: WeightMode | None = None
         self._items: list[KernelItem] = []
-        self._bound: tuple[KernelItem, Plan[Operands]] | None = None
+        self._bound: tuple[KernelItem, kernels.Plan[Operands]] | None = None
         self._reference: tuple[Any, npt.NDArray[np.float64]] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Return the state of the kernels and the compiler, without which times do not compare."""
-        return {"kernels": _digest_of_sources(), "compiler": compiler_version()}
+        return {"kernels": _digest_of_sources(), "compiler": device.compiler_version()}
 
     def prepare(self, items: Sequence[KernelItem]) -> None:
         """See `Runner`: on all cores of this machine, into the cache of compiled kernels."""
@@ -259,23 +232,23 @@ class W4A16Runner(BenchDevice):
         """See `Runner`: packed weights and scales."""
         return copy_bytes(shape)
 
-    def bind(self, shape: KernelItem, weight_offsets: Sequence[int]) -> Sequence[Call]:
+    def bind(self, shape: KernelItem, weight_offsets: Sequence[int]) -> Sequence[device.Call]:
         """See `Runner`; GemmEvalError: a kernel cannot be built or loaded, or its first call computes wrong."""
         self._fill_scales(shape.mode)
         calls = self._bind(shape, weight_offsets, pattern_unit(shape.mode, self.activation))
         self._check_output(shape, calls[0])
         return calls
 
-    def _bind(self, item: KernelItem, weight_offsets: Sequence[int], scale_unit: float) -> list[Call]:
+    def _bind(self, item: KernelItem, weight_offsets: Sequence[int], scale_unit: float) -> list[device.Call]:
         sizes, packed = Sizes(item.M, item.K, item.N), packed_sizes(item)
         types = self.activation, item.mode, item.group_size
-        plan = make_plan(sizes, *types, item.config, self.limits, is_fp8=self.is_fp8)
+        plan = kernels.make_plan(sizes, *types, item.config, self.limits, is_fp8=self.is_fp8)
         launch = plan.launch
-        function = load_function(plan.compiled, 0, launch.smem_bytes, self.stream.ptr)
+        function = device.load_function(plan.compiled, 0, launch.smem_bytes, self.stream.ptr)
         workspace, counters = self._scratch("workspace", launch.workspace_bytes), self._zeroed(launch.num_counters)
         addresses = {name: buffer.data.ptr for name, buffer in self.buffers.items()}
         tokens, row = self._tokens_of(item)
-        calls: list[Call] = []
+        calls: list[device.Call] = []
         for offset in weight_offsets:
             operands = Operands(
                 a=tokens,
@@ -308,7 +281,7 @@ class W4A16Runner(BenchDevice):
     def _variant(self, item: KernelItem) -> Variant:
         """Return what is compiled for an item, which does not depend on how K is cut."""
         config = family_of(item.config).compiled(item.config)
-        return make_variant(config, self.activation, item.mode, item.group_size)
+        return kernels.make_variant(config, self.activation, item.mode, item.group_size)
 
     def _scratch(self, name: str, num_bytes: int) -> int:
         """Return the address of a buffer of at least so many bytes."""
@@ -321,7 +294,7 @@ class W4A16Runner(BenchDevice):
         self.cupy.cuda.runtime.memsetAsync(address, 0, self.buffers["counters"].nbytes, self.stream.ptr)
         return address
 
-    def _check_output(self, item: KernelItem, call: Call) -> None:
+    def _check_output(self, item: KernelItem, call: device.Call) -> None:
         """Compare a sample of C with what the first kernel of the same GEMM gave, and that one with float64."""
         out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
         if self._reference is None or self._reference[0] != item[:6]:
@@ -333,7 +306,7 @@ class W4A16Runner(BenchDevice):
         self._run_poisoned(sample, call)
         self._refuse_if_wrong(item, relative_error(self._sample(out), self._reference[1]))
 
-    def _run_poisoned(self, out: Any, call: Call) -> None:
+    def _run_poisoned(self, out: Any, call: device.Call) -> None:
         with self.stream:
             out.fill(_NAN_BITS)
         call()
@@ -352,24 +325,26 @@ class W4A16Runner(BenchDevice):
         rows = np.unique(np.linspace(0, item.M - 1, _NUM_REFERENCE_ROWS).astype(np.int64))
         host, on_device = self.cupy.asnumpy, self.cupy.asarray(rows)
         inputs = self._inputs_of(item, on_device)
-        weights = dequantize(self._last_block(item))
+        weights = kernels.dequantize(self._last_block(item))
         columns = item.N - weights.shape[1] * (packed_sizes(item).num_column_blocks - 1)
         outputs = host(out[on_device, item.N - columns :])
         reference = inputs @ weights[:, :columns]
         self._refuse_if_wrong(item, relative_error(decode(outputs, self.output_dtype, outputs.shape), reference))
 
-    def _last_block(self, item: KernelItem) -> PackedW4:
+    def _last_block(self, item: KernelItem) -> kernels.PackedW4:
         """Return the last 64 columns of the first copy of the weights, on the CPU."""
         packed = packed_sizes(item)
         words = self.buffers["W"][: packed.qweight_bytes].view(np.uint32)
-        scales = self.buffers["S"][: packed.scales_bytes].view(np.dtype(scales_dtype(item.mode, self.activation)))
+        scales = self.buffers["S"][: packed.scales_bytes].view(
+            np.dtype(kernels.scales_dtype(item.mode, self.activation))
+        )
         last_words, last_scales = (
             self.cupy.asnumpy(part[-(part.size // packed.num_column_blocks) :]) for part in (words, scales)
         )
-        return PackedW4(
+        return kernels.PackedW4(
             last_words.reshape(1, packed.num_k_blocks, 4, 32, 4),
-            last_scales.reshape(scales_shape(item.mode, 1, packed.num_groups)),
-            BLOCK_COLUMNS,
+            last_scales.reshape(kernels.scales_shape(item.mode, 1, packed.num_groups)),
+            kernels.BLOCK_COLUMNS,
             item.K,
             item.mode,
             item.group_size,
@@ -394,13 +369,13 @@ class W4A16Runner(BenchDevice):
         item = self._check_item(family, mode, group_size)
         rng = np.random.default_rng(4)
         weights = rng.normal(0.0, 0.02, (item.K, item.N)).astype(np.float32)
-        packed = pack_w4(weights, group_size or None, mode.name.lower(), activation=self.activation)
+        packed = kernels.pack_w4(weights, group_size or None, mode.name.lower(), activation=self.activation)
         for name, values in (("W", packed.qweight), ("S", packed.scales)):
             self.buffers[name][: values.nbytes] = self.cupy.asarray(values.reshape(-1).view(np.uint8))
         self.cupy.cuda.runtime.deviceSynchronize()
         out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
         self._run_poisoned(out, self._bind(item, (0,), packed.scale_unit)[0])
-        reference = self._inputs_of(item, slice(None)) @ dequantize(packed)
+        reference = self._inputs_of(item, slice(None)) @ kernels.dequantize(packed)
         outputs = decode(self.cupy.asnumpy(out), self.output_dtype, (item.M, item.N))
         error = relative_error(outputs, reference)
         self._refuse_if_wrong(item, error)
@@ -411,7 +386,7 @@ class W4A16Runner(BenchDevice):
         for rows in _CHECK_ROWS:
             sizes = Sizes(rows, _CHECK_K, _CHECK_N)
             types = self.activation, mode, group_size
-            for config in legal_configs(sizes, self.limits, *types, is_fp8=self.is_fp8):
+            for config in kernels.legal_configs(sizes, self.limits, *types, is_fp8=self.is_fp8):
                 if config.family == family:
                     return KernelItem(1, *sizes, mode, group_size, config)
         raise GemmEvalError(f"no kernel of {family} takes any of the small GEMMs of the check")
@@ -420,7 +395,7 @@ class W4A16Runner(BenchDevice):
         if self._bound is None or self._bound[0] != item:
             raise GemmEvalError(f"{item} is not what was bound last")
         variant, launch, compiled, _ = self._bound[1]
-        occupancy = occupancy_of(variant, compiled, self.limits)
+        occupancy = kernels.occupancy_of(variant, compiled, self.limits)
         return BuiltKernel(
             compiled.entry, 1, *launch.grid, launch.num_threads, compiled.registers, occupancy.smem_bytes,
             occupancy.spill_bytes, occupancy.ctas_per_sm, hashlib.sha256(compiled.cubin).hexdigest()[:_HASH_DIGITS],
@@ -430,7 +405,7 @@ class W4A16Runner(BenchDevice):
         return {
             "library": "gemm_eval",
             "library_version": version("gemm_eval"),
-            "compiler": compiler_version(),
+            "compiler": device.compiler_version(),
             "routines": "kernels of gemm_eval.kernels, launched with arguments made beforehand; alpha 1, no bias",
             "layouts": "A[M,K] and C[M,N] row-major; B packed as gemm_eval/kernels/KERNELS.md says",
             "data": "standard normal A; 4-bit integers and fp4 codes all equally likely, scales 0.005 to 0.015; "
@@ -442,16 +417,55 @@ class W4A16Runner(BenchDevice):
 
     def _read_times(self) -> dict[str, float]:
         """Time a cold pass over each matrix with groups of 128, by "N x K": the lower bound of few tokens."""
-        floor_us = measure_floor_us(self)
+        floor_us = device.measure_floor_us(self)
         sized = {f"{item.N} x {item.K}": item for item in self._items if item[4:6] == (WeightMode.GROUP, 128)}
         return {
-            name: round(measure_read_us(self, item, TimingProtocol(), floor_us=floor_us), 2)
+            name: round(measure_read_us(self, item, device.TimingProtocol(), floor_us=floor_us), 2)
             for name, item in sized.items()
         }
 
 
 def _digest_of_sources() -> str:
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
+    for path in sorted(kernels.SOURCES.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:_HASH_DIGITS]
+
+
+class W4A8Runner(W4A16Runner):
+    """Our kernels for 4-bit weights with e4m3 tokens; C has the type that is asked for, fp16 or bf16."""
+
+    kernel = "w4a8"
+    is_fp8 = True
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__(dtype)
+        self.input_dtype = str(DType.FP8)
+        self._quantized: tuple[int, int] | None = None
+
+    def allocate(self, shapes: Sequence[KernelItem], pool_bytes: int) -> None:
+        """See `Runner`: beside activations, room for those of any shape quantized."""
+        super().allocate(shapes, pool_bytes)
+        self.buffers["T"] = self.empty_bytes(max(quantized_bytes(max(s.M, 40), max(s.K, 512)) for s in shapes))
+        self._quantized = None
+
+    def _tokens_of(self, item: KernelItem) -> tuple[int, int]:
+        to, row = self.buffers["T"].data.ptr, padded_k(item.K)
+        if self._quantized != (item.M, item.K):
+            a = Rows(self.buffers["A"].data.ptr, item.M, item.K, item.K)
+            quantize_rows(a, self.activation, 0, to, 0, self.stream.ptr)
+            self._quantized = item.M, item.K
+        return to, row
+
+    def _inputs_of(self, item: KernelItem, rows: Any) -> npt.NDArray[np.float64]:
+        """See `W4A16Runner`: what their bytes mean."""
+        self.synchronize()
+        tokens = QuantizedTokens(self.cupy.asnumpy(self.buffers["T"]), (item.M, item.K))
+        chosen = self.cupy.asnumpy(rows) if not isinstance(rows, slice) else rows
+        return np.asarray(dequantize_tokens(tokens)[chosen])
+
+    def describe(self) -> Mapping[str, Any]:  # type: ignore[override]
+        description = super().describe()
+        return description | {
+            "data": f"{description['data']}; A rounded to e4m3 with a scale for each row, before it is timed"
+        }

@@ -51,7 +51,7 @@ class Routed(NamedTuple):
 
 
 class Distribution:
-    """How tokens spread over the experts of a layer. `str` gives the word that `parse_distribution` takes.
+    """Spread of tokens over the experts of a layer. `str` gives the word that `parse_distribution` takes.
 
     `is_random` says whether draws differ. Equal distributions draw alike.
     """

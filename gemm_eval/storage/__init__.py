@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FileLock", "ResultFile", "StoredTensor", "TensorFile", "cache_dir", "is_temporary", "make_folder", "read_bounded",
-     "read_checked", "set_aside", "staged", "why_unsafe", "write_checked", "write_tensors", "write_text",
-    "write_whole",
+    "read_checked", "set_aside", "staged", "why_unsafe", "write_checked", "write_tensors", "write_text", "write_whole",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -101,8 +101,7 @@ class TensorFile:
         is_whole = isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2
         if not is_whole or not offsets[0] <= offsets[1] <= len(self._bytes) - self._begin:
             raise self._refusal(f"tensor {shown(name)} with {shown(entry)}")
-        itemsize = numpy.dtype(_NUMPY_TYPES.get(dtype, "uint8")).itemsize
-        if dtype in _NUMPY_TYPES and math.prod(shape) * itemsize != offsets[1] - offsets[0]:
+        if dtype in _NUMPY_TYPES and math.prod(shape) * _itemsize(dtype) != offsets[1] - offsets[0]:
             raise self._refusal(f"tensor {shown(name)} with {offsets[1] - offsets[0]:,} bytes for {dtype} {shape}")
         return dtype, tuple(shape), offsets[0], offsets[1]
 

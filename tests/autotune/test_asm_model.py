@@ -6,25 +6,16 @@ import pytest
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.asm import (
-    LoopCard,
-    LoopCycles,
-    OpCounts,
-    ScoreCard,
-    cycles_of_loop,
-    kernel_code,
-    loop_k,
-    occupancy_of_card,
-)
+from gemm_eval.autotune import asm
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MainLoop, MmaCount
 
 H200 = load_arch("h200-sxm", GpuSpec)
-OPS = OpCounts(*range(1, 23))
+OPS = asm.OpCounts(*range(1, 23))
 
 
-def loop_of(*mma: MmaCount, ops: OpCounts = OPS) -> LoopCard:
-    return LoopCard(True, ops, mma, (), 0, 0)
+def loop_of(*mma: MmaCount, ops: asm.OpCounts = OPS) -> asm.LoopCard:
+    return asm.LoopCard(True, ops, mma, (), 0, 0)
 
 
 def wgmma(n: int, count: int, *, k: int = 16, bits: int = 16) -> MmaCount:
@@ -35,7 +26,7 @@ def mma_sync(count: int, *, k: int = 16, bits: int = 16) -> MmaCount:
     return MmaCount(16, 8, k, bits, True, count)
 
 
-CARD = ScoreCard(
+CARD = asm.ScoreCard(
     "gemm", "sm_90a", "cubin", 256, 168, None, 24, 512, OPS._replace(tensor=100), loop_of(wgmma(256, 4))
 )  # fmt: skip
 
@@ -60,13 +51,13 @@ CARD = ScoreCard(
     ],
 )
 def test_k_of_an_iteration(mma: MmaCount, block_m: int, block_n: int, num_warps: int, k: int) -> None:
-    assert loop_k(loop_of(mma), block_m=block_m, block_n=block_n, num_warps=num_warps) == k
+    assert asm.loop_k(loop_of(mma), block_m=block_m, block_n=block_n, num_warps=num_warps) == k
 
 
 def test_k_adds_up_over_shapes() -> None:
     loop = loop_of(MmaCount(64, 128, 16, 16, False, 4), MmaCount(64, 128, 16, 16, True, 4))
 
-    assert loop_k(loop, block_m=64, block_n=128, num_warps=4) == 128
+    assert asm.loop_k(loop, block_m=64, block_n=128, num_warps=4) == 128
 
 
 @pytest.mark.parametrize(
@@ -77,13 +68,13 @@ def test_k_adds_up_over_shapes() -> None:
         (loop_of(mma_sync(1)), "no whole k"),  # less than 1
     ],
 )
-def test_a_loop_that_is_not_of_this_tile(loop: LoopCard, message: str) -> None:
+def test_a_loop_that_is_not_of_this_tile(loop: asm.LoopCard, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        loop_k(loop, block_m=128, block_n=128, num_warps=4)
+        asm.loop_k(loop, block_m=128, block_n=128, num_warps=4)
 
 
 def test_kernel_code() -> None:
-    code = kernel_code(CARD, block_m=128, block_n=256, num_warps=8, smem_bytes=147456)
+    code = asm.kernel_code(CARD, block_m=128, block_n=256, num_warps=8, smem_bytes=147456)
 
     assert (code.num_warps, code.registers, code.smem_bytes, code.stack_bytes) == (8, 168, 147456, 24)
     assert code.is_compiled
@@ -95,41 +86,43 @@ def test_kernel_code() -> None:
 
 
 def test_shared_memory_is_the_static_part_if_nothing_is_said() -> None:
-    assert kernel_code(CARD, block_m=128, block_n=256, num_warps=8).smem_bytes == 512
+    assert asm.kernel_code(CARD, block_m=128, block_n=256, num_warps=8).smem_bytes == 512
 
 
 def test_registers_must_be_known() -> None:
     with pytest.raises(InvalidInputError, match="ptx does not say how many registers gemm takes: score its cubin"):
-        kernel_code(CARD._replace(registers=None, source="ptx"), block_m=128, block_n=256, num_warps=8)
+        asm.kernel_code(CARD._replace(registers=None, source="ptx"), block_m=128, block_n=256, num_warps=8)
 
 
 def test_occupancy() -> None:
-    found = occupancy_of_card(CARD, H200, smem_bytes=0)
+    found = asm.occupancy_of_card(CARD, H200, smem_bytes=0)
     assert found is not None
     assert (found.ctas_per_sm, found.limited_by) == (1, "registers")
-    found = occupancy_of_card(CARD._replace(registers=64), H200)
+    found = asm.occupancy_of_card(CARD._replace(registers=64), H200)
     assert found is not None
     assert (found.ctas_per_sm, found.smem_bytes) == (4, 512)
-    found = occupancy_of_card(CARD._replace(registers=64), H200, smem_bytes=100_000)
+    found = asm.occupancy_of_card(CARD._replace(registers=64), H200, smem_bytes=100_000)
     assert found is not None
     assert (found.ctas_per_sm, found.limited_by) == (2, "shared memory")
 
 
 @pytest.mark.parametrize("field", ["registers", "num_threads"])
 def test_occupancy_without_what_it_takes(field: str) -> None:
-    assert occupancy_of_card(CARD._replace(**{field: None}), H200) is None
+    assert asm.occupancy_of_card(CARD._replace(**{field: None}), H200) is None
 
 
 def test_cycles() -> None:
-    ops = OpCounts(tensor=4, integer=36)
+    ops = asm.OpCounts(tensor=4, integer=36)
     rate = H200.tensor_flop_per_cycle["fp16"]
 
-    assert cycles_of_loop(loop_of(wgmma(256, 4), ops=ops), H200) == LoopCycles(2 * 64 * 256 * 16 * 4 / 4 / rate, 10.0)
-    assert cycles_of_loop(loop_of(mma_sync(4), ops=ops), H200) == LoopCycles(2 * 16 * 8 * 16 * 4 / rate, 10.0)
-    eight = cycles_of_loop(loop_of(wgmma(256, 4, k=32, bits=8), ops=ops), H200)
+    assert asm.cycles_of_loop(loop_of(wgmma(256, 4), ops=ops), H200) == asm.LoopCycles(
+        2 * 64 * 256 * 16 * 4 / 4 / rate, 10.0
+    )
+    assert asm.cycles_of_loop(loop_of(mma_sync(4), ops=ops), H200) == asm.LoopCycles(2 * 16 * 8 * 16 * 4 / rate, 10.0)
+    eight = asm.cycles_of_loop(loop_of(wgmma(256, 4, k=32, bits=8), ops=ops), H200)
     assert eight is not None
     assert eight.tensor == pytest.approx(2 * 64 * 256 * 16 * 4 / 4 / rate)  # twice the k at twice the rate
-    assert cycles_of_loop(loop_of(MmaCount(8, 8, 4, 64, True, 1)), H200) is None
+    assert asm.cycles_of_loop(loop_of(MmaCount(8, 8, 4, 64, True, 1)), H200) is None
 
 
 def test_a_card_as_plain_values() -> None:

@@ -10,16 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval.autotune.asm import (
-    OpCounts,
-    ScoreCard,
-    score,
-    score_cubin,
-    score_cubins,
-    score_file,
-    score_ptx,
-    score_sass,
-)
+from gemm_eval.autotune import asm
 from gemm_eval.autotune.asm.sass import read_cubin
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLAGS_SM_90A, FakeKernel, make_cubin
@@ -31,7 +22,7 @@ ONE = FakeKernel("one", bytes(range(128)), registers=168, stack_bytes=56, reqnti
 
 
 def test_facts_of_a_kernel() -> None:
-    assert read_cubin(make_cubin(ONE)) == ((ScoreCard("one", "sm_90a", "cubin", 256, 168, None, 56, 0), ONE.code),)
+    assert read_cubin(make_cubin(ONE)) == ((asm.ScoreCard("one", "sm_90a", "cubin", 256, 168, None, 56, 0), ONE.code),)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +153,7 @@ FULL = FakeKernel("gemm", WORK, registers=128, stack_bytes=8, reqntid=(128, 1, 1
 def nvdisasm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disassembler:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
     stand_in = Disassembler()
-    monkeypatch.setattr(score, "disassemble_code", stand_in)
+    monkeypatch.setattr(asm.score, "disassemble_code", stand_in)
     return stand_in
 
 
@@ -171,11 +162,11 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def test_a_cubin(nvdisasm: Disassembler) -> None:
-    card = score_cubin(make_cubin(FULL))
+    card = asm.score_cubin(make_cubin(FULL))
 
     assert card[:8] == ("gemm", "sm_90a", "cubin", 128, 128, None, 8, 0)
-    assert card.ops == OpCounts(integer=1, tensor=1, branch=2)
-    assert card.loop.ops == OpCounts(tensor=1, branch=1)
+    assert card.ops == asm.OpCounts(integer=1, tensor=1, branch=2)
+    assert card.loop.ops == asm.OpCounts(tensor=1, branch=1)
     assert nvdisasm.calls == [("sm_90a", 64)]
 
 
@@ -187,53 +178,53 @@ def test_many_cubins_take_one_call_for_each_target(nvdisasm: Disassembler) -> No
         make_cubin(FULL, flags=FLAGS_SM_80[ABI_CUDA_12]),
         make_cubin(FULL._replace(registers=64)),  # the same code as the first
     ]
-    cards = score_cubins(cubins)
+    cards = asm.score_cubins(cubins)
 
     assert sorted(nvdisasm.calls) == [("sm_80", 64), ("sm_90a", 64 + 80)]
     assert [card.loop.ops.tensor for card in cards] == [1, 2, 1, 1]
     assert [card.registers for card in cards] == [128, 32, 128, 64]
     assert [card.target for card in cards] == ["sm_90a", "sm_90a", "sm_80", "sm_90a"]
-    assert score_cubins([]) == ()
+    assert asm.score_cubins([]) == ()
 
 
 def test_a_branch_out_of_a_kernel_goes_nowhere(nvdisasm: Disassembler) -> None:
     jumping = FakeKernel("k", code_of(0, 4))
-    cards = score_cubins([make_cubin(FULL), make_cubin(jumping)])  # to 0: the other's first instruction
+    cards = asm.score_cubins([make_cubin(FULL), make_cubin(jumping)])  # to 0: the other's first instruction
 
-    assert cards[1].ops == OpCounts(integer=1, branch=1)
+    assert cards[1].ops == asm.OpCounts(integer=1, branch=1)
     with pytest.raises(GemmEvalError, match="goes to 0x1000, which is not there"):
-        score_cubin(make_cubin(FakeKernel("k", code_of(0, 5))))
+        asm.score_cubin(make_cubin(FakeKernel("k", code_of(0, 5))))
 
 
 def test_kernels_by_name(nvdisasm: Disassembler) -> None:
     cubin = make_cubin(FULL, FakeKernel("other", WORK, registers=40))
 
-    assert score_cubin(cubin, kernel="other").registers == 40
+    assert asm.score_cubin(cubin, kernel="other").registers == 40
     with pytest.raises(InvalidInputError, match="2 kernels, say which: gemm, other"):
-        score_cubin(cubin)
+        asm.score_cubin(cubin)
     with pytest.raises(InvalidInputError, match="2 kernels"):
-        score_cubins([cubin])
+        asm.score_cubins([cubin])
     with pytest.raises(InvalidInputError, match="no kernel 'gem', only gemm, other"):
-        score_cubin(cubin, kernel="gem")
+        asm.score_cubin(cubin, kernel="gem")
     assert len(nvdisasm.calls) == 1
 
 
 def test_what_was_scored_is_read_from_the_folder(nvdisasm: Disassembler, tmp_path: Path) -> None:
     cubin = make_cubin(FULL, FakeKernel("other", WORK))
-    first = score_cubin(cubin, kernel="gemm")
+    first = asm.score_cubin(cubin, kernel="gemm")
     assert len(files(tmp_path)) == 1
-    again = score_cubin(cubin, kernel="gemm")
+    again = asm.score_cubin(cubin, kernel="gemm")
 
     assert again == first
     assert again.loop.mma[0].num == 1  # all the way down no plain tuples
     assert again.loop.ops.total == 2
-    assert score_cubin(cubin, kernel="other").kernel == "other"
+    assert asm.score_cubin(cubin, kernel="other").kernel == "other"
     assert len(nvdisasm.calls) == 1
 
 
 def test_only_what_is_new_is_disassembled(nvdisasm: Disassembler) -> None:
-    score_cubin(make_cubin(FULL))
-    score_cubins([make_cubin(FULL), make_cubin(FakeKernel("new", code_of(0, 1, 1, 2, 3)))])
+    asm.score_cubin(make_cubin(FULL))
+    asm.score_cubins([make_cubin(FULL), make_cubin(FakeKernel("new", code_of(0, 1, 1, 2, 3)))])
 
     assert nvdisasm.calls == [("sm_90a", 64), ("sm_90a", 80)]
 
@@ -244,7 +235,7 @@ def test_without_a_cache_nothing_is_written(
 ) -> None:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", value)
     monkeypatch.chdir(tmp_path)
-    assert score_cubin(make_cubin(FULL)) == score_cubin(make_cubin(FULL))
+    assert asm.score_cubin(make_cubin(FULL)) == asm.score_cubin(make_cubin(FULL))
 
     assert len(nvdisasm.calls) == 2
     assert list(tmp_path.rglob("*")) == []
@@ -253,9 +244,9 @@ def test_without_a_cache_nothing_is_written(
 def test_other_counting_takes_other_files(
     nvdisasm: Disassembler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    score_cubin(make_cubin(FULL))
-    monkeypatch.setattr(score, "_counting_version", lambda: b"another")
-    score_cubin(make_cubin(FULL))
+    asm.score_cubin(make_cubin(FULL))
+    monkeypatch.setattr(asm.score, "_counting_version", lambda: b"another")
+    asm.score_cubin(make_cubin(FULL))
 
     assert len(nvdisasm.calls) == len(files(tmp_path)) == 2
 
@@ -263,8 +254,8 @@ def test_other_counting_takes_other_files(
 def test_texts_are_kept_too(nvdisasm: Disassembler, tmp_path: Path) -> None:
     text = "        /*0000*/                   EXIT ;\n"
     ptx = ".version 8.0\n.target sm_80\n.visible .entry k() { ret; }\n"
-    assert score_sass(text) == score_sass(text)
-    assert score_ptx(ptx) == score_ptx(ptx)
+    assert asm.score_sass(text) == asm.score_sass(text)
+    assert asm.score_ptx(ptx) == asm.score_ptx(ptx)
 
     assert len(files(tmp_path)) == 2
     assert {json.loads(path.read_bytes().partition(b"\n")[2])[0][2] for path in files(tmp_path)} == {"sass", "ptx"}
@@ -278,8 +269,8 @@ def test_files_are_what_they_hold(nvdisasm: Disassembler, tmp_path: Path) -> Non
         (b"        /*0000*/                   EXIT ;\n", "sass"),
     ):
         file.write_bytes(content)
-        assert score_file(file).source == source
-        assert score_file(str(file)) == score_file(file)
+        assert asm.score_file(file).source == source
+        assert asm.score_file(str(file)) == asm.score_file(file)
 
 
 @pytest.mark.parametrize(
@@ -296,13 +287,13 @@ def test_files_that_hold_nothing(tmp_path: Path, content: bytes, message: str) -
     file.write_bytes(content)
 
     with pytest.raises(InvalidInputError, match=f"kernel.cubin: .*{message}"):
-        score_file(file)
+        asm.score_file(file)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(InvalidInputError, match=r"cannot read .*: (Is a directory|No such file)"):
-            score_file(path)
+            asm.score_file(path)
 
 
 @pytest.mark.parametrize(
@@ -311,10 +302,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_damaged_file_and_one_with_a_right_checksum_that_holds_no_cards_are_written_anew(
     nvdisasm: Disassembler, tmp_path: Path, content: bytes
 ) -> None:
-    first = score_cubin(make_cubin(FULL))
+    first = asm.score_cubin(make_cubin(FULL))
     (path,) = files(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content if content else whole[:-1])
 
-    assert score_cubin(make_cubin(FULL)) == first
+    assert asm.score_cubin(make_cubin(FULL)) == first
     assert path.read_bytes() == whole

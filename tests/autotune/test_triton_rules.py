@@ -18,8 +18,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner, is_small, reject_configs
 from gemm_eval.autotune.triton import compile as touching
 from gemm_eval.autotune.triton.arguments import SMALL_SHARE, reject_alone, shared_bytes_bounds, work_us
-from gemm_eval.autotune.triton.pruner import num_kept
-from gemm_eval.autotune.triton.ranking import COMPILED_PER_KEPT, MIN_COMPILED, rank_configs
+from gemm_eval.autotune.triton.pruner import COMPILED_PER_KEPT, MIN_COMPILED, num_kept, rank_configs
 from gemm_eval.errors import ArchNotFoundError, InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from tests.autotune.fake_triton import FakeConfig, FakeModel, area, code_of, tensors, tiles

@@ -15,6 +15,7 @@ from gemm_eval import (
     InvalidMappingError,
     InvalidOptionError,
     InvalidProblemError,
+    kernels,
     load_arch,
     load_model,
     prewarm_for_transformer,
@@ -23,16 +24,6 @@ from gemm_eval import (
 )
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DtypeScheme
-from gemm_eval.kernels import (
-    Sizes,
-    dequantize,
-    from_awq,
-    from_gptq,
-    legal_configs,
-    limits_of_spec,
-    pack_w4,
-    workspace_bytes,
-)
 from gemm_eval.mapping import KernelConfig
 
 CHIP = GEMMEvaluator("demo-8core", disk_cache=False)
@@ -115,21 +106,21 @@ def test_other_objects() -> None:
 
 def test_kernels_on_the_host() -> None:
     weights = np.ones((64, 64), np.float32)
-    packed = pack_w4(weights)
+    packed = kernels.pack_w4(weights)
     words, zeros, scales = np.zeros((64, 8), np.int32), np.zeros((1, 8), np.int32), np.ones((1, 64))
-    refused(InvalidProblemError, pack_w4, np.ma.array(weights, mask=weights > 0))
+    refused(InvalidProblemError, kernels.pack_w4, np.ma.array(weights, mask=weights > 0))
     for group_size in (np.array([32, 64]), 64.0, pd.NA):
-        refused(InvalidOptionError, pack_w4, weights, group_size)
-        refused(InvalidOptionError, from_awq, words, zeros, scales, group_size)
-    refused(InvalidProblemError, from_awq, words[:0], zeros[:0], scales[:0], None)
-    refused(InvalidProblemError, from_awq, words, zeros, np.float32(1), None)
-    refused(InvalidOptionError, from_gptq, words, zeros, scales, version=TWO)
-    refused(InvalidProblemError, dequantize, None)
-    refused(InvalidProblemError, dequantize, packed, {"a": 1})
-    refused(InvalidProblemError, workspace_bytes, 1, None)
-    refused(InvalidOptionError, workspace_bytes, 1, packed, TWO)
-    refused(InvalidMappingError, workspace_bytes, 1, packed, KernelConfig(*([[]] * 13)), "h100-sxm")  # type: ignore[arg-type]
-    limits = limits_of_spec(load_arch("h100-sxm", GpuSpec))
-    for sizes in ((1, 64, 64), Sizes(1, 10**400, 64), Sizes(1, pd.NA, 64)):
-        refused(InvalidProblemError, lambda sizes=sizes: next(legal_configs(sizes, limits)))
-    refused(InvalidOptionError, limits_of_spec, None)
+        refused(InvalidOptionError, kernels.pack_w4, weights, group_size)
+        refused(InvalidOptionError, kernels.from_awq, words, zeros, scales, group_size)
+    refused(InvalidProblemError, kernels.from_awq, words[:0], zeros[:0], scales[:0], None)
+    refused(InvalidProblemError, kernels.from_awq, words, zeros, np.float32(1), None)
+    refused(InvalidOptionError, kernels.from_gptq, words, zeros, scales, version=TWO)
+    refused(InvalidProblemError, kernels.dequantize, None)
+    refused(InvalidProblemError, kernels.dequantize, packed, {"a": 1})
+    refused(InvalidProblemError, kernels.workspace_bytes, 1, None)
+    refused(InvalidOptionError, kernels.workspace_bytes, 1, packed, TWO)
+    refused(InvalidMappingError, kernels.workspace_bytes, 1, packed, KernelConfig(*([[]] * 13)), "h100-sxm")  # type: ignore[arg-type]
+    limits = kernels.limits_of_spec(load_arch("h100-sxm", GpuSpec))
+    for sizes in ((1, 64, 64), kernels.Sizes(1, 10**400, 64), kernels.Sizes(1, pd.NA, 64)):
+        refused(InvalidProblemError, lambda sizes=sizes: next(kernels.legal_configs(sizes, limits)))
+    refused(InvalidOptionError, kernels.limits_of_spec, None)

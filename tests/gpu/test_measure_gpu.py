@@ -7,24 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gemm_eval import measure
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure import (
-    Campaign,
-    Choice,
-    GemmShape,
-    QuantShape,
-    TimingProtocol,
-    W4A16Runner,
-    list_grouped_shapes,
-    list_items,
-    make_runner,
-    profile_kernels,
-    read_timings,
-)
 
 pytestmark = pytest.mark.gpu
-SHAPES = [GemmShape(1, 16, 1024, 1024), GemmShape(2, 300, 256, 512)]
+SHAPES = [measure.GemmShape(1, 16, 1024, 1024), measure.GemmShape(2, 300, 256, 512)]
 
 
 @pytest.mark.filterwarnings("default")  # the vendor's packages warn as they like
@@ -32,16 +20,18 @@ SHAPES = [GemmShape(1, 16, 1024, 1024), GemmShape(2, 300, 256, 512)]
     ("kernel", "dtype", "shapes"),
     [("cublas", "fp16", SHAPES), ("cublas", "bf16", SHAPES), ("cublaslt", "fp8", SHAPES[:1])],
 )
-def test_two_gemms_end_to_end(tmp_path: Path, kernel: str, dtype: str, shapes: list[GemmShape]) -> None:
+def test_two_gemms_end_to_end(tmp_path: Path, kernel: str, dtype: str, shapes: list[measure.GemmShape]) -> None:
     pytest.importorskip("cupy")
     if kernel == "cublaslt":
         pytest.importorskip("torch")
     try:
-        runner = make_runner(kernel, dtype)
+        runner = measure.make_runner(kernel, dtype)
     except GemmEvalError as error:
         pytest.skip(str(error))
-    path = Campaign(runner, TimingProtocol(), tmp_path, "x", print, pool_bytes=1 << 29, with_trace=False).run(shapes)
-    frame = read_timings(path)
+    path = measure.Campaign(
+        runner, measure.TimingProtocol(), tmp_path, "x", print, pool_bytes=1 << 29, with_trace=False
+    ).run(shapes)
+    frame = measure.read_timings(path)
 
     assert len(frame) == len(shapes)
     assert frame["latency_us"].between(0.5, 1000.0).all()
@@ -52,26 +42,26 @@ def test_two_gemms_end_to_end(tmp_path: Path, kernel: str, dtype: str, shapes: l
 def test_our_kernels_end_to_end(tmp_path: Path, dtype: str) -> None:
     pytest.importorskip("cupy")
     try:
-        runner = W4A16Runner(dtype)
+        runner = measure.W4A16Runner(dtype)
     except GemmEvalError as error:
         pytest.skip(str(error))
     kinds = (
         (WeightMode.GROUP, 128), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 32), (WeightMode.MXFP4, 32),
         (WeightMode.NVFP4, 16),
     )  # fmt: skip
-    gemms = [QuantShape(1, m, 1024, 640, *kind) for m in (3, 70) for kind in kinds]
-    items = list_items(gemms, dtype, runner.spec, Choice(3, 2))
-    path = Campaign(
-        runner, TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 29, with_trace=False
+    gemms = [measure.QuantShape(1, m, 1024, 640, *kind) for m in (3, 70) for kind in kinds]
+    items = measure.list_items(gemms, dtype, runner.spec, measure.Choice(3, 2))
+    path = measure.Campaign(
+        runner, measure.TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 29, with_trace=False
     ).run(items)  # fmt: skip
-    frame = read_timings(path)
+    frame = measure.read_timings(path)
 
     assert len(frame) == len(items)
     assert frame["latency_us"].between(0.5, 1000.0).all()
     assert frame["registers"].between(16, 255).all()
     assert (frame["ctas_per_sm"] >= 1).all()
 
-    found = profile_kernels(runner, items[:5], [items[4].config])
+    found = measure.profile_kernels(runner, items[:5], [items[4].config])
     assert not found.errors
     assert found.find(items[4].config) is not None
 
@@ -83,12 +73,12 @@ def test_grouped_gemms_end_to_end(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("PyTorch's grouped kernels are of Hopper")
-    runner = make_runner("grouped", "bf16")
-    shapes = [shape for shape in list_grouped_shapes("grouped") if shape.model in ("none", "olmoe-1b-7b")][::8]
-    path = Campaign(runner, TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 30, with_trace=True).run(
-        shapes
-    )
-    frame = read_timings(path)
+    runner = measure.make_runner("grouped", "bf16")
+    shapes = [shape for shape in measure.list_grouped_shapes("grouped") if shape.model in ("none", "olmoe-1b-7b")][::8]
+    path = measure.Campaign(
+        runner, measure.TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 30, with_trace=True
+    ).run(shapes)
+    frame = measure.read_timings(path)
 
     assert len(frame) == len(shapes)
     assert frame["latency_us"].between(2.0, 5000.0).all()

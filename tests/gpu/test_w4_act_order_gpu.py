@@ -9,20 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval import kernels
 from gemm_eval.device import Rows, runtime
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.kernels import (
-    DeviceLimits,
-    PackedW4,
-    Sizes,
-    dequantize,
-    from_gptq,
-    legal_configs,
-    make_variant,
-    pack_w4,
-    w4a16_gemm,
-    workspace_bytes,
-)
 from gemm_eval.kernels.call import gather_bytes, gather_columns
 from gemm_eval.kernels.families import Variant, families
 from gemm_eval.mapping import Decomposition, KernelConfig
@@ -57,9 +46,9 @@ def test_columns_are_gathered(cupy: Any, M: int, K: int, lda: int) -> None:
     assert bool((memory[GUARD_ELEMS + M * K :] == POISON).all())
 
 
-def weights_of(cupy: Any, K: int, N: int, mode: str = "group", activation: str = "fp16") -> PackedW4:
+def weights_of(cupy: Any, K: int, N: int, mode: str = "group", activation: str = "fp16") -> kernels.PackedW4:
     random = np.random.default_rng(K + N)
-    packed = pack_w4(0.1 * random.standard_normal((K, N)).astype(np.float32), 64, mode, activation=activation)
+    packed = kernels.pack_w4(0.1 * random.standard_normal((K, N)).astype(np.float32), 64, mode, activation=activation)
     return dataclasses.replace(packed, permutation=random.permutation(K).astype(np.int32)).to_gpu()
 
 
@@ -71,19 +60,19 @@ MODE = "fp16", "group_zero", 64
 SIZES = [(1, 1032, 264), (7, 328, 136), (64, 2048, 1024), (300, 1024, 520)]
 
 
-def one_of_each(sizes: Sizes, limits: DeviceLimits) -> list[KernelConfig]:
+def one_of_each(sizes: kernels.Sizes, limits: kernels.DeviceLimits) -> list[KernelConfig]:
     """The first config of each family and way to cut K."""
     first: dict[tuple[str, Decomposition], KernelConfig] = {}
-    for config in legal_configs(sizes, limits, *MODE):
+    for config in kernels.legal_configs(sizes, limits, *MODE):
         first.setdefault((config.family, config.decomposition), config)
     return list(first.values())
 
 
-def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
+def variants_ahead(test: str, limits: kernels.DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
     """Yield kernels that a test runs, for `conftest.py` to compile."""
     if test == "test_every_family_reads_what_was_gathered":
-        for config in one_of_each(Sizes(params["M"], params["K"], params["N"]), limits):
-            yield make_variant(families()[config.family].compiled(config), *MODE)
+        for config in one_of_each(kernels.Sizes(params["M"], params["K"], params["N"]), limits):
+            yield kernels.make_variant(families()[config.family].compiled(config), *MODE)
 
 
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
@@ -92,12 +81,12 @@ def test_every_family_reads_what_was_gathered(cupy: Any, M: int, K: int, N: int)
     packed, A = weights_of(cupy, K, N, "group_zero"), tokens_of(cupy, M, K, K + 24)
     in_order = dataclasses.replace(packed, permutation=None)
     gathered = cupy.ascontiguousarray(A[:, packed.permutation])
-    expected = A.astype(cupy.float64) @ dequantize(packed)
+    expected = A.astype(cupy.float64) @ kernels.dequantize(packed)
     seen = set()
-    for config in one_of_each(Sizes(M, K, N), runtime.limits_of_device(0)):
+    for config in one_of_each(kernels.Sizes(M, K, N), runtime.limits_of_device(0)):
         seen.add((config.family, config.decomposition))
-        found = w4a16_gemm(A, packed, config=config)
-        plain = w4a16_gemm(gathered, in_order, config=config)
+        found = kernels.w4a16_gemm(A, packed, config=config)
+        plain = kernels.w4a16_gemm(gathered, in_order, config=config)
         assert bool((found.view(cupy.uint16) == plain.view(cupy.uint16)).all()), config
         error = float(cupy.linalg.norm(found - expected) / cupy.linalg.norm(expected))
         assert error < 1e-3, (config, error)
@@ -115,9 +104,9 @@ def test_the_models_choice_and_a_bias(cupy: Any, activation: str) -> None:
         for x in (A, bias)
     ]
     a, b = (x if activation == "fp16" else x.astype(cupy.uint16) for x in stored)
-    found = w4a16_gemm(a, packed, b, alpha=0.5)
+    found = kernels.w4a16_gemm(a, packed, b, alpha=0.5)
     values = found if activation == "fp16" else (found.astype(cupy.uint32) << 16).view(cupy.float32)
-    expected = 0.5 * (cupy.asarray(A, dtype=cupy.float64) @ dequantize(packed)) + cupy.asarray(bias)
+    expected = 0.5 * (cupy.asarray(A, dtype=cupy.float64) @ kernels.dequantize(packed)) + cupy.asarray(bias)
 
     assert found.shape == (2, 9, 648)
     error = float(cupy.linalg.norm(values - expected) / cupy.linalg.norm(expected))
@@ -126,8 +115,8 @@ def test_the_models_choice_and_a_bias(cupy: Any, activation: str) -> None:
 
 def test_profile_takes_it(cupy: Any, own_cache: Any) -> None:
     packed, A = weights_of(cupy, 4096, 4096), tokens_of(cupy, 16, 4096)
-    expected = A.astype(cupy.float64) @ dequantize(packed)
-    found = w4a16_gemm(A, packed, config="profile")
+    expected = A.astype(cupy.float64) @ kernels.dequantize(packed)
+    found = kernels.w4a16_gemm(A, packed, config="profile")
 
     assert float(cupy.linalg.norm(found - expected) / cupy.linalg.norm(expected)) < 1e-3
 
@@ -136,39 +125,39 @@ def test_profile_takes_it(cupy: Any, own_cache: Any) -> None:
 def test_a_graph_gathers_what_is_there_when_it_is_replayed(cupy: Any, is_given: bool) -> None:
     packed, A = weights_of(cupy, 4096, 1280), tokens_of(cupy, 24, 4096).copy()
     out = cupy.empty((24, 1280), cupy.float16)
-    workspace = cupy.empty(workspace_bytes(24, packed), cupy.uint8) if is_given else None
+    workspace = cupy.empty(kernels.workspace_bytes(24, packed), cupy.uint8) if is_given else None
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.runtime.deviceSynchronize()
     if not is_given:
         with stream:
             stream.begin_capture()
             with pytest.raises(InvalidOptionError, match="a CUDA graph is being captured"):
-                w4a16_gemm(A, packed, out=out, stream=stream)
+                kernels.w4a16_gemm(A, packed, out=out, stream=stream)
             stream.end_capture()
-    w4a16_gemm(A, packed, out=out, stream=stream, workspace=workspace)
+    kernels.w4a16_gemm(A, packed, out=out, stream=stream, workspace=workspace)
     with stream:
         stream.begin_capture()
-        w4a16_gemm(A, packed, out=out, stream=stream, workspace=workspace)
+        kernels.w4a16_gemm(A, packed, out=out, stream=stream, workspace=workspace)
         graph = stream.end_capture()
     for seed in range(3):
         A[...] = cupy.asarray(np.random.default_rng(seed).standard_normal(A.shape).astype(np.float16))
         cupy.cuda.runtime.deviceSynchronize()
         graph.launch(stream)
         stream.synchronize()
-        expected = w4a16_gemm(A, packed)
+        expected = kernels.w4a16_gemm(A, packed)
         assert bool((out.view(cupy.uint16) == expected.view(cupy.uint16)).all())
 
 
 def test_two_streams_at_once(cupy: Any) -> None:
     packed = weights_of(cupy, 4096, 1280)
     inputs = [tokens_of(cupy, 40 + i, 4096) for i in range(2)]
-    expected = [w4a16_gemm(A, packed) for A in inputs]
+    expected = [kernels.w4a16_gemm(A, packed) for A in inputs]
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in inputs]
     outs = [cupy.empty((len(A), 1280), cupy.float16) for A in inputs]
     cupy.cuda.runtime.deviceSynchronize()
     for _ in range(50):
         for A, out, stream in zip(inputs, outs, streams, strict=True):
-            w4a16_gemm(A, packed, out=out, stream=stream)
+            kernels.w4a16_gemm(A, packed, out=out, stream=stream)
     cupy.cuda.runtime.deviceSynchronize()
     for out, right in zip(outs, expected, strict=True):
         assert bool((out.view(cupy.uint16) == right.view(cupy.uint16)).all())
@@ -178,8 +167,8 @@ def test_two_streams_at_once(cupy: Any) -> None:
 def test_a_checkpoint_is_sorted_on_the_gpu_as_on_the_host(cupy: Any, version: int) -> None:
     sample = make_layer("gptq", 1032, 264, 128, 5, is_sorted=False, version=version)
     tensors = {name: tensor.array for name, tensor in sample.tensors.items()}
-    host = from_gptq(**tensors, version=version)
-    packed = from_gptq(**{name: cupy.asarray(array) for name, array in tensors.items()}, version=version)
+    host = kernels.from_gptq(**tensors, version=version)
+    packed = kernels.from_gptq(**{name: cupy.asarray(array) for name, array in tensors.items()}, version=version)
     for name in ("qweight", "scales", "permutation"):
         assert np.array_equal(cupy.asnumpy(getattr(packed, name)), getattr(host, name))
-    np.testing.assert_array_equal(cupy.asnumpy(dequantize(packed)), sample.meant)
+    np.testing.assert_array_equal(cupy.asnumpy(kernels.dequantize(packed)), sample.meant)

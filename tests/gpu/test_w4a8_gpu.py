@@ -8,26 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval import kernels
 from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
-from gemm_eval.kernels import (
-    DeviceLimits,
-    PackedW4,
-    QuantizedTokens,
-    Sizes,
-    Variant,
-    dequantize,
-    dequantize_tokens,
-    from_gptq,
-    legal_configs,
-    legal_splits,
-    make_variant,
-    pack_w4,
-    quantize_tokens,
-    w4a8_gemm,
-    w4a16_gemm,
-)
 from gemm_eval.kernels.families import fp8_families
 from gemm_eval.mapping import KernelConfig
 
@@ -38,9 +22,9 @@ WORST_ROUNDING = 0.03  # of standard normal tokens
 FAMILY = fp8_families()["w4a8_sm90"]
 GUARD_ELEMS, NAN_BITS = 4096, {"fp16": 0x7E01, "bf16": 0x7FC1}
 SAMPLE = [
-    ("fp16", "group", 128, Sizes(37, 1032, 328)), ("bf16", "group", 128, Sizes(131, 520, 184)),
-    ("fp16", "group", 64, Sizes(9, 328, 72)), ("bf16", "group", 32, Sizes(70, 1096, 136)),
-    ("fp16", "column", None, Sizes(260, 584, 264)), ("bf16", "column", None, Sizes(1, 8, 8)),
+    ("fp16", "group", 128, kernels.Sizes(37, 1032, 328)), ("bf16", "group", 128, kernels.Sizes(131, 520, 184)),
+    ("fp16", "group", 64, kernels.Sizes(9, 328, 72)), ("bf16", "group", 32, kernels.Sizes(70, 1096, 136)),
+    ("fp16", "column", None, kernels.Sizes(260, 584, 264)), ("bf16", "column", None, kernels.Sizes(1, 8, 8)),
 ]  # fmt: skip
 
 
@@ -59,16 +43,18 @@ def floats_of(cupy: Any, stored: Any, dtype: str) -> Any:
 class Case:
     """One GEMM with random data, its tokens rounded, and the answer in float64."""
 
-    def __init__(self, cupy: Any, dtype: str, mode: str, group_size: int | None, sizes: Sizes) -> None:
+    def __init__(self, cupy: Any, dtype: str, mode: str, group_size: int | None, sizes: kernels.Sizes) -> None:
         random = np.random.default_rng(sum(sizes))
         weights = random.standard_normal((sizes.K, sizes.N)) * random.uniform(0.01, 0.1, sizes.N)
         self.dtype, self.sizes = dtype, sizes
-        self.packed: PackedW4 = pack_w4(weights.astype(np.float32), group_size, mode, activation=dtype).to_gpu()
+        self.packed: kernels.PackedW4 = kernels.pack_w4(
+            weights.astype(np.float32), group_size, mode, activation=dtype
+        ).to_gpu()
         values = random.standard_normal((sizes.M, sizes.K)) * random.uniform(0.1, 10, (sizes.M, 1))
         self.A = cupy.asarray(bits_of(values, dtype))
         self.bias = cupy.asarray(bits_of(random.standard_normal(sizes.N), dtype))
-        self.tokens = quantize_tokens(self.A, self.packed)
-        self.expected = -1.5 * (dequantize_tokens(self.tokens) @ dequantize(self.packed))
+        self.tokens = kernels.quantize_tokens(self.A, self.packed)
+        self.expected = -1.5 * (kernels.dequantize_tokens(self.tokens) @ kernels.dequantize(self.packed))
         self.expected += floats_of(cupy, self.bias, dtype)
 
     def run(self, cupy: Any, config: KernelConfig, A: Any) -> Any:
@@ -78,7 +64,7 @@ class Case:
         memory = cupy.full(2 * GUARD_ELEMS + M * N, poison, cupy.uint16)
         out = memory[GUARD_ELEMS : GUARD_ELEMS + M * N].reshape(M, N)
         out = out.view(cupy.float16) if self.dtype == "fp16" else out
-        assert w4a8_gemm(A, self.packed, self.bias, -1.5, out, config) is out
+        assert kernels.w4a8_gemm(A, self.packed, self.bias, -1.5, out, config) is out
         cupy.cuda.runtime.deviceSynchronize()
         for guard in (memory[:GUARD_ELEMS], memory[-GUARD_ELEMS:]):
             assert bool((guard == poison).all()), "written outside of out"
@@ -104,23 +90,23 @@ def test_kernels_are_right_in_each_mode(cupy: Any, kind: Any) -> None:
 def test_every_kernel_is_right_with_k_whole_and_cut(cupy: Any, config: KernelConfig) -> None:
     limits = runtime.limits_of_device(0)
     case = _large(cupy, config.cta_m)
-    variant = make_variant(config, "fp16", "group", 128)
-    splits = [split.config for split in legal_splits(variant, case.sizes, limits)]
+    variant = kernels.make_variant(config, "fp16", "group", 128)
+    splits = [split.config for split in kernels.legal_splits(variant, case.sizes, limits)]
     for split in {splits[0], splits[len(splits) // 2], splits[-1]}:
         case.check(cupy, split)
 
 
-def variants_ahead(test: str, limits: DeviceLimits, params: Mapping[str, Any]) -> Iterator[Variant]:
+def variants_ahead(test: str, limits: kernels.DeviceLimits, params: Mapping[str, Any]) -> Iterator[kernels.Variant]:
     """Yield kernels that a test runs, for `conftest.py` to compile."""
     if test == "test_every_kernel_is_right_with_k_whole_and_cut":
-        yield make_variant(params["config"], "fp16", "group", 128)
+        yield kernels.make_variant(params["config"], "fp16", "group", 128)
     elif test == "test_kernels_are_right_in_each_mode":
         for config in _some(limits, params["kind"]):
-            yield make_variant(FAMILY.compiled(config), *params["kind"][:3])
+            yield kernels.make_variant(FAMILY.compiled(config), *params["kind"][:3])
 
 
-def _some(limits: DeviceLimits, kind: Any) -> list[KernelConfig]:
-    configs = list(legal_configs(kind[3], limits, *kind[:3], is_fp8=True))
+def _some(limits: kernels.DeviceLimits, kind: Any) -> list[KernelConfig]:
+    configs = list(kernels.legal_configs(kind[3], limits, *kind[:3], is_fp8=True))
     return configs[:: max(1, len(configs) // 12)]
 
 
@@ -130,16 +116,16 @@ _cases: dict[int, Case] = {}
 def _large(cupy: Any, cta_m: int) -> Case:
     rows = 2 * cta_m + 3 if cta_m < 64 else cta_m + 5
     if rows not in _cases:
-        _cases[rows] = Case(cupy, "fp16", "group", 128, Sizes(rows, 1544, 712))
+        _cases[rows] = Case(cupy, "fp16", "group", 128, kernels.Sizes(rows, 1544, 712))
     return _cases[rows]
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_tokens_are_rounded_to_the_nearest_e4m3_by_a_scale_of_their_own(cupy: Any, dtype: str) -> None:
-    packed = pack_w4(np.ones((200, 8), np.float32), activation=dtype).to_gpu()
+    packed = kernels.pack_w4(np.ones((200, 8), np.float32), activation=dtype).to_gpu()
     values = np.random.default_rng(0).standard_normal((5, 200)) * np.array([[1.0], [1e-3], [1e3], [0.0], [1.0]])
     A = cupy.asarray(bits_of(values, dtype))
-    exact, found = floats_of(cupy, A, dtype), dequantize_tokens(quantize_tokens(A, packed))
+    exact, found = floats_of(cupy, A, dtype), kernels.dequantize_tokens(kernels.quantize_tokens(A, packed))
     assert not bool(found[3].any())
     largest = abs(exact).max(axis=1, keepdims=True)
     off = abs(found - exact)
@@ -153,24 +139,26 @@ def test_rows_sorted_by_group_are_multiplied_in_their_order(cupy: Any) -> None:
     qweight = random.integers(0, 1 << 31, (K // 8, N), dtype=np.int32)
     scales = random.uniform(0.01, 0.02, (2, N)).astype(np.float16)
     qzeros = np.full((2, N // 8), 0x77777777, np.int32)
-    packed = from_gptq(qweight, qzeros, scales, random.permutation(np.arange(K) % 2).astype(np.int32)).to_gpu()
+    packed = kernels.from_gptq(qweight, qzeros, scales, random.permutation(np.arange(K) % 2).astype(np.int32)).to_gpu()
     assert packed.permutation is not None
     A = cupy.asarray(random.standard_normal((3, K)).astype(np.float16))
-    tokens = quantize_tokens(A, packed)
-    in_order = QuantizedTokens(tokens.data, tokens.shape)
-    config = next(legal_configs(Sizes(3, K, N), runtime.limits_of_device(0), is_fp8=True))
-    found = w4a8_gemm(A, packed, config=config)
-    again = w4a8_gemm(in_order, packed, config=config)
+    tokens = kernels.quantize_tokens(A, packed)
+    in_order = kernels.QuantizedTokens(tokens.data, tokens.shape)
+    config = next(kernels.legal_configs(kernels.Sizes(3, K, N), runtime.limits_of_device(0), is_fp8=True))
+    found = kernels.w4a8_gemm(A, packed, config=config)
+    again = kernels.w4a8_gemm(in_order, packed, config=config)
     assert bool((found == again).all())
-    near = w4a16_gemm(A, packed)
+    near = kernels.w4a16_gemm(A, packed)
     assert float(cupy.linalg.norm((found - near).astype(cupy.float64)) / cupy.linalg.norm(near.astype(float))) < 0.04
 
 
 def test_a_kernel_of_other_tokens_is_refused(cupy: Any) -> None:
     case = Case(cupy, *SAMPLE[0])
-    config = next(legal_configs(case.sizes, runtime.limits_of_device(0), is_fp8=True))
+    config = next(kernels.legal_configs(case.sizes, runtime.limits_of_device(0), is_fp8=True))
     with pytest.raises(InvalidMappingError, match="w4a8_gemm"):
-        w4a16_gemm(case.A, case.packed, config=config)
+        kernels.w4a16_gemm(case.A, case.packed, config=config)
     with pytest.raises(InvalidMappingError, match="w4a16_gemm"):
-        w4a8_gemm(case.A, case.packed, config=next(legal_configs(case.sizes, runtime.limits_of_device(0))))
+        kernels.w4a8_gemm(
+            case.A, case.packed, config=next(kernels.legal_configs(case.sizes, runtime.limits_of_device(0)))
+        )
     assert DType(case.dtype) is case.packed.activation

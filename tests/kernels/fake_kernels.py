@@ -101,10 +101,10 @@ def bare_runner(monkeypatch: pytest.MonkeyPatch, dtype: str = "fp16") -> W4A16Ru
     monkeypatch.setattr(runner, "synchronize", lambda: None)
     monkeypatch.setattr(runner, "empty_bytes", lambda count: np.zeros(-(-count // 256) * 256, np.uint8).view(HostArray))
     monkeypatch.setattr(runner, "fill_normal", _fill_normal)
-    monkeypatch.setattr(w4a16, "make_plan", _plan)
-    monkeypatch.setattr(w4a16, "load_function", lambda *_: _run)
+    monkeypatch.setattr(w4a16.kernels, "make_plan", _plan)
+    monkeypatch.setattr(w4a16.device, "load_function", lambda *_: _run)
     monkeypatch.setattr(
-        w4a16, "occupancy_of", lambda *_: SimpleNamespace(smem_bytes=1000, spill_bytes=0, ctas_per_sm=2)
+        w4a16.kernels, "occupancy_of", lambda *_: SimpleNamespace(smem_bytes=1000, spill_bytes=0, ctas_per_sm=2)
     )
     return runner
 

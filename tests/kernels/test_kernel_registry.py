@@ -15,19 +15,9 @@ from gemm_eval.device import CompiledKernel, compile_text, compiler_version
 from gemm_eval.device import nvrtc as building
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.kernels import DeviceLimits, Sizes, Variant, WeightMode, limits_of
+from gemm_eval.kernels import DeviceLimits, Sizes, Variant, WeightMode, limits_of, registry
 from gemm_eval.kernels.families import families, family_of
 from gemm_eval.kernels.plan import choose, rank, spec_of
-from gemm_eval.kernels.registry import (
-    check_kernel,
-    compile_for,
-    legal_configs,
-    list_kernels,
-    make_variant,
-    occupancy_of,
-    target_of,
-    why_not,
-)
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from tests.cases import case
 
@@ -70,7 +60,7 @@ def test_configs_are_distinct_and_not_split(name: str) -> None:
 def test_every_kernel_is_listed_with_what_it_takes() -> None:
     for gpu, activation, mode in itertools.product(ALL_GPUS, ("fp16", "bf16"), WeightMode):
         with case(gpu.compute_capability, activation, mode):
-            entries = list_kernels(gpu, activation, mode)
+            entries = registry.list_kernels(gpu, activation, mode)
 
             assert len(entries) == sum(len(list(family.configs())) for family in families().values())
             assert all(entry.refusal is None or entry.refusal for entry in entries)
@@ -82,16 +72,16 @@ def test_every_kernel_is_listed_with_what_it_takes() -> None:
 
 
 def test_hopper_kernels_say_what_other_gpus_lack() -> None:
-    refusals = {e.refusal for e in list_kernels(AMPERE) if e.variant.config.family == "w4a16_sm90"}
+    refusals = {e.refusal for e in registry.list_kernels(AMPERE) if e.variant.config.family == "w4a16_sm90"}
 
     assert refusals == {"w4a16_sm90 has no kernels for GPUs of compute capability 8.0, only for 9.0"}
-    assert any(e.refusal is None for e in list_kernels(AMPERE))
+    assert any(e.refusal is None for e in registry.list_kernels(AMPERE))
 
 
 def test_blackwell_runs_what_needs_no_wgmma() -> None:
     for gpu, capability in ((BLACKWELL, "10.0"), (ULTRA, "10.3"), (RTX, "12.0")):
         of_hopper, others = [], []
-        for entry in list_kernels(gpu):
+        for entry in registry.list_kernels(gpu):
             (of_hopper if entry.variant.config.family.startswith("w4a16_sm90") else others).append(entry.refusal)
         assert {str(refusal).partition(" ")[2] for refusal in of_hopper} == {
             f"has no kernels for GPUs of compute capability {capability}, only for 9.0: wgmma is Hopper's alone, "
@@ -105,7 +95,7 @@ def test_blackwell_runs_what_needs_no_wgmma() -> None:
 def test_a_gpu_that_is_too_old_runs_nothing() -> None:
     turing = AMPERE._replace(compute_capability=(7, 5))
 
-    assert all(entry.refusal for entry in list_kernels(turing))
+    assert all(entry.refusal for entry in registry.list_kernels(turing))
     with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 7\.5"):
         spec_of("titan-rtx", turing)
     with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 11\.0"):
@@ -118,12 +108,12 @@ LEGAL_SIZES = (Sizes(1, 4096, 4096), Sizes(17, 200, 72), Sizes(5, 8, 8), Sizes(4
 def test_legal_configs_pass_the_check() -> None:
     for gpu, sizes, mode in itertools.product((HOPPER, ADA, AMPERE, BLACKWELL, RTX), LEGAL_SIZES, WeightMode):
         with case(gpu.compute_capability, sizes, mode):
-            configs = list(legal_configs(sizes, gpu, "bf16", mode))
+            configs = list(registry.legal_configs(sizes, gpu, "bf16", mode))
 
             assert len(set(configs)) == len(configs) > 0
             for config in configs[:: max(1, len(configs) // 40)]:
-                variant = make_variant(config, "bf16", mode, None)
-                check_kernel(variant, sizes, gpu)
+                variant = registry.make_variant(config, "bf16", mode, None)
+                registry.check_kernel(variant, sizes, gpu)
                 launch = family_of(config).launch(variant, sizes, gpu.num_sms, 1)
                 assert min(launch.grid) >= 1
                 assert launch.grid[0] < 1 << 31
@@ -135,15 +125,15 @@ def test_legal_configs_pass_the_check() -> None:
 def test_ways_to_cut_k_are_legal() -> None:
     for (family, gpu), sizes in itertools.product(itertools.product(families().values(), (HOPPER, ADA)), LEGAL_SIZES):
         for config in family.configs():
-            variant = make_variant(config, "fp16", "group", 128)
-            if why_not(variant, sizes, gpu) is None:
+            variant = registry.make_variant(config, "fp16", "group", 128)
+            if registry.why_not(variant, sizes, gpu) is None:
                 splits = list(family.splits(variant, sizes, gpu))
                 first = Decomposition.SPLIT_K if family.name == "w4a16_sm90_cluster" else Decomposition.DATA_PARALLEL
                 assert splits[0] == (first, config.split_k)
                 assert len(set(splits)) == len(splits)
                 for decomposition, split_k in splits:
                     cut = config._replace(decomposition=decomposition, split_k=split_k)
-                    assert why_not(variant._replace(config=cut), sizes, gpu) is None
+                    assert registry.why_not(variant._replace(config=cut), sizes, gpu) is None
 
 
 SHAPES = [(8, 8), (136, 72), (8, 28672), (28672, 8), (4096, 4096), (28672, 4096)]
@@ -156,7 +146,7 @@ def test_the_choice_is_legal() -> None:
             mode = list(WeightMode)[(M + SHAPES.index((K, N))) % 3]  # in turn
             group_size = 0 if mode is WeightMode.COLUMN else 128
             chosen = choose(sizes, DType.FP16, mode, group_size, SPECS[gpu], gpu)
-            check_kernel(make_variant(chosen, "fp16", mode, None), sizes, gpu)
+            registry.check_kernel(registry.make_variant(chosen, "fp16", mode, None), sizes, gpu)
 
 
 def test_few_tokens_and_many_take_other_families() -> None:
@@ -185,7 +175,7 @@ def test_a_config_that_is_none_says_why(change: dict[str, Any], error: type[Exce
     config = first("w4a16_sm80")._replace(**change)
 
     with pytest.raises(error, match=message):
-        check_kernel(make_variant(config, "fp16", "group", 128), SIZES, HOPPER)
+        registry.check_kernel(registry.make_variant(config, "fp16", "group", 128), SIZES, HOPPER)
 
 
 def test_plain_integers_count_as_members_of_enums() -> None:
@@ -193,7 +183,7 @@ def test_plain_integers_count_as_members_of_enums() -> None:
     plain = KernelConfig(*(int(value) if isinstance(value, int) else value for value in config))
 
     assert type(plain.schedule) is int
-    assert make_variant(plain, "fp16", "group", 128).config.schedule is config.schedule
+    assert registry.make_variant(plain, "fp16", "group", 128).config.schedule is config.schedule
 
 
 @pytest.mark.parametrize(
@@ -202,12 +192,12 @@ def test_plain_integers_count_as_members_of_enums() -> None:
 )
 def test_weights_that_are_none_say_why(activation: str, mode: str, group_size: int) -> None:
     with pytest.raises(InvalidInputError, match="must be"):
-        make_variant(first("w4a16_sm80"), activation, mode, group_size)
+        registry.make_variant(first("w4a16_sm80"), activation, mode, group_size)
 
 
 def test_a_config_must_be_one() -> None:
     with pytest.raises(InvalidOptionError, match="config must be a KernelConfig, got 'fast'"):
-        make_variant("fast", "fp16", "group", 128)  # type: ignore[arg-type]
+        registry.make_variant("fast", "fp16", "group", 128)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +222,12 @@ def test_occupancy(
     num_threads: int, registers: int, smem_bytes: int, ctas_per_sm: int, limited_by: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    variant = make_variant(first("w4a16_sm80"), "fp16", "group", 128)
+    variant = registry.make_variant(first("w4a16_sm80"), "fp16", "group", 128)
     kind = type(families()["w4a16_sm80"])
     monkeypatch.setattr(kind, "num_threads", lambda self, variant: num_threads)
     monkeypatch.setattr(kind, "smem_bytes", lambda self, variant: 0)
     compiled = CompiledKernel(b"", "k", "sm_90a", registers, 8, 16, 0, smem_bytes, ())
-    found = occupancy_of(variant, compiled, HOPPER)
+    found = registry.occupancy_of(variant, compiled, HOPPER)
 
     assert (found.ctas_per_sm, found.limited_by) == (ctas_per_sm, limited_by)
     assert found[2:] == (num_threads, registers, smem_bytes, 24)
@@ -249,7 +239,7 @@ def test_the_choice_is_the_first_of_the_ranking(gpu: DeviceLimits) -> None:
         sizes = Sizes(M, 2048, 1096)
         ranked = rank(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu])
         assert choose(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu], gpu) == ranked[0]
-        assert set(ranked) == set(legal_configs(sizes, gpu, "fp16", "group", 128))
+        assert set(ranked) == set(registry.legal_configs(sizes, gpu, "fp16", "group", 128))
         assert rank(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu], 3) == ranked[:3]
 
 
@@ -261,7 +251,7 @@ def test_a_choice_that_the_gpu_cannot_run_is_passed_over() -> None:
 
     assert chosen != ranked[0]
     assert chosen in ranked
-    check_kernel(make_variant(chosen, "fp16", "group", 128), sizes, small)
+    registry.check_kernel(registry.make_variant(chosen, "fp16", "group", 128), sizes, small)
 
 
 def test_a_gpu_is_taken_for_its_preset_or_the_one_most_like_it() -> None:
@@ -281,12 +271,12 @@ def test_a_gpu_is_taken_for_its_preset_or_the_one_most_like_it() -> None:
 
 def test_more_tiles_than_the_kernel_counts_are_refused() -> None:
     config = next(c for c in family_of(first("w4a16_sm90")).configs() if (c.cta_m, c.cta_n) == (8, 64))
-    variant = make_variant(config, "fp16", "group", 128)
+    variant = registry.make_variant(config, "fp16", "group", 128)
 
-    assert why_not(variant, Sizes(100_000, 28_672, 128_000), HOPPER) == (
+    assert registry.why_not(variant, Sizes(100_000, 28_672, 128_000), HOPPER) == (
         "too many tiles: the kernel counts parts and units of them in 32 bits"
     )
-    assert why_not(variant, Sizes(10_000, 28_672, 128_000), HOPPER) is None
+    assert registry.why_not(variant, Sizes(10_000, 28_672, 128_000), HOPPER) is None
 
 
 # ---- compiling -------------------------------------------------------------------------------------------------------
@@ -431,15 +421,15 @@ def test_the_cache_can_be_turned_off(tmp_path: Path, counted: list[str], monkeyp
 def test_the_closest_target_is_taken() -> None:
     family = families()["w4a16_sm80"]
 
-    assert target_of(family, (8, 0)) == target_of(family, (8, 6)) == "sm_80"
-    assert target_of(family, (8, 9)) == "sm_89"
-    assert target_of(family, (9, 0)) == "sm_90a"
-    assert target_of(family, (10, 0)) == target_of(family, (10, 3)) == "sm_100"
-    assert target_of(family, (12, 0)) == target_of(family, (12, 1)) == "sm_120"
+    assert registry.target_of(family, (8, 0)) == registry.target_of(family, (8, 6)) == "sm_80"
+    assert registry.target_of(family, (8, 9)) == "sm_89"
+    assert registry.target_of(family, (9, 0)) == "sm_90a"
+    assert registry.target_of(family, (10, 0)) == registry.target_of(family, (10, 3)) == "sm_100"
+    assert registry.target_of(family, (12, 0)) == registry.target_of(family, (12, 1)) == "sm_120"
     with pytest.raises(UnsupportedError, match=r"capability 11\.0, only for 8\.0, 8\.9, 9\.0, 10\.0, 12\.0$"):
-        target_of(family, (11, 0))
+        registry.target_of(family, (11, 0))
     with pytest.raises(UnsupportedError, match=r"w4a16_sm80 has no kernels for GPUs of compute capability 7\.5"):
-        target_of(family, (7, 5))
+        registry.target_of(family, (7, 5))
 
 
 # ---- our kernels ----------------------------------------------------------------------------------------------------
@@ -465,7 +455,7 @@ DISTINCT = {
     for family in families().values()
     for config in family.configs()
 }
-ALL = [make_variant(config, *TURNS[i % len(TURNS)]) for i, config in enumerate(DISTINCT.values())]
+ALL = [registry.make_variant(config, *TURNS[i % len(TURNS)]) for i, config in enumerate(DISTINCT.values())]
 
 
 def variant_id(variant: Variant) -> str:
@@ -473,13 +463,13 @@ def variant_id(variant: Variant) -> str:
 
 
 def check_resources(variant: Variant, limits: DeviceLimits, target: str | None = None) -> None:
-    compiled = compile_for(variant, limits)
+    compiled = registry.compile_for(variant, limits)
 
     assert target in (None, compiled.target)
     assert (compiled.spill_store_bytes, compiled.spill_load_bytes) == (0, 0)
     assert compiled.registers <= MOST_REGISTERS[variant.config.family]
     assert compiled.warnings == ()
-    assert occupancy_of(variant, compiled, limits).ctas_per_sm >= 1
+    assert registry.occupancy_of(variant, compiled, limits).ctas_per_sm >= 1
 
 
 @pytest.mark.parametrize(("name", "target", "mode"), EACH)
@@ -487,8 +477,8 @@ def test_a_kernel_of_each_family_compiles_for_each_target_in_each_mode(
     name: str, target: str, mode: str, nvrtc: None
 ) -> None:
     limits, (activation, group_size) = limits_of(GPU_OF[target]), MODES[mode]
-    variants = [make_variant(config, activation, mode, group_size) for config in families()[name].configs()]
-    able = [variant for variant in variants if why_not(variant, None, limits) is None]
+    variants = [registry.make_variant(config, activation, mode, group_size) for config in families()[name].configs()]
+    able = [variant for variant in variants if registry.why_not(variant, None, limits) is None]
     assert len(able) > len(variants) // 3
     turn = EACH.index((name, target, mode))
     check_resources(able[turn * len(able) // len(EACH)], limits, target)
@@ -498,7 +488,7 @@ def test_a_kernel_of_each_family_compiles_for_each_target_in_each_mode(
 @pytest.mark.parametrize("variant", ALL, ids=variant_id)
 def test_all_kernels_compile_without_spills(variant: Variant, nvrtc: None) -> None:
     known = [limits_of(gpu) for gpu in GPU_OF.values()]
-    able = [limits for limits in known if why_not(variant, None, limits) is None]
+    able = [limits for limits in known if registry.why_not(variant, None, limits) is None]
     if not able:
-        pytest.skip(str(why_not(variant, None, known[-1])))
+        pytest.skip(str(registry.why_not(variant, None, known[-1])))
     check_resources(variant, able[ALL.index(variant) % len(able)])

@@ -10,26 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import DType, load_arch
+from gemm_eval import DType, kernels, load_arch
 from gemm_eval.arch import GpuSpec, limits_of_spec
 from gemm_eval.device import CompiledKernel
 from gemm_eval.errors import GemmEvalError, InvalidMappingError, InvalidProblemError
-from gemm_eval.kernels import (
-    SOURCES,
-    GroupedW4,
-    WeightMode,
-    choose,
-    dequantize,
-    gemm,
-    legal_configs,
-    make_variant,
-    pack_w4,
-    plan,
-    stack_w4,
-    w4a16_gemm,
-    w4a16_grouped_gemm,
-    workspace_bytes,
-)
 from gemm_eval.kernels.families import GroupedSizes, Sizes, ceil_div, grouped_families
 from gemm_eval.kernels.families.grouped import MAX_CUT_WAVES, MAX_GROUPS
 from gemm_eval.kernels.plan import choose_grouped, expected_groups, rank_grouped
@@ -38,11 +22,11 @@ from gemm_eval.models.gpu.w4a16 import shared_kernels
 from tests.kernels.test_w4a16_gemm import Array, Gpu, K, N, gpu, on_gpu  # noqa: F401  the fixture
 
 GROUPS = 4
-CPU = pack_w4(np.ones((K, N), np.float32))
+CPU = kernels.pack_w4(np.ones((K, N), np.float32))
 ARCH = load_arch("h200-sxm")
 assert isinstance(ARCH, GpuSpec)
 HOPPER = limits_of_spec(ARCH)
-GROUP_SOURCE = (SOURCES / "groups.cuh").read_text("utf-8")
+GROUP_SOURCE = (kernels.SOURCES / "groups.cuh").read_text("utf-8")
 
 
 def configs_of(family: str) -> list[KernelConfig]:
@@ -50,18 +34,18 @@ def configs_of(family: str) -> list[KernelConfig]:
 
 
 @pytest.fixture
-def packed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupedW4]:  # noqa: F811
+def packed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[kernels.GroupedW4]:  # noqa: F811
     """Weights of four groups on a GPU that is played."""
     compiled = CompiledKernel(b"", "k", "sm_90a", 128, 0, 0, 0, 0, ())
-    monkeypatch.setattr(plan, "compile_fitting", lambda variant, limits: (compiled, 1))
-    monkeypatch.setattr(plan, "encode_tensor_map", lambda *facts: facts)
-    monkeypatch.setattr(plan, "spec_of_device", lambda device: ARCH)
-    monkeypatch.setattr(gemm, "_even_offsets", {})
+    monkeypatch.setattr(kernels.plan, "compile_fitting", lambda variant, limits: (compiled, 1))
+    monkeypatch.setattr(kernels.plan, "encode_tensor_map", lambda *facts: facts)
+    monkeypatch.setattr(kernels.plan, "spec_of_device", lambda device: ARCH)
+    monkeypatch.setattr(kernels.gemm, "_even_offsets", {})
     gpu.cupy.asarray = lambda array: Array(array.shape, array.dtype.str)
-    plan.plan_on_device.cache_clear()
+    kernels.plan.plan_on_device.cache_clear()
     arrays = (Array((GROUPS, *CPU.qweight.shape), "uint32"), Array((GROUPS, *CPU.scales.shape)))
-    yield GroupedW4(*arrays, N, K, CPU.mode, CPU.group_size, CPU.activation, Array((GROUPS,), "float32"))
-    plan.plan_on_device.cache_clear()
+    yield kernels.GroupedW4(*arrays, N, K, CPU.mode, CPU.group_size, CPU.activation, Array((GROUPS,), "float32"))
+    kernels.plan.plan_on_device.cache_clear()
 
 
 def offsets(num: int = GROUPS, **more: Any) -> Array:
@@ -73,14 +57,14 @@ def offsets(num: int = GROUPS, **more: Any) -> Array:
 
 def test_stacked_weights_are_those_of_each_group() -> None:
     random = np.random.default_rng(0)
-    parts = [pack_w4(random.standard_normal((200, 72)).astype(np.float32) * scale) for scale in (1, 1e-3, 30)]
-    stacked = stack_w4(parts)
+    parts = [kernels.pack_w4(random.standard_normal((200, 72)).astype(np.float32) * scale) for scale in (1, 1e-3, 30)]
+    stacked = kernels.stack_w4(parts)
 
     assert (len(stacked), stacked.num_groups, stacked.N, stacked.K) == (3, 3, 72, 200)
     assert stacked.nbytes == sum(part.nbytes for part in parts) + 12
     assert len({part.scale_unit for part in parts}) == 3
     for part, again in zip(parts, stacked, strict=True):
-        np.testing.assert_array_equal(dequantize(again), dequantize(part))
+        np.testing.assert_array_equal(kernels.dequantize(again), kernels.dequantize(part))
     assert repr(stacked) == "<GroupedW4 3 groups, K=200 N=72 fp16 group 128, numpy>"
     assert stacked.blocks_and_groups == (2, 4, 2)
 
@@ -89,33 +73,33 @@ def test_a_group_with_wide_scales_brings_the_others_to_its_mode() -> None:
     random = np.random.default_rng(1)
     plain = random.standard_normal((256, 64)).astype(np.float32)
     wide = plain * np.logspace(0, -4, 64, dtype=np.float32)
-    parts = [pack_w4(plain), pack_w4(wide)]
-    stacked = stack_w4(parts)
+    parts = [kernels.pack_w4(plain), kernels.pack_w4(wide)]
+    stacked = kernels.stack_w4(parts)
 
-    assert [part.mode for part in parts] == [WeightMode.GROUP, WeightMode.GROUP_ZERO]
-    assert stacked.mode is WeightMode.GROUP_ZERO
+    assert [part.mode for part in parts] == [kernels.WeightMode.GROUP, kernels.WeightMode.GROUP_ZERO]
+    assert stacked.mode is kernels.WeightMode.GROUP_ZERO
     for part, again in zip(parts, stacked, strict=True):
-        np.testing.assert_array_equal(dequantize(again), dequantize(part))
+        np.testing.assert_array_equal(kernels.dequantize(again), kernels.dequantize(part))
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ([], "one PackedW4 at least"),
-        ([CPU, pack_w4(np.ones((K, N + 8), np.float32))], "alike in N, got"),
-        ([CPU, pack_w4(np.ones((K, N), np.float32), 64)], "alike in group_size"),
-        ([CPU, pack_w4(np.ones((K, N), np.float32), activation="bf16")], "alike in activation"),
+        ([CPU, kernels.pack_w4(np.ones((K, N + 8), np.float32))], "alike in N, got"),
+        ([CPU, kernels.pack_w4(np.ones((K, N), np.float32), 64)], "alike in group_size"),
+        ([CPU, kernels.pack_w4(np.ones((K, N), np.float32), activation="bf16")], "alike in activation"),
         ([dataclasses.replace(CPU, permutation=np.arange(K, dtype=np.int32))], "in order"),
         ([CPU, 3], "packed must be a PackedW4"),
     ],
 )
 def test_weights_that_do_not_go_together_are_refused(parts: list[Any], message: str) -> None:
     with pytest.raises(InvalidProblemError, match=message):
-        stack_w4(parts)
+        kernels.stack_w4(parts)
 
 
 def test_arrays_that_are_not_stacked_are_refused() -> None:
-    whole = stack_w4([CPU, CPU])
+    whole = kernels.stack_w4([CPU, CPU])
     with pytest.raises(InvalidProblemError, match="scales"):
         dataclasses.replace(whole, scales=whole.scales[:1])
     with pytest.raises(InvalidProblemError, match="scale_units"):
@@ -125,9 +109,9 @@ def test_arrays_that_are_not_stacked_are_refused() -> None:
 # ---- the call
 
 
-def test_one_launch_for_all_groups(gpu: Gpu, packed: GroupedW4) -> None:  # noqa: F811
+def test_one_launch_for_all_groups(gpu: Gpu, packed: kernels.GroupedW4) -> None:  # noqa: F811
     A, first_rows, bias = Array((50, K)), offsets(), Array((GROUPS, N))
-    out = w4a16_grouped_gemm(A, packed, first_rows, bias)
+    out = kernels.w4a16_grouped_gemm(A, packed, first_rows, bias)
     ((device, grid, _, arguments, smem_bytes, stream),) = gpu.launches
 
     assert (out.shape, device, stream.ptr) == ((50, N), 0, 77)
@@ -139,17 +123,17 @@ def test_one_launch_for_all_groups(gpu: Gpu, packed: GroupedW4) -> None:  # noqa
     assert gpu.cleared[0][1] >= 4  # counters of the stream, once
 
 
-def test_a_batch_has_its_offsets_made_once(gpu: Gpu, packed: GroupedW4) -> None:  # noqa: F811
+def test_a_batch_has_its_offsets_made_once(gpu: Gpu, packed: kernels.GroupedW4) -> None:  # noqa: F811
     A = Array((GROUPS, 3, K))
     for _ in range(2):
-        assert w4a16_grouped_gemm(A, packed).shape == (GROUPS, 3, N)
+        assert kernels.w4a16_grouped_gemm(A, packed).shape == (GROUPS, 3, N)
     assert len(gpu.launches) == 2
-    assert len(gemm._even_offsets) == 1
+    assert len(kernels.gemm._even_offsets) == 1
     assert gpu.launches[0][3][-4] == gpu.launches[1][3][-4]
 
 
-def test_without_rows_nothing_is_launched(gpu: Gpu, packed: GroupedW4) -> None:  # noqa: F811
-    assert w4a16_grouped_gemm(Array((0, K)), packed, offsets()).shape == (0, N)
+def test_without_rows_nothing_is_launched(gpu: Gpu, packed: kernels.GroupedW4) -> None:  # noqa: F811
+    assert kernels.w4a16_grouped_gemm(Array((0, K)), packed, offsets()).shape == (0, N)
     assert gpu.launches == []
 
 
@@ -168,34 +152,34 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"bias": Array((GROUPS, N), "float32")}, "bias must be float16"),
     ({"bias": Array((GROUPS, N), at=2)}, "bias must start at a multiple of 16"),
     ({"packed": CPU}, "packed must be a GroupedW4, as stack_w4 makes it"),
-    ({"packed": stack_w4([CPU] * GROUPS)}, "packed must be on a GPU"),
+    ({"packed": kernels.stack_w4([CPU] * GROUPS)}, "packed must be on a GPU"),
     ({"config": "profile"}, "config must be a KernelConfig or 'auto'"),
-    ({"config": next(legal_configs(Sizes(4, K, N), HOPPER))}, "has kernels of one GEMM, which w4a16_gemm runs"),
+    ({"config": next(kernels.legal_configs(Sizes(4, K, N), HOPPER))}, "has kernels of one GEMM, which w4a16_gemm runs"),
     ({"expected_rows": 5}, r"expected_rows must be an integer in 1\.\.4"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_bad_arguments(gpu: Gpu, packed: GroupedW4, changes: dict[str, Any], message: str) -> None:  # noqa: F811
+def test_bad_arguments(gpu: Gpu, packed: kernels.GroupedW4, changes: dict[str, Any], message: str) -> None:  # noqa: F811
     with pytest.raises(GemmEvalError, match=message):
-        w4a16_grouped_gemm(**{"A": Array((4, K)), "packed": packed, "offsets": offsets()} | changes)
+        kernels.w4a16_grouped_gemm(**{"A": Array((4, K)), "packed": packed, "offsets": offsets()} | changes)
     assert gpu.launches == []
 
 
-def test_an_output_that_shares_memory_is_refused(packed: GroupedW4) -> None:
+def test_an_output_that_shares_memory_is_refused(packed: kernels.GroupedW4) -> None:
     A = Array((4, K))
     out = Array((4, N))
     out.data.ptr = A.data.ptr
     with pytest.raises(InvalidProblemError, match="out must not share memory"):
-        w4a16_grouped_gemm(A, packed, offsets(), out=out)
+        kernels.w4a16_grouped_gemm(A, packed, offsets(), out=out)
 
 
-def test_what_else_is_refused(packed: GroupedW4) -> None:
+def test_what_else_is_refused(packed: kernels.GroupedW4) -> None:
     with pytest.raises(InvalidProblemError, match=f"at most {MAX_GROUPS:,} groups, got 1,025"):
-        workspace_bytes(4, stack_w4([pack_w4(np.ones((8, 8), np.float32))] * (MAX_GROUPS + 1)))
+        kernels.workspace_bytes(4, kernels.stack_w4([kernels.pack_w4(np.ones((8, 8), np.float32))] * (MAX_GROUPS + 1)))
     grouped = configs_of("w4a16_sm90_grouped")[0]
     with pytest.raises(InvalidMappingError, match="grouped GEMMs, which w4a16_grouped_gemm runs"):
-        w4a16_gemm(Array((4, K)), on_gpu(CPU), config=grouped)
+        kernels.w4a16_gemm(Array((4, K)), on_gpu(CPU), config=grouped)
 
 
 # ---- the choice
@@ -213,7 +197,7 @@ def test_rows_fall_on_groups_at_random(rows: int, num_groups: int) -> None:
 
 
 def test_more_rows_take_larger_tiles_and_every_gpu_has_kernels() -> None:
-    types = DType.FP16, WeightMode.GROUP, 128
+    types = DType.FP16, kernels.WeightMode.GROUP, 128
     tokens, families = [], []
     for rows in (8, 512, 8192):
         sizes = GroupedSizes(rows, 4096, 14336, 8)
@@ -234,9 +218,12 @@ def test_more_rows_take_larger_tiles_and_every_gpu_has_kernels() -> None:
 
 
 def test_a_single_group_with_rows_is_asked_as_two_of_half_its_columns() -> None:
-    (first,) = rank_grouped((5, 0, 0, 0), 4096, 4096, DType.FP16, WeightMode.GROUP, 128, ARCH, 1)
+    (first,) = rank_grouped((5, 0, 0, 0), 4096, 4096, DType.FP16, kernels.WeightMode.GROUP, 128, ARCH, 1)
     assert first.family == "w4a16_gemv_mma_grouped"
-    assert choose(Sizes(5, 4096, 4096), DType.FP16, WeightMode.GROUP, 128, ARCH, HOPPER).family != first.family
+    assert (
+        kernels.choose(Sizes(5, 4096, 4096), DType.FP16, kernels.WeightMode.GROUP, 128, ARCH, HOPPER).family
+        != first.family
+    )
 
 
 # ---- families
@@ -246,7 +233,7 @@ def test_a_single_group_with_rows_is_asked_as_two_of_half_its_columns() -> None:
 def test_room_for_any_groups(family: str) -> None:
     of = grouped_families()[family]
     for config in of.configs():
-        variant = make_variant(config._replace(decomposition=Decomposition.STREAM_K), "fp16", "group", 128)
+        variant = kernels.make_variant(config._replace(decomposition=Decomposition.STREAM_K), "fp16", "group", 128)
         launch = of.launch_groups(variant, GroupedSizes(1000, 4096, 1536, 64), 132, 1)
         tile_bytes = 4 * config.cta_m * config.cta_n
         most = min(1000 // config.cta_m + 64, max(1, MAX_CUT_WAVES * launch.grid[0] // ceil_div(1536, config.cta_n)))

@@ -13,18 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval import kernels
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import (
-    PackedLayer,
-    PackedW4,
-    convert_checkpoint,
-    dequantize,
-    load_packed,
-    pack_checkpoint,
-    pack_mxfp4,
-    pack_nvfp4,
-    pack_w4,
-)
 from tests.kernels.checkpoint_samples import AWQ, GPTQ, SampleLayer, make_layer, write_checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'gemm_eval[torch]'")
@@ -42,9 +32,9 @@ KINDS = [("group", 64), ("group", 32), ("group_zero", 128), ("column", None), ("
 
 def packed_of(
     mode: str = "group", group: int | None = 64, activation: str = "fp16", is_sorted: bool = True
-) -> PackedW4:
+) -> kernels.PackedW4:
     random = np.random.default_rng(group or 0)
-    packed = pack_w4(random.standard_normal((K, N)).astype(np.float32), group, mode, activation=activation)
+    packed = kernels.pack_w4(random.standard_normal((K, N)).astype(np.float32), group, mode, activation=activation)
     if is_sorted:
         return packed
     return dataclasses.replace(packed, permutation=random.permutation(K).astype(np.int32))
@@ -76,7 +66,7 @@ def test_tensors_mean_what_arrays_mean(mode: str, group: int | None, is_sorted: 
         layer.qweight, layer.scales, layer.permutation, N, K, int(layer.mode), layer.group_size, layer.scale_unit
     )
 
-    np.testing.assert_array_equal(found.numpy(), dequantize(packed).astype(np.float32))
+    np.testing.assert_array_equal(found.numpy(), kernels.dequantize(packed).astype(np.float32))
 
 
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
@@ -88,7 +78,7 @@ def test_leading_dimensions(shape: tuple[int, ...], activation: str) -> None:
 
     assert (tuple(y.shape), y.dtype) == ((*shape[:-1], N), x.dtype)
     if y.numel():
-        assert error_of(y, x.double().numpy() @ dequantize(packed) + bias) < WORST_ERROR[activation]
+        assert error_of(y, x.double().numpy() @ kernels.dequantize(packed) + bias) < WORST_ERROR[activation]
 
 
 def test_rows_that_lie_apart() -> None:
@@ -100,7 +90,7 @@ def test_rows_that_lie_apart() -> None:
 
 
 def test_gradients_are_those_of_the_dequantized_layer() -> None:
-    layer, weights = layer_of(is_sorted=False), dequantize(packed_of(is_sorted=False))
+    layer, weights = layer_of(is_sorted=False), kernels.dequantize(packed_of(is_sorted=False))
     x = tokens(3, 5, K).requires_grad_()
     bias = layer.bias.clone().requires_grad_()
     y = w4a16_linear(
@@ -184,7 +174,7 @@ class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.up = layer_of(is_sorted=False)
-        self.down = W4Linear.from_packed(pack_w4(np.full((N, K), 0.1, np.float32), 32, "group_zero"))
+        self.down = W4Linear.from_packed(kernels.pack_w4(np.full((N, K), 0.1, np.float32), 32, "group_zero"))
 
     def forward(self, x: Any) -> Any:
         return x + self.down(torch.nn.functional.silu(self.up(x)))
@@ -248,14 +238,14 @@ def test_a_state_dict_goes_out_and_in(mode: str, group: int | None, is_sorted: b
 def test_scales_of_any_size(factor: float) -> None:
     """What is stored of them is a multiple of a power of 2, which goes wherever the weights go."""
     weights = np.random.default_rng(0).standard_normal((K, N)).astype(np.float32) * np.float32(factor)
-    packed = pack_w4(weights, 32)
+    packed = kernels.pack_w4(weights, 32)
     layer = W4Linear.from_packed(packed)
     other = W4Linear(K, N, bias=False)
     other.load_state_dict(layer.state_dict())
     x = tokens(3, K)
 
     assert layer.scale_unit == other.scale_unit == packed.scale_unit
-    assert error_of(other(x), x.double().numpy() @ dequantize(packed)) < 1e-3
+    assert error_of(other(x), x.double().numpy() @ kernels.dequantize(packed)) < 1e-3
     assert other.to_packed().packed.scale_unit == packed.scale_unit
 
 
@@ -368,8 +358,8 @@ def test_from_linear(dtype: Any, has_bias: bool) -> None:
     assert (layer.bias is None) is not has_bias
     assert layer(x).dtype is x.dtype
     assert 0.01 < error_of(layer(x), expected) < 0.15  # 4 bits
-    meant = dequantize(pack_w4(linear.weight.t().detach().float().numpy(), 32, activation=activation))
-    np.testing.assert_array_equal(dequantize(layer.to_packed().packed), meant)
+    meant = kernels.dequantize(kernels.pack_w4(linear.weight.t().detach().float().numpy(), 32, activation=activation))
+    np.testing.assert_array_equal(kernels.dequantize(layer.to_packed().packed), meant)
 
 
 def test_from_tensors_of_four_bit_floats() -> None:
@@ -379,14 +369,14 @@ def test_from_tensors_of_four_bit_floats() -> None:
     numbers = torch.from_numpy(random.integers(60, 120, (N, -(-K // 16)), dtype=np.uint8)).view(torch.float8_e4m3fn)
     unit, bias, x = torch.tensor([0.25]), torch.arange(N, dtype=torch.float32), tokens(3, K, activation="bf16")
     for layer, packed in (
-        (W4Linear.from_mxfp4(rows, powers, bias=bias), pack_mxfp4(rows.numpy(), powers.numpy())),
+        (W4Linear.from_mxfp4(rows, powers, bias=bias), kernels.pack_mxfp4(rows.numpy(), powers.numpy())),
         (
             W4Linear.from_nvfp4(rows, numbers, unit, bias=bias),
-            pack_nvfp4(rows.numpy(), numbers.view(torch.uint8).numpy(), global_scale=4.0),
+            kernels.pack_nvfp4(rows.numpy(), numbers.view(torch.uint8).numpy(), global_scale=4.0),
         ),
     ):
         assert layer.activation == "bf16"
-        assert error_of(layer(x), x.double().numpy() @ dequantize(packed) + bias.numpy()) < WORST_ERROR["bf16"]
+        assert error_of(layer(x), x.double().numpy() @ kernels.dequantize(packed) + bias.numpy()) < WORST_ERROR["bf16"]
     with pytest.raises(InvalidProblemError, match="one matrix, got those of 2 experts"):
         W4Linear.from_mxfp4(torch.stack([rows] * 2), torch.stack([powers] * 2))
 
@@ -453,9 +443,9 @@ def test_a_whole_checkpoint_into_a_model(config: dict[str, Any], tmp_path: Path)
         f"layers.{i}.up": make_layer(method, K, N, 64, i, has_bias=True, is_sorted=method == "awq") for i in range(2)
     }
     write_checkpoint(tmp_path / "a", layers, config, files=2)
-    convert_checkpoint(tmp_path / "a", tmp_path / "b")
+    kernels.convert_checkpoint(tmp_path / "a", tmp_path / "b")
     x = tokens(4, K)
-    for source in (pack_checkpoint(tmp_path / "a"), load_packed(tmp_path / "b")):
+    for source in (kernels.pack_checkpoint(tmp_path / "a"), kernels.load_packed(tmp_path / "b")):
         model = Model()
         assert replace_linears(model, source) == 2
         for i in range(2):
@@ -467,7 +457,7 @@ def test_packed_files_are_a_state_dict(tmp_path: Path) -> None:
     package = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     sample = make_layer("gptq", K, N, 64, 0, has_bias=True, is_sorted=False, is_bf16=True)
     write_checkpoint(tmp_path / "a", {"x": sample}, GPTQ)
-    convert_checkpoint(tmp_path / "a", tmp_path / "b")
+    kernels.convert_checkpoint(tmp_path / "a", tmp_path / "b")
     state = package.load_file(tmp_path / "b" / "packed-00001.safetensors")
     model = torch.nn.ModuleDict({"x": W4Linear(K, N, mode="group_zero", group_size=64, activation="bf16")})
     model.load_state_dict({name: tensor for name, tensor in state.items() if name.startswith("x.")})
@@ -479,10 +469,10 @@ def test_packed_files_are_a_state_dict(tmp_path: Path) -> None:
 def test_layers_that_a_model_has_not_are_refused() -> None:
     model = Model()
     with pytest.raises(InvalidProblemError, match=r"the model has no layer 'layers\.2\.up'"):
-        replace_linears(model, [("layers.2.up", PackedLayer(packed_of(), None))])
+        replace_linears(model, [("layers.2.up", kernels.PackedLayer(packed_of(), None))])
     with pytest.raises(InvalidProblemError, match=r"layer 'layers\.0' must have in_features .* got None and None"):
-        replace_linears(model, [("layers.0", PackedLayer(packed_of(), None))])
-    other = PackedLayer(pack_w4(np.ones((K, 2 * N), np.float32)), None)
+        replace_linears(model, [("layers.0", kernels.PackedLayer(packed_of(), None))])
+    other = kernels.PackedLayer(kernels.pack_w4(np.ones((K, 2 * N), np.float32)), None)
     with pytest.raises(InvalidProblemError, match=f"136 and 144, as the packed one has, got {K} and {N}"):
         replace_linears(model, [("layers.0.up", other)])
 
@@ -494,10 +484,10 @@ class Gpu:
     """Takes CPU tensors for its own, and writes down the calls of `w4a16_gemm`."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, PackedW4, Any, dict[str, Any]]] = []
+        self.calls: list[tuple[Any, kernels.PackedW4, Any, dict[str, Any]]] = []
         self.is_capturing = False
 
-    def w4a16_gemm(self, rows: Any, packed: PackedW4, bias: Any, **more: Any) -> None:
+    def w4a16_gemm(self, rows: Any, packed: kernels.PackedW4, bias: Any, **more: Any) -> None:
         self.calls.append((rows, packed, bias, more))
 
     def call(self, layer: Any, x: Any) -> Any:

@@ -16,6 +16,7 @@ from gemm_eval import (
     GEMMResult,
     InvalidMappingError,
     UnsupportedError,
+    kernels,
     load_arch,
     select_config,
 )
@@ -24,23 +25,6 @@ from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.arch.paths import data_root
 from gemm_eval.device import compiler_version, nvdisasm_version
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels import (
-    QuantizedTokens,
-    Sizes,
-    WeightMode,
-    choose,
-    dequantize_tokens,
-    legal_configs,
-    limits_of_spec,
-    list_kernels,
-    make_plan,
-    make_variant,
-    pack_w4,
-    padded_k,
-    problem_of,
-    quantized_bytes,
-    unpack_w4,
-)
 from gemm_eval.kernels.families import Operands, Variant
 from gemm_eval.kernels.families.sm90_fp8 import Sm90Fp8Family
 from gemm_eval.mapping import Decomposition, KernelConfig
@@ -61,7 +45,9 @@ def e4m3_value(byte: int) -> float:
     return -magnitude if byte & 0x80 else magnitude
 
 
-def variant(config: KernelConfig, mode: WeightMode = WeightMode.GROUP, group_size: int = 128) -> Variant:
+def variant(
+    config: KernelConfig, mode: kernels.WeightMode = kernels.WeightMode.GROUP, group_size: int = 128
+) -> Variant:
     return Variant(config, DType.FP16, mode, group_size)
 
 
@@ -80,7 +66,7 @@ def test_bytes_of_tokens_meet_the_weights_of_their_k() -> None:
     """PTX ISA, wgmma fragments of A for .e4m3: registers 0, 1 are rows g and g + 8 of k 4 t .. 4 t + 3, 2, 3 k + 16."""
     random = np.random.default_rng(0)
     integers = random.integers(0, 16, (128, 64))
-    packed = pack_w4(integers.astype(np.uint8), 128, scales=np.ones((1, 64), np.float32))
+    packed = kernels.pack_w4(integers.astype(np.uint8), 128, scales=np.ones((1, 64), np.float32))
     tokens = random.integers(-8, 8, 128)
     places = np.array([2 * (byte // 4) + byte % 4 // 2 + 8 * (byte % 2) for byte in range(16)])
     stored = tokens.reshape(8, 16)[:, places].reshape(2, 2, 32)  # block of 64 k, wgmma of 32 k, byte
@@ -94,20 +80,20 @@ def test_bytes_of_tokens_meet_the_weights_of_their_k() -> None:
                         column = 16 * warp + lane // 4 + 8 * (register % 2)
                         first = 4 * (lane % 4) + 16 * (register // 2)
                         sums[column] += of_lane[step, register] @ stored[block, step, first : first + 4]
-    np.testing.assert_array_equal(sums, tokens @ (unpack_w4(packed).integers.astype(int) - 8))
+    np.testing.assert_array_equal(sums, tokens @ (kernels.unpack_w4(packed).integers.astype(int) - 8))
 
 
 def test_tokens_come_back_in_the_order_of_k_with_their_scales() -> None:
     M, K = 3, 136
-    data = np.zeros(quantized_bytes(M, K), np.uint8)
-    rows = np.arange(M * padded_k(K)).astype(np.uint8) % 126  # no NaN
+    data = np.zeros(kernels.quantized_bytes(M, K), np.uint8)
+    rows = np.arange(M * kernels.padded_k(K)).astype(np.uint8) % 126  # no NaN
     rows[1::2] |= 0x80
     scales = np.array([0.5, 1.0, 3.0], np.float32)
     data[: rows.size], data[rows.size : rows.size + 12] = rows, scales.view(np.uint8)
-    found = dequantize_tokens(QuantizedTokens(data, (M, K)))
+    found = kernels.dequantize_tokens(kernels.QuantizedTokens(data, (M, K)))
     for m, k in ((0, 0), (0, 8), (1, 1), (2, 9), (2, 135)):
         byte = 4 * (k % 8 // 2) + 2 * (k % 2) + k % 16 // 8
-        stored = rows[m * padded_k(K) + k // 16 * 16 + byte]
+        stored = rows[m * kernels.padded_k(K) + k // 16 * 16 + byte]
         assert found[m, k] == scales[m] * e4m3_value(int(stored))
 
 
@@ -124,7 +110,7 @@ def test_sums_fit_the_registers_and_stages_the_shared_memory() -> None:
         assert config.cta_m // 2 * macros["MB"] + part // 2 <= most
         assert macros["MB"] * 64 * macros["CONSUMERS"] == config.cta_n
         assert macros["STAGES"] >= 3
-        for kind in ((WeightMode.GROUP, 32), (WeightMode.COLUMN, 0)):
+        for kind in ((kernels.WeightMode.GROUP, 32), (kernels.WeightMode.COLUMN, 0)):
             assert FAMILY.smem_bytes(variant(config, *kind)) <= H200.smem_per_cta_bytes
 
 
@@ -138,7 +124,7 @@ def test_both_instructions_name_every_register() -> None:
 
 def test_a_launch_gets_tokens_as_words_and_their_scales_behind() -> None:
     config = next(config for config in CONFIGS if (config.cta_m, config.cta_n, config.cluster_n) == (128, 256, 2))
-    sizes, made = Sizes(50, 1000, 520), []
+    sizes, made = kernels.Sizes(50, 1000, 520), []
 
     def tensor_map(address: int, dtype: DType, shape: Any, stride: int, box: Any) -> str:
         made.append((address, dtype, shape, stride, box))
@@ -155,15 +141,15 @@ def test_a_launch_gets_tokens_as_words_and_their_scales_behind() -> None:
 
 @pytest.mark.parametrize("mode", ["group_zero", "mxfp4", "nvfp4"])
 def test_weights_that_are_no_integers_of_four_bits_are_refused(mode: str) -> None:
-    assert all(mode in str(entry.refusal) for entry in list_kernels(H200, "fp16", mode, is_fp8=True))
+    assert all(mode in str(entry.refusal) for entry in kernels.list_kernels(H200, "fp16", mode, is_fp8=True))
 
 
 def test_kernels_of_other_tokens_are_refused() -> None:
-    sizes, types = Sizes(64, 4096, 4096), (DType.FP16, WeightMode.GROUP, 128)
+    sizes, types = kernels.Sizes(64, 4096, 4096), (DType.FP16, kernels.WeightMode.GROUP, 128)
     for is_fp8, runs in ((True, "w4a16_gemm"), (False, "w4a8_gemm")):
-        other = next(legal_configs(sizes, H200, is_fp8=not is_fp8))
+        other = next(kernels.legal_configs(sizes, H200, is_fp8=not is_fp8))
         with pytest.raises(InvalidMappingError, match=f"has kernels that {runs} runs"):
-            make_plan(sizes, *types, other, H200, is_fp8=is_fp8)
+            kernels.make_plan(sizes, *types, other, H200, is_fp8=is_fp8)
 
 
 # the table
@@ -207,13 +193,13 @@ def test_a_fresh_kernel_is_that_of_the_table() -> None:
 @pytest.mark.parametrize("M", [1, 100, 3500])
 def test_the_model_ranks_what_the_registry_has(M: int) -> None:
     spec = load_arch("h200-sxm", GpuSpec)
-    sizes, types = Sizes(M, 4104, 4096), (DType.BF16, WeightMode.GROUP, 64)
-    problem = problem_of(sizes, *types, is_fp8=True)
+    sizes, types = kernels.Sizes(M, 4104, 4096), (DType.BF16, kernels.WeightMode.GROUP, 64)
+    problem = kernels.problem_of(sizes, *types, is_fp8=True)
     assert (problem.input_dtype, problem.output_dtype) == (DType.FP8, DType.BF16)
     ranked = select_config(problem, spec, 1 << 20)
-    limits = limits_of_spec(spec)
-    assert set(ranked) == set(legal_configs(sizes, limits, *types, is_fp8=True))
-    assert choose(sizes, *types, spec, limits, is_fp8=True) == ranked[0]
+    limits = kernels.limits_of_spec(spec)
+    assert set(ranked) == set(kernels.legal_configs(sizes, limits, *types, is_fp8=True))
+    assert kernels.choose(sizes, *types, spec, limits, is_fp8=True) == ranked[0]
 
 
 def test_tokens_of_eight_bits_are_half_the_bytes_and_twice_the_rate() -> None:
@@ -240,7 +226,7 @@ def test_other_gpus_have_no_such_kernels(arch: str) -> None:
 
 
 def test_each_way_to_cut_k_is_there() -> None:
-    found = {config.decomposition for config in legal_configs(Sizes(64, 4096, 4096), H200, is_fp8=True)}
+    found = {config.decomposition for config in kernels.legal_configs(kernels.Sizes(64, 4096, 4096), H200, is_fp8=True)}
     assert found == set(Decomposition)
     config = next(iter(CONFIGS))
-    assert make_variant(config, "fp16", "group", None) == variant(config)
+    assert kernels.make_variant(config, "fp16", "group", None) == variant(config)

@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
+from gemm_eval import measure
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.measure import (
-    GemmShape,
-    GroupedShape,
-    TimingProtocol,
-    estimate_seconds,
-    list_grouped_shapes,
-    list_shapes,
-    measure_shape,
-    shuffle_shapes,
-)
 from gemm_eval.measure.data_set import cutlass_tile
 from gemm_eval.measure.runner import KernelLaunch, parse_trace, place_copies
 from gemm_eval.measure.shapes import rough_latency_us, rows_of
@@ -34,7 +25,7 @@ SETS = [
 
 
 def test_fp16_has_points_enough_of_sixty_pairs() -> None:
-    shapes = list_shapes("model-zoo", "fp16")
+    shapes = measure.list_shapes("model-zoo", "fp16")
 
     assert len(shapes) >= 1500
     assert len({(shape.N, shape.K) for shape in shapes}) >= 60
@@ -43,7 +34,7 @@ def test_fp16_has_points_enough_of_sixty_pairs() -> None:
 
 @pytest.mark.parametrize(("shape_set", "dtype"), SETS)
 def test_shapes_are_distinct_and_within_limits(shape_set: str, dtype: str) -> None:
-    shapes = list_shapes(shape_set, dtype)
+    shapes = measure.list_shapes(shape_set, dtype)
 
     assert len(shapes) >= 150
     assert len(set(shapes)) == len(shapes)
@@ -52,7 +43,7 @@ def test_shapes_are_distinct_and_within_limits(shape_set: str, dtype: str) -> No
 
 
 def test_every_pair_has_small_and_large_rows() -> None:
-    shapes = list_shapes("model-zoo", "fp16")
+    shapes = measure.list_shapes("model-zoo", "fp16")
     for pair in {(shape.N, shape.K) for shape in shapes}:
         rows = [shape.M for shape in shapes if pair == (shape.N, shape.K)]
         assert min(rows) <= 2
@@ -60,34 +51,34 @@ def test_every_pair_has_small_and_large_rows() -> None:
 
 
 def test_narrow_types_get_what_their_library_takes() -> None:
-    assert all(shape.N % 16 == shape.K % 16 == 0 for shape in list_shapes("model-zoo", "fp8"))
-    assert all(shape.N % 8 == shape.K % 8 == 0 and shape.M > 16 for shape in list_shapes("model-zoo", "int8"))
-    assert list_shapes("batched", "fp8") == []
+    assert all(shape.N % 16 == shape.K % 16 == 0 for shape in measure.list_shapes("model-zoo", "fp8"))
+    assert all(shape.N % 8 == shape.K % 8 == 0 and shape.M > 16 for shape in measure.list_shapes("model-zoo", "int8"))
+    assert measure.list_shapes("batched", "fp8") == []
 
 
 def test_order_is_random_and_always_the_same() -> None:
-    shapes = list_shapes("model-zoo", "fp16")
-    shuffled = shuffle_shapes([*shapes, *shapes])
+    shapes = measure.list_shapes("model-zoo", "fp16")
+    shuffled = measure.shuffle_shapes([*shapes, *shapes])
 
     assert sorted(shuffled) == sorted(shapes)
-    assert shuffled == shuffle_shapes(shapes[::-1]) != shapes
+    assert shuffled == measure.shuffle_shapes(shapes[::-1]) != shapes
 
 
 def test_all_sets_take_less_than_nine_minutes() -> None:
-    shapes = [shape for shape_set, dtype in SETS for shape in list_shapes(shape_set, dtype)]
+    shapes = [shape for shape_set, dtype in SETS for shape in measure.list_shapes(shape_set, dtype)]
 
-    assert estimate_seconds(shapes, TimingProtocol()) < 540
+    assert measure.estimate_seconds(shapes, measure.TimingProtocol()) < 540
 
 
 def test_unknown_set_is_an_error() -> None:
     with pytest.raises(
         InvalidOptionError, match="model-zoo, model-zoo-few, batched, candidates, unaligned, experts, smoke, got 'zoo'"
     ):
-        list_shapes("zoo", "fp16")
+        measure.list_shapes("zoo", "fp16")
 
 
 def test_flop_counts_a_multiply_add_as_two() -> None:
-    assert GemmShape(2, 3, 5, 7).flop == 420
+    assert measure.GemmShape(2, 3, 5, 7).flop == 420
 
 
 @pytest.mark.parametrize(
@@ -119,8 +110,8 @@ def test_the_command_lists_without_a_gpu_and_refuses(words: str, code: int, part
 
 
 pytest.importorskip("pyarrow")
-ALL = list_grouped_shapes("grouped")
-SHAPE = GroupedShape(4, 30, 512, 256, (30, 0, 1, 0), "some", 2, 16, 4, 2, 1, 1, "uniform", 7)
+ALL = measure.list_grouped_shapes("grouped")
+SHAPE = measure.GroupedShape(4, 30, 512, 256, (30, 0, 1, 0), "some", 2, 16, 4, 2, 1, 1, "uniform", 7)
 NAME = (
     "void cutlass::device_kernel<at::cuda::detail::enable<cutlass::gemm::kernel::GemmUniversal<"
     "cutlass::gemm::GroupProblemShape<cute::tuple<int, int, int> >, cutlass::gemm::collective::CollectiveMma<"
@@ -150,7 +141,7 @@ def test_the_set_is_large_and_varied():
     assert {shape.gemm for shape in layers} == {1, 2}
     assert {shape.num_tokens for shape in layers} >= {8, 128, 2048, 16384}
     assert {"balanced", "power_law_1.01", "power_law_1.2", "uniform", "sparse"} <= {s.distribution for s in layers}
-    assert estimate_seconds(ALL, TimingProtocol()) < 200
+    assert measure.estimate_seconds(ALL, measure.TimingProtocol()) < 200
 
 
 def test_what_is_listed_is_distinct_and_can_be():
@@ -181,39 +172,41 @@ def test_both_gemms_of_a_layer_have_the_same_rows():
 
 
 def test_it_is_always_the_same():
-    assert list_grouped_shapes("grouped") == ALL
-    repeated = list_grouped_shapes("grouped-repeat")
+    assert measure.list_grouped_shapes("grouped") == ALL
+    repeated = measure.list_grouped_shapes("grouped-repeat")
     assert len(repeated) >= 30
     assert {shape._replace(take=0) for shape in repeated} <= set(ALL)
     assert {shape.take for shape in repeated} == {1}
     with pytest.raises(InvalidOptionError, match="grouped, grouped-repeat, grouped-smoke, got 'all'"):
-        list_grouped_shapes("all")
+        measure.list_grouped_shapes("all")
 
 
 def test_equal_groups_are_batches_too():
-    batches = list_shapes("experts", "bf16")
-    equal = {GemmShape(*shape[:4]) for shape in ALL if min(shape.row_groups) == shape.M and shape.model != "none"}
+    batches = measure.list_shapes("experts", "bf16")
+    equal = {
+        measure.GemmShape(*shape[:4]) for shape in ALL if min(shape.row_groups) == shape.M and shape.model != "none"
+    }
 
     assert len(batches) >= 150
     assert set(batches) <= equal
-    assert list_shapes("experts", "fp8") == []
+    assert measure.list_shapes("experts", "fp8") == []
 
 
 def test_sizes_count_rows_and_weights_that_are_read():
     assert (SHAPE.rows, SHAPE.num_active, rows_of(SHAPE)) == (31, 2, 31)
     assert SHAPE.flop == GemmProblem.grouped(SHAPE.row_groups, SHAPE.K, SHAPE.N).flop
-    assert rows_of(GemmShape(3, 5, 7, 9)) == 5
+    assert rows_of(measure.GemmShape(3, 5, 7, 9)) == 5
 
 
 def test_copies_are_as_many_as_make_what_is_read_cold():
-    protocol, l2_bytes = TimingProtocol(), FakeRunner.l2_bytes
+    protocol, l2_bytes = measure.TimingProtocol(), FakeRunner.l2_bytes
     runner = FakeRunner(pool_bytes=4 << 30)
     one_of_four = SHAPE._replace(K=4096, N=4096, row_groups=(30, 0, 0, 0))
     weight_bytes = runner.weight_bytes(one_of_four)
     offsets = place_copies(weight_bytes, 4 << 30, l2_bytes, protocol, read_bytes=weight_bytes // 4)
 
     assert len(offsets) * weight_bytes // 4 > protocol.cold_bytes
-    assert measure_shape(runner, one_of_four, protocol).num_weight_copies == len(offsets)
+    assert measure.measure_shape(runner, one_of_four, protocol).num_weight_copies == len(offsets)
 
 
 def test_the_name_of_a_kernel_tells_its_tile():

@@ -12,35 +12,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from gemm_eval import measure
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli.app import app
 from gemm_eval.device import measure_floor_us
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure import (
-    Campaign,
-    Choice,
-    GemmShape,
-    KernelItem,
-    TimingProtocol,
-    compare_kernels,
-    list_items,
-    list_quant_shapes,
-    read_timings,
-    w4a16,
-)
+from gemm_eval.measure import w4a16
 from gemm_eval.measure.data_set import COLUMNS, KERNEL_COLUMNS
 from gemm_eval.measure.shapes import KERNEL_SETS
-from gemm_eval.measure.w4a16 import (
-    SCALES_SHARE,
-    _Reading,
-    copy_bytes,
-    measure_read_us,
-    packed_sizes,
-    pattern_unit,
-    scale_pattern,
-    word_pattern,
-)
 from gemm_eval.validation import tables
 from tests.kernels.fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
 from tests.measure.fake_runner import FakeRunner
@@ -50,17 +30,16 @@ ITEMS = [item(rows, cta_m=cta_m) for rows in (16, 300) for cta_m in (16, 32, 128
 FIRST = (0,)
 
 
-def campaign(folder: Path, runner: Any, **settings: Any) -> Campaign:
-    return Campaign(
-        runner, TimingProtocol.quick(idle_s=0.0), folder, "gpu-w4a16-fp16", [].append, with_trace=False, **settings
-    )  # fmt: skip
+def campaign(folder: Path, runner: Any, **settings: Any) -> measure.Campaign:
+    protocol = measure.TimingProtocol.quick(idle_s=0.0)
+    return measure.Campaign(runner, protocol, folder, "gpu-w4a16-fp16", [].append, with_trace=False, **settings)
 
 
 # ---- which GEMMs, which kernels -------------------------------------------------------------------------------------
 
 
 def test_sets_have_the_problems_that_they_promise() -> None:
-    zoo, spread = list_quant_shapes("w4a16"), list_quant_shapes("w4a16-spread")
+    zoo, spread = measure.list_quant_shapes("w4a16"), measure.list_quant_shapes("w4a16-spread")
 
     assert len(zoo) == len(set(zoo)) == 168
     assert len({(gemm.N, gemm.K) for gemm in zoo}) == 12
@@ -69,14 +48,14 @@ def test_sets_have_the_problems_that_they_promise() -> None:
     assert set(spread) < set(zoo)
     assert len({(gemm.N, gemm.K) for gemm in spread}) == 12
     assert len({gemm.M for gemm in spread}) == 14
-    assert len(list_quant_shapes("w4a16-check")) == 24
-    assert {(gemm.mode, gemm.group_size) for gemm in list_quant_shapes("w4a16-modes")} == {
+    assert len(measure.list_quant_shapes("w4a16-check")) == 24
+    assert {(gemm.mode, gemm.group_size) for gemm in measure.list_quant_shapes("w4a16-modes")} == {
         (WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128),
     }  # fmt: skip
-    assert {(gemm.mode, gemm.group_size) for gemm in list_quant_shapes("w4a16-fp4")} == {
+    assert {(gemm.mode, gemm.group_size) for gemm in measure.list_quant_shapes("w4a16-fp4")} == {
         (WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16),
     }  # fmt: skip
-    pairs = {name: {(gemm.N, gemm.K) for gemm in list_quant_shapes(name)} for name in KERNEL_SETS}
+    pairs = {name: {(gemm.N, gemm.K) for gemm in measure.list_quant_shapes(name)} for name in KERNEL_SETS}
     looked_at = pairs.pop("w4a16-few-waves")  # timed to learn why, fitted on by nothing
     assert len(looked_at) == 4
     for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32), ("w4a16-full", 14), ("w4a16-full-3", 16)):
@@ -84,24 +63,24 @@ def test_sets_have_the_problems_that_they_promise() -> None:
         assert all(pairs[blind].isdisjoint(pairs[name]) for name in pairs if not name.startswith(blind))
     assert pairs["w4a16-blind"].isdisjoint(pairs["w4a16-blind-2"])
     with pytest.raises(InvalidOptionError, match="got 'model-zoo'"):
-        list_quant_shapes("model-zoo")
+        measure.list_quant_shapes("model-zoo")
 
 
 def test_all_shapes_are_what_kernels_and_pools_take() -> None:
-    for gemm in itertools.chain.from_iterable(map(list_quant_shapes, KERNEL_SETS)):
+    for gemm in itertools.chain.from_iterable(map(measure.list_quant_shapes, KERNEL_SETS)):
         assert gemm.K % 8 == gemm.N % 8 == 0
-        assert copy_bytes(gemm) < 1 << 30
+        assert w4a16.copy_bytes(gemm) < 1 << 30
 
 
 def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
-    gemms = list_quant_shapes("w4a16-smoke")
-    every = list_items(gemms, "fp16", H200, Choice())
-    some = list_items(gemms, "fp16", H200, Choice(15, 10))
+    gemms = measure.list_quant_shapes("w4a16-smoke")
+    every = measure.list_items(gemms, "fp16", H200, measure.Choice())
+    some = measure.list_items(gemms, "fp16", H200, measure.Choice(15, 10))
 
     assert len(every) == len(set(every)) > len(some)
     assert set(some) < set(every)
     assert [len([x for x in some if m == x.M]) for m in (1, 64)] == [25, 25]
-    assert some == list_items(gemms, "fp16", H200, Choice(15, 10))
+    assert some == measure.list_items(gemms, "fp16", H200, measure.Choice(15, 10))
     assert some[0].config == every[0].config
     tiles = [(x.config[:3], x.config.schedule, x.config.split_k) for x in some[:15]]
     assert max(tiles.count(tile) for tile in tiles) <= 6
@@ -120,20 +99,20 @@ def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
 @pytest.mark.parametrize("columns", [64, 72, 1000])
 def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_size: int, columns: int) -> None:
     gemm = item(mode=mode, group_size=group_size)._replace(N=columns)
-    sizes, stride = packed_sizes(gemm), copy_bytes(gemm)
+    sizes, stride = w4a16.packed_sizes(gemm), w4a16.copy_bytes(gemm)
 
     assert sizes.qweight_bytes <= stride
-    assert sizes.scales_bytes <= stride // SCALES_SHARE
-    assert stride // SCALES_SHARE % 256 == 0
+    assert sizes.scales_bytes <= stride // w4a16.SCALES_SHARE
+    assert stride // w4a16.SCALES_SHARE % 256 == 0
 
 
 def test_random_weights_are_evenly_spread_and_scales_finite() -> None:
-    nibbles = word_pattern(1)[: 1 << 16].view(np.uint8) & 15
+    nibbles = w4a16.word_pattern(1)[: 1 << 16].view(np.uint8) & 15
     assert np.bincount(nibbles, minlength=16).min() > 0.9 * nibbles.size / 16
 
     from gemm_eval.dtypes import DType
 
-    stored = scale_pattern(WeightMode.GROUP_ZERO, DType.FP16, 1)
+    stored = w4a16.scale_pattern(WeightMode.GROUP_ZERO, DType.FP16, 1)
     assert np.isfinite(stored).all()
     assert (stored[..., :2] > 0).all()
     assert set(np.unique(stored[..., 2])) == {-1024.0 - z for z in range(16)}
@@ -145,8 +124,8 @@ def test_random_scales_of_four_bit_floats_are_as_the_others(activation: str) -> 
     from gemm_eval.kernels.layout import stored_values
 
     for mode, least, largest in ((WeightMode.MXFP4, 2**-9, 2**-7), (WeightMode.NVFP4, 0.004, 0.01501)):
-        stored = scale_pattern(mode, DType(activation), 1)
-        scales = stored_values(stored, mode, DType(activation)) * pattern_unit(mode, DType(activation))
+        stored = w4a16.scale_pattern(mode, DType(activation), 1)
+        scales = stored_values(stored, mode, DType(activation)) * w4a16.pattern_unit(mode, DType(activation))
         assert stored.dtype == np.uint8
         assert (least <= scales.min(), scales.max() <= largest) == (True, True)
         assert len(np.unique(scales)) > 2
@@ -222,9 +201,9 @@ class ReadingRunner(FakeKernelRunner):
 @pytest.mark.parametrize("weight_bytes", [4096, 4096 + 24])
 def test_the_ceiling_reads_as_many_bytes_as_weights_have(weight_bytes: int) -> None:
     runner = ReadingRunner(weight_bytes, 1 << 18)
-    protocol = TimingProtocol(cold_bytes=1 << 17)
+    protocol = measure.TimingProtocol(cold_bytes=1 << 17)
     floor_us = measure_floor_us(runner)
-    read_us = measure_read_us(runner, item(), protocol, floor_us=floor_us)  # type: ignore[arg-type]
+    read_us = w4a16.measure_read_us(runner, item(), protocol, floor_us=floor_us)  # type: ignore[arg-type]
     num_bytes = weight_bytes
 
     assert read_us == pytest.approx(num_bytes / 1000.0)
@@ -239,7 +218,7 @@ def test_the_ceiling_reads_as_many_bytes_as_weights_have(weight_bytes: int) -> N
 def test_copies_that_the_pool_does_not_hold_are_not_read() -> None:
     runner = ReadingRunner(1 << 12, (1 << 14) + 100)
     offsets = (0, 1 << 12, 3 << 12, (3 << 12) + 100, (3 << 12) + 256, 1 << 14)
-    for call in _Reading(runner).bind(item(), offsets):  # type: ignore[arg-type]
+    for call in w4a16._Reading(runner).bind(item(), offsets):  # type: ignore[arg-type]
         call()
 
     assert runner.reads == [(0, 1 << 12), (1 << 12, 1 << 12), (3 << 12, 1 << 12), ((3 << 12) + 100, 1 << 12)]
@@ -248,10 +227,12 @@ def test_copies_that_the_pool_does_not_hold_are_not_read() -> None:
 def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = bare_runner(monkeypatch)
     runner.allocate([item(1), item(16), item()._replace(N=512)], 1 << 20)
-    monkeypatch.setattr(w4a16, "measure_floor_us", lambda runner: 3.0)
-    monkeypatch.setattr(w4a16, "compiler_version", lambda: "13.0")
+    monkeypatch.setattr(measure.w4a16.device, "measure_floor_us", lambda runner: 3.0)
+    monkeypatch.setattr(measure.w4a16.device, "compiler_version", lambda: "13.0")
     monkeypatch.setattr(
-        w4a16, "measure_read_us", lambda runner, item, protocol, floor_us: item.N / 128 + item.K / 1e5 + floor_us
+        measure.w4a16,
+        "measure_read_us",
+        lambda runner, item, protocol, floor_us: item.N / 128 + item.K / 1e5 + floor_us,
     )
 
     assert runner.describe()["single_pass_read_us"] == {"128 x 256": 4.0, "512 x 256": 7.0}
@@ -263,7 +244,7 @@ def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatc
 def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = campaign(tmp_path, FakeKernelRunner(), plan="all").run(ITEMS)
-    frame = read_timings(path)
+    frame = measure.read_timings(path)
     meta = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())
 
     assert set(frame.columns) == set(COLUMNS) | set(KERNEL_COLUMNS)
@@ -281,13 +262,13 @@ def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
 
 def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    known = KernelItem(1, 16, 4096, 4096, WeightMode.GROUP, 128, config())
+    known = measure.KernelItem(1, 16, 4096, 4096, WeightMode.GROUP, 128, config())
     ours = campaign(tmp_path, FakeKernelRunner()).run([*ITEMS, known])
     dense = campaign(tmp_path, FakeRunner(20.0))
     dense.stem = "gpu-cublas-fp16"
-    cublas = dense.run([GemmShape(1, 16, 4096, 4096)])
+    cublas = dense.run([measure.GemmShape(1, 16, 4096, 4096)])
 
-    compared = {gemm.M * gemm.K: gemm for gemm in compare_kernels(ours, cublas, "h200-sxm", "fp16")}
+    compared = {gemm.M * gemm.K: gemm for gemm in measure.compare_kernels(ours, cublas, "h200-sxm", "fp16")}
     assert len(compared) == 3
     gemm = compared[16 * 4096]
     assert gemm.best_us == pytest.approx(10.0)
@@ -296,7 +277,7 @@ def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> 
     assert gemm.best == "w4a16_sm90 16x128x64 1x1 4 cooperative"
     assert compared[16 * 256].num_configs == 3
     assert compared[16 * 256].cublas_us is None is compared[16 * 256].humming_us
-    assert all(gemm.humming_us is None for gemm in compare_kernels(ours, None, "no-such-gpu", "fp16"))
+    assert all(gemm.humming_us is None for gemm in measure.compare_kernels(ours, None, "no-such-gpu", "fp16"))
 
 
 class DescribingRunner(FakeKernelRunner):
@@ -313,13 +294,15 @@ def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytes
     modes = [item(mode=WeightMode.GROUP, group_size=32), item(mode=WeightMode.COLUMN, group_size=0)]
     other = item()._replace(N=192)
     path = campaign(tmp_path, DescribingRunner()).run([item(), *modes, other])
-    compared = {(gemm.N, gemm.mode, gemm.group_size): gemm for gemm in compare_kernels(path, None, "l4", "fp16")}
+    compared = {
+        (gemm.N, gemm.mode, gemm.group_size): gemm for gemm in measure.compare_kernels(path, None, "l4", "fp16")
+    }
 
     assert compared[128, "group", 128].read_us == 1.25
     assert compared[192, "group", 128].read_us is None  # not measured
     assert compared[128, "group", 32].read_us is None is compared[128, "column", -1].read_us  # of other bytes
     path.with_suffix(".meta.yaml").unlink()
-    assert all(gemm.read_us is None for gemm in compare_kernels(path, None, "l4", "fp16"))
+    assert all(gemm.read_us is None for gemm in measure.compare_kernels(path, None, "l4", "fp16"))
     print_comparison([compared[128, "group", 128]])
     assert "1.25" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ from gemm_eval import AttentionProblem, GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.models.gpu.attention import attention_coefficients, attention_rows, family_us
-from gemm_eval.models.gpu.attention.gradients import CUDNN_BACKWARD, FLASH_BACKWARD, backward_terms
+from gemm_eval.models.gpu.attention.streams import CUDNN_BACKWARD, FLASH_BACKWARD, backward_terms
 
 H100 = load_arch("h100-sxm", GpuSpec)
 GPUS = ("h100-sxm", "h200-sxm", "b200", "a100-sxm-80gb", "l40s", "t4")

@@ -14,31 +14,9 @@ import yaml
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, data_root, list_archs, load_arch
 from gemm_eval.errors import ArchValidationError
-from gemm_eval.models.gpu import (
-    GPU_MODEL_VERSION,
-    Spread,
-    calibration,
-    calibration_stamp,
-    coefficients_for,
-    fit_intervals,
-    interval_for,
-    interval_of,
-)
+from gemm_eval.models import gpu as gpu_model
+from gemm_eval.models.gpu import calibration as calibrations
 from gemm_eval.models.gpu.attention import ATTENTION_FAMILIES, ATTENTION_LIBRARIES, attention_coefficients
-from gemm_eval.models.gpu.calibration import (
-    ALIKE,
-    OTHER_SMS,
-    Calibration,
-    ErrorFigures,
-    Origin,
-    SingleCalibration,
-    calibration_path,
-    chip_of,
-    load_calibration,
-    nearest_first,
-    regime_place,
-    regime_places,
-)
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT, Coefficient
 from gemm_eval.models.gpu.collective import COLLECTIVE_COEFFICIENTS, CollectiveCalibration, collective_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
@@ -57,22 +35,22 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_GROUPED_FAMILIES
 H200, H100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "l40s"))
 FAMILY = "sm90_wgmma"
 FITTED = default_coefficients(FAMILY) | {"kernel_us": 3.25}
-ERRORS = ErrorFigures(
+ERRORS = calibrations.ErrorFigures(
     data="cublas/fp16", sha256="0" * 64, num_rows=1846, mape_percent=5.1, median_percent=3.2, p90_percent=11.0,
     bias_percent=-0.4, kendall_tau=0.97,
 )  # fmt: skip
 SIZES = (1, 64, 4096, 4096)
 
 
-def make(**changes: Any) -> Calibration:
+def make(**changes: Any) -> calibrations.Calibration:
     given: dict[str, Any] = {
         "gpu": "h200-sxm", "library": "cublas", "family": FAMILY, "model_version": "gpu-1", "code_version": "0",
         "date": "2026-01-02", "folds": "5-fold", "coefficients": FITTED, "fitted": ("kernel_us",), "errors": (ERRORS,),
     }  # fmt: skip
-    return Calibration(**(given | changes))
+    return calibrations.Calibration(**(given | changes))
 
 
-def write(root: Path, found: Calibration, text: str | None = None) -> Path:
+def write(root: Path, found: calibrations.Calibration, text: str | None = None) -> Path:
     path = root / "calibration" / found.gpu / f"{found.library}-{found.family}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(found.to_yaml() if text is None else text)
@@ -82,7 +60,7 @@ def write(root: Path, found: Calibration, text: str | None = None) -> Path:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder without calibrations."""
-    monkeypatch.setattr(calibration, "data_root", lambda: tmp_path)
+    monkeypatch.setattr(gpu_model.calibration, "data_root", lambda: tmp_path)
     return tmp_path
 
 
@@ -90,7 +68,7 @@ def test_a_file_holds_what_was_fitted(root: Path) -> None:
     found = make()
     text = found.to_yaml()
 
-    assert load_calibration(write(root, found)) == found
+    assert calibrations.load_calibration(write(root, found)) == found
     assert "kernel_us: 3.25  # us, fitted: " in text
     assert "matrix_frac: 1  # 1, default: " in text
 
@@ -117,7 +95,7 @@ def test_impossible_calibrations_are_refused(root: Path, change: dict[str, Any],
     }
     path = write(root, make(), yaml.safe_dump(document))
     with pytest.raises(ArchValidationError, match=message):
-        load_calibration(path)
+        calibrations.load_calibration(path)
 
 
 def test_a_file_must_be_where_its_name_says(root: Path) -> None:
@@ -126,13 +104,13 @@ def test_a_file_must_be_where_its_name_says(root: Path) -> None:
     path.rename(moved)
 
     with pytest.raises(ArchValidationError, match="this is a calibration of h100-sxm/cublas-sm90_wgmma"):
-        coefficients_for(H100, "trtllm", FAMILY)
+        gpu_model.coefficients_for(H100, "trtllm", FAMILY)
 
 
 def test_a_file_older_than_a_coefficient_has_its_term_absent(root: Path) -> None:
     older = {name: value for name, value in FITTED.items() if name not in ("fixup_us", "l2_frac")}
     write(root, make(coefficients=older))
-    coefficients, origin = coefficients_for(H200, "cublas", FAMILY)
+    coefficients, origin = gpu_model.coefficients_for(H200, "cublas", FAMILY)
 
     assert origin.is_calibrated
     assert coefficients == older | {"fixup_us": 0.0, "l2_frac": NO_LIMIT.value}
@@ -164,7 +142,7 @@ def test_coefficients_are_well_formed(table: str) -> None:
 # calibrations of one set of coefficients
 
 
-SINGLE: dict[type[SingleCalibration], tuple[str, dict[str, object]]] = {
+SINGLE: dict[type[calibrations.SingleCalibration], tuple[str, dict[str, object]]] = {
     CollectiveCalibration: ("collective.yaml", {"libraries": ("nccl 2.27",), "model_version": "1", "fitted": ()}),
     MemoryBoundCalibration: ("memory-bound.yaml", {"model_version": "1"}),
     TritonCalibration: ("triton.yaml", {"triton_version": "3.6.0"}),
@@ -172,11 +150,11 @@ SINGLE: dict[type[SingleCalibration], tuple[str, dict[str, object]]] = {
 KINDS = pytest.mark.parametrize("kind", SINGLE, ids=lambda kind: kind.__name__)
 
 
-def defaults_of(kind: type[SingleCalibration]) -> dict[str, float]:
+def defaults_of(kind: type[calibrations.SingleCalibration]) -> dict[str, float]:
     return {item.name: item.default for item in kind.known}
 
 
-def make_single(kind: type[SingleCalibration], **changes: Any) -> SingleCalibration:
+def make_single(kind: type[calibrations.SingleCalibration], **changes: Any) -> calibrations.SingleCalibration:
     given: dict[str, Any] = {
         "gpu": "h200-sxm", "code_version": "0", "date": "2026-01-02", "folds": "by shape", "errors": (ERRORS,),
         "coefficients": defaults_of(kind),
@@ -184,20 +162,22 @@ def make_single(kind: type[SingleCalibration], **changes: Any) -> SingleCalibrat
     return kind(**given | SINGLE[kind][1] | changes)
 
 
-def write_single(root: Path, folder: str, kind: type[SingleCalibration], **changes: Any) -> Path:
+def write_single(root: Path, folder: str, kind: type[calibrations.SingleCalibration], **changes: Any) -> Path:
     path = root / folder / SINGLE[kind][0]
     path.parent.mkdir(exist_ok=True)
     path.write_text(make_single(kind, **changes).to_yaml(), encoding="utf-8")
     return path
 
 
-def taken(root: Path, kind: type[SingleCalibration], arch: GpuSpec) -> tuple[dict[str, float], Origin]:
+def taken(
+    root: Path, kind: type[calibrations.SingleCalibration], arch: GpuSpec
+) -> tuple[dict[str, float], calibrations.Origin]:
     """Take the coefficients of a chip from calibrations below a folder; the cache knows no second file."""
-    return calibration._transferred.__wrapped__(kind, root, chip_of(arch), SINGLE[kind][0])
+    return gpu_model.calibration._transferred.__wrapped__(kind, root, calibrations.chip_of(arch), SINGLE[kind][0])
 
 
 @KINDS
-def test_a_single_calibration_reads_what_it_wrote(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+def test_a_single_calibration_reads_what_it_wrote(tmp_path: Path, kind: type[calibrations.SingleCalibration]) -> None:
     path = write_single(tmp_path, "h200-sxm", kind)
     assert kind.load(path) == make_single(kind)
     for item in kind.known:
@@ -205,7 +185,7 @@ def test_a_single_calibration_reads_what_it_wrote(tmp_path: Path, kind: type[Sin
 
 
 @KINDS
-def test_a_single_calibration_that_is_none(kind: type[SingleCalibration]) -> None:
+def test_a_single_calibration_that_is_none(kind: type[calibrations.SingleCalibration]) -> None:
     first, defaults = kind.known[0], defaults_of(kind)
     for coefficients, message in (
         (defaults | {"magic": 1.0}, "those of the model; wrong: magic"),
@@ -220,21 +200,23 @@ def test_a_single_calibration_that_is_none(kind: type[SingleCalibration]) -> Non
 
 
 @KINDS
-def test_where_single_coefficients_come_from(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+def test_where_single_coefficients_come_from(tmp_path: Path, kind: type[calibrations.SingleCalibration]) -> None:
     defaults, first = defaults_of(kind), kind.known[0]
-    assert taken(tmp_path, kind, H200) == (defaults, Origin(False, None, "defaults, not fitted"))
+    assert taken(tmp_path, kind, H200) == (defaults, calibrations.Origin(False, None, "defaults, not fitted"))
     fitted = defaults | {first.name: first.high}
     write_single(tmp_path, "h200-sxm", kind, coefficients=fitted)
     own = taken(tmp_path, kind, H200)
-    assert own == (fitted, Origin(True, "h200-sxm", "fitted on timings of h200-sxm (2026-01-02)"))
+    assert own == (fitted, calibrations.Origin(True, "h200-sxm", "fitted on timings of h200-sxm (2026-01-02)"))
     write_single(tmp_path, "a100-sxm-80gb", kind, gpu="a100-sxm-80gb")
     assert taken(tmp_path, kind, H200) == own  # its own, though another comes first by name
     text = "carried over from a100-sxm-80gb, not fitted on this GPU"
-    assert taken(tmp_path, kind, L40S) == (defaults, Origin(False, "a100-sxm-80gb", text))
+    assert taken(tmp_path, kind, L40S) == (defaults, calibrations.Origin(False, "a100-sxm-80gb", text))
 
 
 @KINDS
-def test_a_single_calibration_older_than_a_coefficient(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+def test_a_single_calibration_older_than_a_coefficient(
+    tmp_path: Path, kind: type[calibrations.SingleCalibration]
+) -> None:
     defaults, last = defaults_of(kind), kind.known[-1]
     older = {name: value for name, value in defaults.items() if name != last.name}
     write_single(tmp_path, "h200-sxm", kind, coefficients=older)
@@ -242,7 +224,7 @@ def test_a_single_calibration_older_than_a_coefficient(tmp_path: Path, kind: typ
 
 
 @KINDS
-def test_a_single_calibration_in_the_wrong_place(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+def test_a_single_calibration_in_the_wrong_place(tmp_path: Path, kind: type[calibrations.SingleCalibration]) -> None:
     path = write_single(tmp_path, "l40s", kind)
     with pytest.raises(ArchValidationError, match=rf"l40s/{path.name}: this is a calibration of h200-sxm"):
         taken(tmp_path, kind, L40S)
@@ -258,7 +240,7 @@ def test_a_single_calibration_in_the_wrong_place(tmp_path: Path, kind: type[Sing
 @pytest.mark.parametrize("arch", [H200, H100, L40S], ids=lambda arch: arch.name)
 def test_without_calibrations_everything_is_analytic(arch: GpuSpec) -> None:
     for family in ("sm90_wgmma", "sm80_mma"):
-        coefficients, origin = coefficients_for(arch, "cublas", family)
+        coefficients, origin = gpu_model.coefficients_for(arch, "cublas", family)
         assert coefficients == default_coefficients(family)
         assert (origin.is_calibrated, origin.gpu) == (False, None)
         assert "defaults" in origin.text
@@ -269,14 +251,14 @@ def test_without_calibrations_everything_is_analytic(arch: GpuSpec) -> None:
 
 def test_coefficients_carry_over(root: Path) -> None:
     """H100 has the kernels of H200: no timing of it is needed, and none is claimed."""
-    analytic_us, stamp = GEMMEvaluator(H100).evaluate(*SIZES).latency_us, calibration_stamp(H200)
+    analytic_us, stamp = GEMMEvaluator(H100).evaluate(*SIZES).latency_us, gpu_model.calibration_stamp(H200)
     write(root, make())
-    calibration._coefficients.cache_clear()
-    calibration._stamp.cache_clear()
-    assert calibration_stamp(H200) != stamp  # costs of other coefficients are other costs
-    own, origin = coefficients_for(H200, "cublas", FAMILY)
+    gpu_model.calibration._coefficients.cache_clear()
+    gpu_model.calibration._stamp.cache_clear()
+    assert gpu_model.calibration_stamp(H200) != stamp  # costs of other coefficients are other costs
+    own, origin = gpu_model.coefficients_for(H200, "cublas", FAMILY)
     assert (own, origin.is_calibrated, origin.gpu) == (FITTED, True, "h200-sxm")
-    coefficients, origin = coefficients_for(H100, "cublas", FAMILY)
+    coefficients, origin = gpu_model.coefficients_for(H100, "cublas", FAMILY)
     result = GEMMEvaluator(H100).evaluate(*SIZES)
 
     assert coefficients == FITTED
@@ -291,21 +273,21 @@ def test_a_changed_or_renamed_spec_keeps_the_coefficients_but_is_not_calibrated(
     write(root, make())
     faster = H200.with_(dram_gb_per_s=9600.0)
 
-    assert "whose spec was changed" in coefficients_for(faster, "cublas", FAMILY)[1].text
+    assert "whose spec was changed" in gpu_model.coefficients_for(faster, "cublas", FAMILY)[1].text
     for arch in (faster, H200.with_(name="my-h200")):
-        assert coefficients_for(arch, "cublas", FAMILY)[0] == FITTED
+        assert gpu_model.coefficients_for(arch, "cublas", FAMILY)[0] == FITTED
         assert GEMMEvaluator(arch).evaluate(*SIZES).source == "analytic"
     assert GEMMEvaluator(H200.with_(title="in other words")).evaluate(*SIZES).source == "calibrated"
 
 
 def test_own_library_comes_before_others(root: Path) -> None:
     write(root, make(gpu="a100-sxm-80gb", library="trtllm", coefficients=FITTED | {"kernel_us": 4.0}))
-    assert coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 4.0
-    assert coefficients_for(H200, "cublas", "sm80_mma")[1].gpu is None
+    assert gpu_model.coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 4.0
+    assert gpu_model.coefficients_for(H200, "cublas", "sm80_mma")[1].gpu is None
 
     write(root, make(gpu="h100-sxm"))
-    calibration._coefficients.cache_clear()
-    assert coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 3.25
+    gpu_model.calibration._coefficients.cache_clear()
+    assert gpu_model.coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 3.25
 
 
 def test_committed_files_are_valid_and_of_measured_gpus() -> None:
@@ -314,12 +296,12 @@ def test_committed_files_are_valid_and_of_measured_gpus() -> None:
         "memory-bound",
         "mixers-",
     )  # files of other kinds, as triton.yaml; tests of their fits read them
-    paths = sorted((calibration.data_root() / "calibration").glob("*/*-*.yaml"))
+    paths = sorted((gpu_model.calibration.data_root() / "calibration").glob("*/*-*.yaml"))
     paths = [path for path in paths if not path.name.startswith(others)]
     assert len(paths) > 30
     for path in paths:
-        found = load_calibration(path)
-        assert (calibration.data_root() / "measured" / found.gpu).is_dir()
+        found = calibrations.load_calibration(path)
+        assert (gpu_model.calibration.data_root() / "measured" / found.gpu).is_dir()
         if found.gpu == "h100-sxm":  # kernels that were timed nowhere else; others' coefficients come from an H200
             assert found.family in ("simt", "sm90_tf32", "sm90_wgmma_full", *W4A16_GROUPED_FAMILIES)
 
@@ -337,7 +319,7 @@ def sm_arch(gpu: str) -> str:
     return load_arch(gpu, GpuSpec).sm_arch
 
 
-def check_transfer(arch: GpuSpec, kind: str, origin: Origin, fitted: set[str]) -> None:
+def check_transfer(arch: GpuSpec, kind: str, origin: calibrations.Origin, fitted: set[str]) -> None:
     """Defaults only where nothing is fitted, and a GPU of the own or of the sibling generation where one is fitted."""
     assert (origin.gpu is not None) == bool(fitted), (arch.name, kind, origin)
     for generation in (arch.sm_arch, SIBLINGS.get(arch.sm_arch)):
@@ -366,14 +348,16 @@ def test_no_kind_falls_to_defaults_where_a_sibling_is_calibrated(name: str) -> N
     for path in {path.name: path for path in CALIBRATIONS.glob("*/*-*.yaml")}.values():
         library, _, family = path.stem.rpartition("-")
         if family in FAMILIES and arch.sm_arch in FAMILIES[family].sm_archs:
-            check_transfer(arch, path.stem, coefficients_for(arch, library, family)[1], fitted(path.name))
+            check_transfer(arch, path.stem, gpu_model.coefficients_for(arch, library, family)[1], fitted(path.name))
 
 
 @pytest.mark.parametrize("gpu", ["b300", "gb300"])
 def test_a_tile_of_nvfp4_costs_more_outside_its_main_loop_on_sm_103(gpu: str) -> None:
     """1.6 to 2.2 times what it costs on sm_100, by timings; fp8 with block scales runs the same kernels on both."""
     costs = {
-        family: [coefficients_for(load_arch(name, GpuSpec), "trtllm", family)[0] for name in ("b200", "gb200", gpu)]
+        family: [
+            gpu_model.coefficients_for(load_arch(name, GpuSpec), "trtllm", family)[0] for name in ("b200", "gb200", gpu)
+        ]
         for family in ("sm100_block_fp4", "sm100_block_fp8")
     }
     for name in ("tile_cycles", "pingpong_cycles"):
@@ -402,7 +386,7 @@ def test_the_order_of_transfer(tmp_path: Path, gpu: str, preferred: tuple[str, .
     for name in ("a100-sxm-80gb", "b200", "h200-sxm", "l40s", "rtx-5090"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.yaml").touch()
-    paths = nearest_first(tmp_path, chip_of(load_arch(gpu, GpuSpec)), "x.yaml", preferred)
+    paths = calibrations.nearest_first(tmp_path, calibrations.chip_of(load_arch(gpu, GpuSpec)), "x.yaml", preferred)
     assert [path.parent.name for path in paths] == expected
 
 
@@ -414,24 +398,24 @@ ROWS = np.array([1, 16, 17, 256, 257, 8192])
 
 def interval(gpu: str | GpuSpec, library: str = "cublas", family: str = "sm90_wgmma", question: str = "x"):  # type: ignore[no-untyped-def]
     arch = load_arch(gpu, GpuSpec) if isinstance(gpu, str) else gpu
-    return interval_for(arch, library, family, question, GPU_MODEL_VERSION, is_corrected=False)
+    return gpu_model.interval_for(arch, library, family, question, gpu_model.GPU_MODEL_VERSION, is_corrected=False)
 
 
 def test_regimes_of_gemms() -> None:
     sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 8, 64, 100), (2, 8, 64, 100)]
-    places = [regime_place(*of) for of in sizes]
+    places = [calibrations.regime_place(*of) for of in sizes]
     G, M, K, N = np.array(sizes).T
 
-    assert regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
     rng = np.random.default_rng(0)
     M = np.repeat([4, 64, 1024], 2000)
     log_errors = rng.normal(0.0, np.repeat([0.05, 0.1, 0.2], 2000))
-    found = interval_of(fit_intervals(regime_places(M), log_errors))
+    found = gpu_model.interval_of(gpu_model.fit_intervals(calibrations.regime_places(M), log_errors))
     factors = np.exp(log_errors)
-    low, high = np.exp(found[regime_places(M)]).T
+    low, high = np.exp(found[calibrations.regime_places(M)]).T
     inside = (factors >= low) & (factors <= high)
 
     assert inside.reshape(3, 2000).mean(axis=1) == pytest.approx([0.8, 0.8, 0.8], abs=0.002)
@@ -440,33 +424,33 @@ def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
 
 def test_a_regime_of_few_rows_has_the_quantiles_of_all() -> None:
     M = np.array([4] * 50 + [1024])
-    found = fit_intervals(regime_places(M), np.linspace(-0.1, 0.1, 51))
+    found = gpu_model.fit_intervals(calibrations.regime_places(M), np.linspace(-0.1, 0.1, 51))
 
     assert [item.regime for item in found] == ["decode", "all"]
-    assert interval_of(found)[2, 1] == found[1].high_log
+    assert gpu_model.interval_of(found)[2, 1] == found[1].high_log
 
 
 def test_a_prediction_lies_in_its_interval_whatever_its_bias() -> None:
-    found = interval_of(fit_intervals(np.zeros(50, np.intp), np.full(50, 0.3)))
+    found = gpu_model.interval_of(gpu_model.fit_intervals(np.zeros(50, np.intp), np.full(50, 0.3)))
     assert found[0].tolist() == [0.0, 0.3]
     with pytest.raises(ValueError, match="low_log"):
-        Spread(regime="mid", num_rows=3, low_log=0.1, high_log=0.2)
+        gpu_model.Spread(regime="mid", num_rows=3, low_log=0.1, high_log=0.2)
     with pytest.raises(ValueError, match="regime must be one of"):
-        Spread(regime="large", num_rows=3, low_log=-0.1, high_log=0.2)
+        gpu_model.Spread(regime="large", num_rows=3, low_log=-0.1, high_log=0.2)
 
 
 def test_where_nothing_was_fitted_intervals_are_wider() -> None:
-    fitted = load_calibration(calibration_path("h200-sxm", "cublas", "sm90_wgmma")).intervals
+    fitted = calibrations.load_calibration(calibrations.calibration_path("h200-sxm", "cublas", "sm90_wgmma")).intervals
     own, alike, changed = (
         interval("h200-sxm"),
         interval("h100-sxm"),
         interval(load_arch("h200-sxm", GpuSpec).with_(num_sms=99)),
     )
 
-    assert np.array_equal(own, interval_of(fitted))
-    assert np.array_equal(changed, interval_of(fitted, ALIKE))
+    assert np.array_equal(own, gpu_model.interval_of(fitted))
+    assert np.array_equal(changed, gpu_model.interval_of(fitted, calibrations.ALIKE))
     # of one GPU's errors and what carrying over adds, neither is lost and both are told in squares
-    assert changed[0, 1] == math.hypot(own[0, 1], ALIKE)
+    assert changed[0, 1] == math.hypot(own[0, 1], calibrations.ALIKE)
     assert np.array_equal(alike, changed)
     assert (alike[:, 0] < own[:, 0]).all()
     assert (own[:, 1] < alike[:, 1]).all()
@@ -477,7 +461,7 @@ def test_another_generation_is_wider_still_and_defaults_are_widest() -> None:
     of_ada = interval("rtx-5090", family="sm80_mma")
     defaults = interval("v100", family="sm70_mma")
 
-    assert ALIKE < OTHER_SMS
+    assert calibrations.ALIKE < calibrations.OTHER_SMS
     assert of_ampere.max() < math.log(1.5)
     assert (np.exp([defaults.min(), defaults.max()])) == pytest.approx((1 / 1.5, 1.5))
     assert not np.array_equal(of_ada, of_ampere)

@@ -16,21 +16,7 @@ import yaml
 from gemm_eval import GemmProblem
 from gemm_eval.arch import GpuSpec, data_root, list_archs, load_arch
 from gemm_eval.errors import ArchValidationError
-from gemm_eval.models.gpu import (
-    GPU_COST_DTYPE,
-    GPU_MODEL_VERSION,
-    KERNEL_COST_DTYPE,
-    Region,
-    Trees,
-    coefficients_for,
-    find_correction,
-    load_correction,
-    pack_correction,
-    pack_gpu,
-    pack_limits,
-    physics_digest,
-    question_of,
-)
+from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu import correction as _correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
@@ -46,24 +32,24 @@ BF16 = GemmTypes.parse("bf16")
 PHYSICS = RunOptions("cublas", "cold", "burst")
 COMMITTED = sorted((data_root() / "calibration").glob("*/corrections/*.yaml"))
 PAIRS = np.array([[4096, 4096]], np.int64)
-REGION = Region(min_m=16, max_m=1024, max_g=1, near=1.0, far=2.0)
+REGION = gpu_model.Region(min_m=16, max_m=1024, max_g=1, near=1.0, far=2.0)
 
 
-def stump(log_factor: float) -> Trees:
+def stump(log_factor: float) -> gpu_model.Trees:
     """One tree of one leaf."""
-    return Trees(
+    return gpu_model.Trees(
         np.array([log_factor]), np.zeros(1, np.int16), np.array([LEAF], np.int8), np.zeros(1, np.int16),
         np.ones(1, np.int16), np.ones(1, np.int16), np.zeros(1), PAIRS,
     )  # fmt: skip
 
 
-def factor_of(trees: Trees, G: int = 1, M: int = 64, K: int = 4096, N: int = 4096, **given: Any) -> float:
+def factor_of(trees: gpu_model.Trees, G: int = 1, M: int = 64, K: int = 4096, N: int = 4096, **given: Any) -> float:
     """The factor of a GEMM under trees."""
     bounds = given.get("bounds", (-MAX_LOG_FACTOR, MAX_LOG_FACTOR))
-    packed = pack_correction(H200, BF16, given.get("options", PHYSICS), trees, REGION, bounds)
+    packed = gpu_model.pack_correction(H200, BF16, given.get("options", PHYSICS), trees, REGION, bounds)
     problem = GemmProblem(G, M, K, N, "bf16")
-    record = find_best_config(H200, problem, pack_gpu(H200, BF16, PHYSICS))
-    correct(record.view(KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
+    record = find_best_config(H200, problem, gpu_model.pack_gpu(H200, BF16, PHYSICS))
+    correct(record.view(gpu_model.KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
     assert record["latency_us"][0] == record["physics_us"][0] * record["correction_factor"][0]
     return float(record["correction_factor"][0])
 
@@ -76,18 +62,23 @@ def test_trees_give_what_scikit_learn_predicts() -> None:
     rng = np.random.default_rng(0)
     blocks = 64 * rng.integers(1, 200, (400, 2))
     sizes = np.column_stack([np.ones(400, np.int64), rng.integers(1, 4096, 400), blocks])
-    packed = pack_gpu(H200, BF16, PHYSICS)
+    packed = gpu_model.pack_gpu(H200, BF16, PHYSICS)
     problems = [GemmProblem(*row, "bf16") for row in sizes.tolist()]
     records = np.concatenate([find_best_config(H200, problem, packed) for problem in problems])
     features = np.empty((400, len(FEATURES)))
-    describe(records.view(KERNEL_COST_DTYPE), np.repeat(pack_limits(H200, BF16, PHYSICS), 400), sizes, features)
+    describe(
+        records.view(gpu_model.KERNEL_COST_DTYPE),
+        np.repeat(gpu_model.pack_limits(H200, BF16, PHYSICS), 400),
+        sizes,
+        features,
+    )
     targets = 0.05 * np.sin(features[:, 0]) + 0.02 * rng.standard_normal(400)
     fitted = ensemble.HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=15).fit(features, targets)
-    wide = Region(min_m=1, max_m=1 << 20, max_g=1, near=30.0, far=40.0)
+    wide = gpu_model.Region(min_m=1, max_m=1 << 20, max_g=1, near=30.0, far=40.0)
     trees = trees_of(fitted, PAIRS, LEAF)
     correct(
-        records.view(KERNEL_COST_DTYPE), np.arange(400), sizes,
-        *pack_correction(H200, BF16, PHYSICS, trees, wide, (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)),
+        records.view(gpu_model.KERNEL_COST_DTYPE), np.arange(400), sizes,
+        *gpu_model.pack_correction(H200, BF16, PHYSICS, trees, wide, (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)),
     )  # fmt: skip
 
     assert np.log(records["correction_factor"]) == pytest.approx(fitted.predict(features), abs=1e-12)
@@ -96,10 +87,10 @@ def test_trees_give_what_scikit_learn_predicts() -> None:
 
 def test_features_are_named_in_the_order_they_are_written() -> None:
     problem = GemmProblem(2, 48, 4096, 2052, "bf16", layout="nt")
-    record = find_best_config(H200, problem, pack_gpu(H200, problem.types, PHYSICS))
+    record = find_best_config(H200, problem, gpu_model.pack_gpu(H200, problem.types, PHYSICS))
     features = np.empty((1, len(FEATURES)))
-    limits = pack_limits(H200, problem.types, PHYSICS)
-    describe(record.view(KERNEL_COST_DTYPE), limits, np.array([problem.sizes]), features)
+    limits = gpu_model.pack_limits(H200, problem.types, PHYSICS)
+    describe(record.view(gpu_model.KERNEL_COST_DTYPE), limits, np.array([problem.sizes]), features)
     found = dict(zip(FEATURES, features[0].tolist(), strict=True))
 
     assert (found["M"], found["N"], found["K"], found["G"]) == (math.log2(48), math.log2(2052), 12.0, 1.0)
@@ -140,10 +131,10 @@ def test_a_factor_fades_beyond_the_rows_of_its_data_and_with_batches() -> None:
 def test_nothing_is_faster_than_the_data_sheet() -> None:
     wild = (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)
     problem = GemmProblem(1, 8192, 4096, 4096, "bf16")
-    region = Region(min_m=1, max_m=1 << 20, max_g=1, near=1.0, far=2.0)
-    record = find_best_config(H200, problem, pack_gpu(H200, BF16, PHYSICS))
-    packed = pack_correction(H200, BF16, PHYSICS, stump(-5.0), region, wild)
-    correct(record.view(KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
+    region = gpu_model.Region(min_m=1, max_m=1 << 20, max_g=1, near=1.0, far=2.0)
+    record = find_best_config(H200, problem, gpu_model.pack_gpu(H200, BF16, PHYSICS))
+    packed = gpu_model.pack_correction(H200, BF16, PHYSICS, stump(-5.0), region, wild)
+    correct(record.view(gpu_model.KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
     floor_us = problem.flop / (H200.highest_tflop_per_s("bf16") * 1e6)
 
     assert record["latency_us"][0] == pytest.approx(max(floor_us, record["physics_us"][0] / 1.5))
@@ -151,9 +142,9 @@ def test_nothing_is_faster_than_the_data_sheet() -> None:
 
 
 def test_records_without_a_kernel_stay() -> None:
-    records: npt.NDArray[np.void] = np.zeros(1, GPU_COST_DTYPE)
-    packed = pack_correction(H200, BF16, PHYSICS, stump(0.1), REGION, (-0.4, 0.4))
-    correct(records.view(KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([[1, 64, 4096, 4096]]), *packed)
+    records: npt.NDArray[np.void] = np.zeros(1, gpu_model.GPU_COST_DTYPE)
+    packed = gpu_model.pack_correction(H200, BF16, PHYSICS, stump(0.1), REGION, (-0.4, 0.4))
+    correct(records.view(gpu_model.KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([[1, 64, 4096, 4096]]), *packed)
 
     assert records.tobytes() == bytes(records.nbytes)
 
@@ -174,14 +165,14 @@ def test_records_without_a_kernel_stay() -> None:
     ],
 )
 def test_a_question_names_types_and_states(dtype: str, options: RunOptions, question: str) -> None:
-    assert question_of(GemmTypes.parse(dtype), options) == question
+    assert gpu_model.question_of(GemmTypes.parse(dtype), options) == question
 
 
 # when they are off
 
 
-def question_on(arch: GpuSpec, version: str = GPU_MODEL_VERSION, question: str = "f16-cold-burst") -> Any:
-    return find_correction(arch, "cublas", "sm90_wgmma", question, version)
+def question_on(arch: GpuSpec, version: str = gpu_model.GPU_MODEL_VERSION, question: str = "f16-cold-burst") -> Any:
+    return gpu_model.find_correction(arch, "cublas", "sm90_wgmma", question, version)
 
 
 def test_a_correction_is_of_one_gpu_with_its_coefficients_and_model() -> None:
@@ -193,15 +184,15 @@ def test_a_correction_is_of_one_gpu_with_its_coefficients_and_model() -> None:
 
 
 def test_other_coefficients_turn_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    coefficients, origin = coefficients_for(H200, "cublas", "sm90_wgmma")
+    coefficients, origin = gpu_model.coefficients_for(H200, "cublas", "sm90_wgmma")
     monkeypatch.setattr(_correction, "coefficients_for", lambda *_: (coefficients | {"kernel_us": 9.0}, origin))
     assert question_on(H200) is None
 
 
 def test_it_must_be_asked_for_below_the_evaluator() -> None:
-    assert pack_gpu(H200, BF16, PHYSICS).correction is None
-    assert pack_gpu(H200, BF16, PHYSICS._replace(correction=False)).correction is None
-    assert pack_gpu(H200, BF16, PHYSICS._replace(correction=True)).correction is not None
+    assert gpu_model.pack_gpu(H200, BF16, PHYSICS).correction is None
+    assert gpu_model.pack_gpu(H200, BF16, PHYSICS._replace(correction=False)).correction is None
+    assert gpu_model.pack_gpu(H200, BF16, PHYSICS._replace(correction=True)).correction is not None
 
 
 # files
@@ -209,14 +200,14 @@ def test_it_must_be_asked_for_below_the_evaluator() -> None:
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
 def test_committed_corrections_are_those_of_today(path: Path) -> None:
-    found, trees = load_correction(path)
+    found, trees = gpu_model.load_correction(path)
     arch = load_arch(found.gpu, GpuSpec)
-    coefficients, origin = coefficients_for(arch, found.library, found.family)
+    coefficients, origin = gpu_model.coefficients_for(arch, found.library, found.family)
 
     assert origin.is_calibrated
     # else they are off: gemm-eval calibrate correction fits them anew
-    assert found.physics == physics_digest(coefficients, GPU_MODEL_VERSION)
-    assert (found.model_version, found.features) == (GPU_MODEL_VERSION, FEATURES)
+    assert found.physics == gpu_model.physics_digest(coefficients, gpu_model.GPU_MODEL_VERSION)
+    assert (found.model_version, found.features) == (gpu_model.GPU_MODEL_VERSION, FEATURES)
     names = {data.data for data in found.data}
     siblings = {name.split("/")[0] for name in names} & set(list_archs())
     known = {item.name for item in list_timings(found.gpu, has_candidates=True)}
@@ -250,7 +241,7 @@ def change(path: Path, **values: object) -> None:
 
 
 def test_a_correction_comes_back(copy: Path) -> None:
-    found, trees = load_correction(copy)
+    found, trees = gpu_model.load_correction(copy)
 
     assert trees is not None
     assert trees.depth[0] <= 12
@@ -270,11 +261,11 @@ def test_a_correction_comes_back(copy: Path) -> None:
 def test_a_malformed_correction_is_refused(copy: Path, values: dict[str, object], message: str) -> None:
     change(copy, **values)
     with pytest.raises(ArchValidationError, match=message):
-        load_correction(copy)
+        gpu_model.load_correction(copy)
 
 
 def test_arrays_that_are_no_trees_are_refused(copy: Path) -> None:
-    _, trees = load_correction(copy)
+    _, trees = gpu_model.load_correction(copy)
     assert trees is not None
     left = trees.left.copy()
     left[0] = 0  # a walk that never comes to a leaf
@@ -282,10 +273,10 @@ def test_arrays_that_are_no_trees_are_refused(copy: Path) -> None:
         trees._replace(left=left).save(file)
     change(copy, arrays_sha256=hashlib.sha256(copy.with_suffix(".npz").read_bytes()).hexdigest())
     with pytest.raises(ArchValidationError, match="holds no trees"):
-        load_correction(copy)
+        gpu_model.load_correction(copy)
 
 
 def test_a_correction_that_is_off_needs_no_trees(copy: Path) -> None:
     copy.with_suffix(".npz").unlink()
     change(copy, is_on=False)
-    assert load_correction(copy)[1] is None
+    assert gpu_model.load_correction(copy)[1] is None

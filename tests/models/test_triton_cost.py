@@ -18,16 +18,14 @@ from gemm_eval.models.gpu.triton import (
     MainLoop,
     MmaCount,
     TritonConfig,
-    default_triton_coefficients,
     estimate_code,
     pack_launches,
     triton_calibration_path,
     triton_coefficients,
     triton_costs,
     triton_times,
-    triton_times_us,
 )
-from gemm_eval.models.gpu.triton.model import tensor_cycles
+from gemm_eval.models.gpu.triton.model import TRITON_COEFFICIENTS, tensor_cycles
 from gemm_eval.validation.subjects.triton import read_codes
 from gemm_eval.validation.tables import measured_root
 
@@ -61,7 +59,7 @@ def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
 
 @pytest.mark.parametrize("code", [CODE._replace(smem_bytes=232_449), CODE._replace(registers=256)])
 def test_a_kernel_that_no_sm_can_hold_takes_forever(code: KernelCode) -> None:
-    assert list(triton_times_us(H200, PROBLEM, [CONFIG, CONFIG], [code, CODE]) == math.inf) == [True, False]
+    assert list(triton_times(H200, PROBLEM, [CONFIG, CONFIG], [code, CODE]).latency_us == math.inf) == [True, False]
 
 
 def test_a_full_wave_by_hand() -> None:
@@ -98,7 +96,7 @@ def test_scales_and_zeros_are_read_with_their_weights() -> None:
 def test_the_package_has_coefficients_for_every_gpu() -> None:
     for arch in (H200, A100, L40S):
         values, origin = triton_coefficients(arch)
-        assert values.keys() == default_triton_coefficients().keys()
+        assert values.keys() == {item.name for item in TRITON_COEFFICIENTS}
         assert origin.is_calibrated == triton_calibration_path(arch.name).is_file()
     assert triton_calibration_path("l40s").parts[-3:] == ("calibration", "l40s", "triton.yaml")
 
@@ -110,7 +108,7 @@ def test_types_that_are_not_in_the_model_are_refused() -> None:
     ):  # fmt: skip
         problem = GemmProblem(1, 16, 256, 256, **types)  # type: ignore[arg-type]
         for call in (
-            lambda of=problem: triton_times_us(H200, of, [CONFIG], [CODE]),
+            lambda of=problem: triton_times(H200, of, [CONFIG], [CODE]),
             lambda of=problem: estimate_code(H200, of, CONFIG),
         ):
             with pytest.raises(UnsupportedError, match="block-scaled types and fp4 are not in the Triton model"):
@@ -119,9 +117,9 @@ def test_types_that_are_not_in_the_model_are_refused() -> None:
 
 def test_gpus_that_triton_s_kernels_here_do_not_know_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"b200.*accumulate in tensor memory are not in the Triton model"):
-        triton_times_us(load_arch("b200", GpuSpec), PROBLEM, [CONFIG], [CODE])
+        triton_times(load_arch("b200", GpuSpec), PROBLEM, [CONFIG], [CODE])
     with pytest.raises(UnsupportedError, match="v100: Triton does not compile for GPUs before sm_80"):
-        triton_times_us(load_arch("v100", GpuSpec), PROBLEM, [CONFIG], [CODE])
+        triton_times(load_arch("v100", GpuSpec), PROBLEM, [CONFIG], [CODE])
 
 
 # the estimate of code

@@ -12,22 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_eval import InvalidOptionError
-from gemm_eval.moe import (
-    Balanced,
-    Distribution,
-    ExpertCounts,
-    ExpertWeights,
-    MoeLayer,
-    PowerLaw,
-    Routed,
-    Uniform,
-    expected_counts,
-    group_limited_counts,
-    parse_distribution,
-    route,
-    routing,
-)
+from gemm_eval import InvalidOptionError, moe
 from gemm_eval.moe.routing import (
     balanced_counts,
     most_loaded_rank_first,
@@ -107,7 +92,7 @@ def test_the_remainder_is_dealt_to_ranks_in_turn(layout: tuple[int, int, int], d
     most = data.draw(st.integers(1, 9))
     counts = data.draw(st.lists(st.integers(0, most), min_size=num_experts, max_size=num_experts))
     num = data.draw(st.integers(0, num_experts * most - sum(counts)))
-    found = routing._add_in_turn(np.array([counts]), np.array([num]), num_ranks, most)
+    found = moe.routing._add_in_turn(np.array([counts]), np.array([num]), num_ranks, most)
 
     assert found[0].tolist() == deal(list(counts), num, num_ranks, most)
 
@@ -166,7 +151,7 @@ def test_uniform_has_the_law_of_all_routings(is_by_expert: bool, num_tokens: int
     sizes = num_tokens, num_experts, topk
     law = law_of_counts(*sizes)
     if is_by_expert:
-        counts = routing._uniform_by_expert(*sizes, rng(3), 20_000)
+        counts = moe.routing._uniform_by_expert(*sizes, rng(3), 20_000)
     else:
         counts = np.concatenate([uniform_counts(*sizes, rng(seed)) for seed in range(2000)])
     seen = Counter(map(tuple, counts.tolist()))
@@ -179,8 +164,8 @@ def test_uniform_has_the_law_of_all_routings(is_by_expert: bool, num_tokens: int
 
 def test_few_tokens_are_picked_one_by_one_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    by_expert = routing._uniform_by_expert
-    monkeypatch.setattr(routing, "_uniform_by_expert", lambda *args: asked.append(args[0]) or by_expert(*args))
+    by_expert = moe.routing._uniform_by_expert
+    monkeypatch.setattr(moe.routing, "_uniform_by_expert", lambda *args: asked.append(args[0]) or by_expert(*args))
     for num_tokens in (1, 16, 1 << 20):
         assert uniform_counts(num_tokens, 64, 4, rng(), 3).sum(axis=1).tolist() == [4 * num_tokens] * 3
     assert asked == [1 << 20]
@@ -206,15 +191,15 @@ def test_heavy_weights_are_capped_and_the_rest_goes_to_the_others() -> None:
 
 # Laws.
 
-DISTRIBUTIONS = (Balanced(), Uniform(), PowerLaw(0), PowerLaw(1), PowerLaw(1.2), PowerLaw(3))
+DISTRIBUTIONS = (moe.Balanced(), moe.Uniform(), moe.PowerLaw(0), moe.PowerLaw(1), moe.PowerLaw(1.2), moe.PowerLaw(3))
 
 
 @given(st.sampled_from(DISTRIBUTIONS), st.integers(1, 3000), layouts, st.integers(0, 1 << 40))
 def test_every_draw_adds_up_and_no_expert_has_a_token_twice(
-    distribution: Distribution, num_tokens: int, layout: tuple[int, int, int], seed: int
+    distribution: moe.Distribution, num_tokens: int, layout: tuple[int, int, int], seed: int
 ) -> None:
     num_experts, topk, num_ranks = layout
-    sizes = Routed(num_tokens, num_experts, topk, num_ranks, 3)
+    sizes = moe.Routed(num_tokens, num_experts, topk, num_ranks, 3)
     counts = distribution.draw(sizes, rng(seed))
 
     assert counts.shape == (3 if distribution.is_random else 1, num_experts)
@@ -228,16 +213,16 @@ def test_every_draw_adds_up_and_no_expert_has_a_token_twice(
 @given(st.integers(1, 500), layouts, st.integers(0, 99))
 def test_weights_keep_the_laws_too(num_tokens: int, layout: tuple[int, int, int], seed: int) -> None:
     num_experts, topk, _ = layout
-    weights = ExpertWeights(tuple(rng(seed).random(num_experts) + 1e-3))
-    counts = weights.draw(Routed(num_tokens, num_experts, topk, num_draws=2), rng(seed))
+    weights = moe.ExpertWeights(tuple(rng(seed).random(num_experts) + 1e-3))
+    counts = weights.draw(moe.Routed(num_tokens, num_experts, topk, num_draws=2), rng(seed))
 
     assert (counts.sum(axis=1) == num_tokens * topk).all()
     assert 0 <= counts.min() <= counts.max() <= num_tokens
 
 
 def test_other_seeds_are_other_draws_and_the_same_seed_the_same() -> None:
-    for distribution in (Uniform(), PowerLaw(1.2), ExpertWeights(tuple(range(1, 65)))):
-        draws = [distribution.draw(Routed(64, 64, 4, num_draws=2), rng(seed)).tolist() for seed in (0, 0, 1)]
+    for distribution in (moe.Uniform(), moe.PowerLaw(1.2), moe.ExpertWeights(tuple(range(1, 65)))):
+        draws = [distribution.draw(moe.Routed(64, 64, 4, num_draws=2), rng(seed)).tolist() for seed in (0, 0, 1)]
         assert draws[0] == draws[1] != draws[2]
         assert draws[0][0] != draws[0][1]
 
@@ -256,7 +241,7 @@ def test_seeded_draws_are_pinned() -> None:
 def test_expected_counts_keep_the_expected_rows(num_tokens: int, layout: tuple[int, int, int]) -> None:
     num_experts, topk, num_ranks = layout
     local = num_experts // num_ranks
-    counts = expected_counts(num_tokens, num_experts, topk, local)
+    counts = moe.expected_counts(num_tokens, num_experts, topk, local)
 
     assert counts.shape == (local,)
     assert (np.diff(counts) <= 0).all()
@@ -267,17 +252,17 @@ def test_expected_counts_keep_the_expected_rows(num_tokens: int, layout: tuple[i
 
 
 def test_expected_counts_by_hand() -> None:
-    assert expected_counts(1, 8, 2, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert moe.expected_counts(1, 8, 2, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
     # of 4 tokens with probability 1/2: P(X <= k) = 1/16, 5/16, 11/16, 15/16 at 0..3; levels 1/8, 3/8, 5/8, 7/8
-    assert expected_counts(4, 4, 2, 4).tolist() == [3, 2, 2, 1]
-    assert expected_counts(10, 4, 4, 2).tolist() == [10, 10]
+    assert moe.expected_counts(4, 4, 2, 4).tolist() == [3, 2, 2, 1]
+    assert moe.expected_counts(10, 4, 4, 2).tolist() == [10, 10]
 
 
 def test_expected_counts_are_the_mean_of_ordered_draws() -> None:
     drawn = -np.sort(-uniform_counts(256, 128, 8, rng(), 2000), axis=1)
 
     # the ends of ordered draws lie a little further out than quantiles
-    assert np.abs(drawn.mean(axis=0) - expected_counts(256, 128, 8, 128)).max() < 1.5
+    assert np.abs(drawn.mean(axis=0) - moe.expected_counts(256, 128, 8, 128)).max() < 1.5
 
 
 # Ranks.
@@ -291,9 +276,9 @@ def test_the_most_loaded_rank_comes_first_and_changes_places() -> None:
 
 
 def routed(**changes: Any) -> Any:
-    own = ExpertCounts((0, 3, 1, 1, 5, 2, 0, 0))
+    own = moe.ExpertCounts((0, 3, 1, 1, 5, 2, 0, 0))
     fields: dict[str, Any] = {"num_tokens": 6, "hidden": 64, "inter": 32, "num_experts": 8, "topk": 2}
-    return route(MoeLayer(**fields | {"ep": 4, "distribution": own} | changes))
+    return moe.route(moe.MoeLayer(**fields | {"ep": 4, "distribution": own} | changes))
 
 
 def test_route_picks_the_ranks_that_are_asked_for() -> None:
@@ -360,7 +345,7 @@ def limited_one_by_one(experts_of: list[list[int]], topk: int, router: tuple[int
 def test_a_router_of_groups_on_balanced_loads(routed_by: tuple[tuple[int, int, int], int], num_tokens: int) -> None:
     router, topk = routed_by
     experts_of = [meant_for(token, num_tokens, router[0], topk) for token in range(num_tokens)]
-    counts = group_limited_counts(None, num_tokens, topk, router)
+    counts = moe.group_limited_counts(None, num_tokens, topk, router)
 
     assert counts.tolist() == limited_one_by_one(experts_of, topk, router)
     if router[1] == router[2]:  # all groups are kept, so what was meant comes through
@@ -374,7 +359,7 @@ def test_a_router_of_groups_on_drawn_loads(
     router, topk = routed_by
     (meant,) = power_law_counts(num_tokens, router[0], topk, alpha, 1, rng(seed))
     flat = [expert for expert in take_best(meant.tolist(), router[0]) for _ in range(meant[expert])]
-    counts = group_limited_counts(meant, num_tokens, topk, router)
+    counts = moe.group_limited_counts(meant, num_tokens, topk, router)
 
     assert counts.tolist() == limited_one_by_one([flat[token::num_tokens] for token in range(num_tokens)], topk, router)
     assert counts.dtype == np.int64
@@ -386,12 +371,12 @@ def test_a_router_of_groups_on_drawn_loads(
 
 def test_a_router_of_groups_by_hand() -> None:
     # of 8 experts in groups of 2 a token is to have 0 and 4; of groups 0 and 2 the first is kept, and 1 fills up
-    assert group_limited_counts(None, 1, 2, (8, 4, 1)).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert moe.group_limited_counts(None, 1, 2, (8, 4, 1)).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
     meant = np.array([0, 1, 0, 0, 1, 1, 0, 0])
     # 4 and 5 make group 2 the best, and 1 makes group 0 the next: all are kept
-    assert group_limited_counts(meant, 1, 3, (8, 4, 2)).tolist() == [0, 1, 0, 0, 1, 1, 0, 0]
+    assert moe.group_limited_counts(meant, 1, 3, (8, 4, 2)).tolist() == [0, 1, 0, 0, 1, 1, 0, 0]
     # of groups of 4 the second alone, where 6 fills up
-    assert group_limited_counts(meant, 1, 3, (8, 2, 1)).tolist() == [0, 0, 0, 0, 1, 1, 1, 0]
+    assert moe.group_limited_counts(meant, 1, 3, (8, 2, 1)).tolist() == [0, 0, 0, 0, 1, 1, 1, 0]
 
 
 # Words.
@@ -400,18 +385,18 @@ def test_a_router_of_groups_by_hand() -> None:
 @pytest.mark.parametrize(
     ("word", "value"),
     [
-        ("balanced", Balanced()),
-        (" Uniform ", Uniform()),
-        ("power_law_1.2", PowerLaw(1.2)),
-        ("power_law_0", PowerLaw(0)),
-        ("weights:1,2.5,0", ExpertWeights((1.0, 2.5, 0.0))),
-        ("counts:3,0,1", ExpertCounts((3, 0, 1))),
-        (PowerLaw(2), PowerLaw(2.0)),
+        ("balanced", moe.Balanced()),
+        (" Uniform ", moe.Uniform()),
+        ("power_law_1.2", moe.PowerLaw(1.2)),
+        ("power_law_0", moe.PowerLaw(0)),
+        ("weights:1,2.5,0", moe.ExpertWeights((1.0, 2.5, 0.0))),
+        ("counts:3,0,1", moe.ExpertCounts((3, 0, 1))),
+        (moe.PowerLaw(2), moe.PowerLaw(2.0)),
     ],
 )
-def test_words_of_distributions(word: Any, value: Distribution) -> None:
-    assert parse_distribution(word) == value
-    assert parse_distribution(str(value)) == value
+def test_words_of_distributions(word: Any, value: moe.Distribution) -> None:
+    assert moe.parse_distribution(word) == value
+    assert moe.parse_distribution(str(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -432,7 +417,7 @@ def test_words_of_distributions(word: Any, value: Distribution) -> None:
 )
 def test_what_is_no_distribution_is_refused(value: Any, words: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
-        parse_distribution(value)
+        moe.parse_distribution(value)
 
     assert words in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -441,16 +426,16 @@ def test_what_is_no_distribution_is_refused(value: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("distribution", "words"),
     [
-        (ExpertCounts((1, 1)), "counts must be one for each of num_experts = 4, got 2"),
-        (ExpertCounts((1, 1, 1, 1)), "must add up to num_tokens * topk = 3 * 2 = 6, got 4; weights:... scales"),
-        (ExpertCounts((4, 2, 0, 0)), "more than num_tokens = 3 tokens, got 4 for expert 0"),
-        (ExpertWeights((1.0, 1.0, 1.0)), "weights must be one for each of num_experts = 4, got 3"),
-        (ExpertWeights((1.0, 0.0, 0.0, 0.0)), "at least topk = 2 experts must have a weight above 0, got 1"),
+        (moe.ExpertCounts((1, 1)), "counts must be one for each of num_experts = 4, got 2"),
+        (moe.ExpertCounts((1, 1, 1, 1)), "must add up to num_tokens * topk = 3 * 2 = 6, got 4; weights:... scales"),
+        (moe.ExpertCounts((4, 2, 0, 0)), "more than num_tokens = 3 tokens, got 4 for expert 0"),
+        (moe.ExpertWeights((1.0, 1.0, 1.0)), "weights must be one for each of num_experts = 4, got 3"),
+        (moe.ExpertWeights((1.0, 0.0, 0.0, 0.0)), "at least topk = 2 experts must have a weight above 0, got 1"),
     ],
 )
-def test_lists_of_other_sizes_are_refused(distribution: Distribution, words: str) -> None:
+def test_lists_of_other_sizes_are_refused(distribution: moe.Distribution, words: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
-        distribution.draw(Routed(3, 4, 2), rng())
+        distribution.draw(moe.Routed(3, 4, 2), rng())
 
     assert words in str(caught.value)
 
@@ -458,4 +443,4 @@ def test_lists_of_other_sizes_are_refused(distribution: Distribution, words: str
 @pytest.mark.parametrize("items", ["12", 3, {1: 2}, (), iter([1]), [True], [1.5], [None]])
 def test_what_is_no_list_of_counts_is_refused(items: Any) -> None:
     with pytest.raises(InvalidOptionError):
-        ExpertCounts(items)
+        moe.ExpertCounts(items)

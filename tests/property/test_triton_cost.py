@@ -17,22 +17,11 @@ from hypothesis import strategies as st
 
 from gemm_eval import DType, GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.triton import (
-    TRITON_COEFFICIENTS,
-    KernelCode,
-    Launches,
-    LaunchTimes,
-    MainLoop,
-    MmaCount,
-    TritonConfig,
-    default_triton_coefficients,
-    launch_times,
-    pack_launches,
-    stack_launches,
-)
+from gemm_eval.models.gpu import triton as triton_model
 from tests.oracle import naive_triton as naive
 
 ARCHS = tuple(load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "a100-sxm-80gb", "l40s"))
+DEFAULTS = {item.name: item.default for item in triton_model.TRITON_COEFFICIENTS}
 TYPES: tuple[dict[str, Any], ...] = (
     {"input_dtype": DType.FP16},
     {"input_dtype": DType.BF16, "output_dtype": DType.FP32},
@@ -50,8 +39,8 @@ class Case(NamedTuple):
 
     arch: GpuSpec
     problem: GemmProblem
-    config: TritonConfig
-    code: KernelCode
+    config: triton_model.TritonConfig
+    code: triton_model.KernelCode
     coefficients: dict[str, float]
 
 
@@ -68,39 +57,41 @@ def problems(draw: st.DrawFn) -> GemmProblem:
 
 
 @st.composite
-def configs(draw: st.DrawFn) -> TritonConfig:
-    return TritonConfig(
+def configs(draw: st.DrawFn) -> triton_model.TritonConfig:
+    return triton_model.TritonConfig(
         draw(powers(4, 8)), draw(powers(3, 8)), draw(powers(4, 8)), draw(powers(0, 4)), draw(st.integers(1, 8)),
         draw(st.sampled_from((1, 1, 2, 8, 100))), draw(st.sampled_from((1, 1, 2, 3, 8, 64))),
     )  # fmt: skip
 
 
 @st.composite
-def mma_counts(draw: st.DrawFn) -> MmaCount:
+def mma_counts(draw: st.DrawFn) -> triton_model.MmaCount:
     bits = draw(st.sampled_from((8, 16, 32)))
     if draw(st.booleans()):
-        return MmaCount(64, draw(powers(3, 8)), 256 // bits, bits, draw(st.booleans()), draw(st.integers(1, 32)))
-    return MmaCount(16, 8, 256 // bits, bits, True, draw(st.integers(1, 256)))
+        return triton_model.MmaCount(
+            64, draw(powers(3, 8)), 256 // bits, bits, draw(st.booleans()), draw(st.integers(1, 32))
+        )
+    return triton_model.MmaCount(16, 8, 256 // bits, bits, True, draw(st.integers(1, 256)))
 
 
 @st.composite
-def codes(draw: st.DrawFn, config: TritonConfig) -> KernelCode:
+def codes(draw: st.DrawFn, config: triton_model.TritonConfig) -> triton_model.KernelCode:
     count = st.just(0) | st.integers(0, 300)
     few = st.sampled_from((0, 1, 2, 3, 8))
-    loop = MainLoop(
+    loop = triton_model.MainLoop(
         k=config.block_k * draw(st.sampled_from((1, 1, 2, 4))), mma=tuple(draw(st.lists(mma_counts(), max_size=3))),
         issue=draw(st.integers(1, 4000)), alu=0, fma=0, convert=0, shared=0, copy=0, store=0, barrier=draw(few), wait=0,
         branch=1, spill=draw(count), shared_wavefronts=draw(count), mma_wait=draw(few),
     )  # fmt: skip
     smem_bytes = draw(st.sampled_from((0, 1, 49152, 101376, 166912, 232448)) | st.integers(0, 240_000))
-    return KernelCode(config.num_warps, draw(st.integers(16, 256)), smem_bytes, 0, 0, loop, True)
+    return triton_model.KernelCode(config.num_warps, draw(st.integers(16, 256)), smem_bytes, 0, 0, loop, True)
 
 
 @st.composite
 def coefficients(draw: st.DrawFn) -> dict[str, float]:
     if draw(st.booleans()):
-        return default_triton_coefficients()
-    return {item.name: draw(st.floats(item.low, item.high)) for item in TRITON_COEFFICIENTS}
+        return dict(DEFAULTS)
+    return {item.name: draw(st.floats(item.low, item.high)) for item in triton_model.TRITON_COEFFICIENTS}
 
 
 @st.composite
@@ -109,9 +100,9 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(draw(st.sampled_from(ARCHS)), draw(problems()), config, draw(codes(config)), draw(coefficients()))
 
 
-def times(case: Case) -> LaunchTimes:
-    return launch_times(
-        case.arch, pack_launches(case.arch, case.problem, [case.config], [case.code]), case.coefficients
+def times(case: Case) -> triton_model.LaunchTimes:
+    return triton_model.launch_times(
+        case.arch, triton_model.pack_launches(case.arch, case.problem, [case.config], [case.code]), case.coefficients
     )
 
 
@@ -119,8 +110,8 @@ def time_us(case: Case) -> float:
     return float(times(case).latency_us[0])
 
 
-def packed(case: Case) -> Launches:
-    return pack_launches(case.arch, case.problem, [case.config], [case.code])
+def packed(case: Case) -> triton_model.Launches:
+    return triton_model.pack_launches(case.arch, case.problem, [case.config], [case.code])
 
 
 @given(cases())
@@ -140,7 +131,7 @@ def test_a_kernel_that_cannot_be_launched_takes_forever(case: Case) -> None:
 
 @given(cases())
 def test_no_part_of_a_time_is_longer_than_the_whole(case: Case) -> None:
-    found = LaunchTimes(*(float(value[0]) for value in times(case)))  # type: ignore[arg-type]
+    found = triton_model.LaunchTimes(*(float(value[0]) for value in times(case)))  # type: ignore[arg-type]
     assert min(found) >= 0
     outside = found.kernel_us + found.reduction_us
     assert found.latency_us >= (outside + max(found.sm_us, found.l2_us, found.dram_us)) * (1 - ROUNDING)
@@ -179,7 +170,7 @@ def test_more_of_what_a_loop_issues_is_never_faster(case: Case, field: str, more
 
 
 @given(cases(), mma_counts())
-def test_more_tensor_work_is_never_faster(case: Case, more: MmaCount) -> None:
+def test_more_tensor_work_is_never_faster(case: Case, more: triton_model.MmaCount) -> None:
     loop = case.code.loop
     slower = case.code._replace(loop=loop._replace(mma=(*loop.mma, more)))
     assert time_us(case._replace(code=slower)) >= time_us(case) * (1 - ROUNDING)
@@ -223,7 +214,7 @@ FASTER = {
 }  # fmt: skip
 
 
-@given(cases(), st.sampled_from(TRITON_COEFFICIENTS), st.floats(0, 1))
+@given(cases(), st.sampled_from(triton_model.TRITON_COEFFICIENTS), st.floats(0, 1))
 def test_each_coefficient_has_a_direction(case: Case, item: Any, share: float) -> None:
     value = case.coefficients[item.name]
     larger = min(item.high, value + share * (item.high - value))
@@ -234,7 +225,9 @@ def test_each_coefficient_has_a_direction(case: Case, item: Any, share: float) -
 
 
 @st.composite
-def many(draw: st.DrawFn) -> tuple[GpuSpec, list[tuple[GemmProblem, list[TritonConfig], list[KernelCode]]]]:
+def many(
+    draw: st.DrawFn,
+) -> tuple[GpuSpec, list[tuple[GemmProblem, list[triton_model.TritonConfig], list[triton_model.KernelCode]]]]:
     groups = []
     for problem in draw(st.lists(problems(), min_size=1, max_size=3)):
         chosen = draw(st.lists(configs(), min_size=0, max_size=4))
@@ -245,17 +238,17 @@ def many(draw: st.DrawFn) -> tuple[GpuSpec, list[tuple[GemmProblem, list[TritonC
 @given(many(), st.randoms(use_true_random=False))
 def test_launches_do_not_know_of_each_other(drawn: Any, random: Any) -> None:
     arch, groups = drawn
-    c = default_triton_coefficients()
-    rows = [pack_launches(arch, *group) for group in groups]
-    together = launch_times(arch, stack_launches(rows), c)
-    apart = [launch_times(arch, one, c) for one in rows]
+    c = DEFAULTS
+    rows = [triton_model.pack_launches(arch, *group) for group in groups]
+    together = triton_model.launch_times(arch, triton_model.stack_launches(rows), c)
+    apart = [triton_model.launch_times(arch, one, c) for one in rows]
     for field, whole in together._asdict().items():
         np.testing.assert_allclose(whole, np.concatenate([getattr(one, field) for one in apart]), rtol=ROUNDING)
 
     problem, chosen, found = groups[0]
     order = list(range(len(chosen)))
     random.shuffle(order)
-    shuffled = pack_launches(arch, problem, [chosen[i] for i in order], [found[i] for i in order])
+    shuffled = triton_model.pack_launches(arch, problem, [chosen[i] for i in order], [found[i] for i in order])
     np.testing.assert_allclose(
-        launch_times(arch, shuffled, c).latency_us, apart[0].latency_us[order], rtol=ROUNDING
+        triton_model.launch_times(arch, shuffled, c).latency_us, apart[0].latency_us[order], rtol=ROUNDING
     )  # fmt: skip

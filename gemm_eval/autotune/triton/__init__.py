@@ -18,8 +18,7 @@ from gemm_eval.autotune.triton.arguments import (
     reject_configs,
 )
 from gemm_eval.autotune.triton.compile import CodeReader, CompiledConfig, compile_offline, gpu_spec
-from gemm_eval.autotune.triton.pruner import TritonPruner, autotune, num_kept
-from gemm_eval.autotune.triton.ranking import Ranking, TritonModel, Verdict
+from gemm_eval.autotune.triton.pruner import Ranking, TritonModel, TritonPruner, Verdict, autotune, num_kept
 
 __all__ = [
     "CodeReader", "CompiledConfig", "KernelArguments", "Ranking", "Rejection", "TensorArgument", "TritonModel",

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch import GpuSpec, check_nvidia, gpu_slug, list_archs, load_arch
 from gemm_eval.autotune.triton.arguments import TensorArgument
-from gemm_eval.autotune.triton.ranking import CodeOf
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
@@ -250,6 +249,10 @@ CodeReader = Callable[[Sequence[CompiledConfig], Sequence[TritonConfig]], Sequen
 
 _MAX_CODES = 4096
 _MAX_REASON_CHARS = 200
+
+
+CodeOf = Callable[[Sequence[int]], Sequence[KernelCode | str | None]]
+"""Compiles configs, by their index: their code; why one falls; None: its code cannot be read, the estimate holds."""
 
 
 class Assembly:

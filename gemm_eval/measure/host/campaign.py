@@ -13,16 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import ProvenanceKind
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.measure.host.cpu import (
-    BlasInfo,
-    Fact,
-    HostFacts,
-    blas_info,
-    check_host_packages,
-    count_busy_cores,
-    detect_host,
-    pinned_blas,
-)
+from gemm_eval.measure.host import cpu
 from gemm_eval.measure.host.timing import (
     HostTiming,
     numpy_dtype,
@@ -55,7 +46,7 @@ class BandwidthPoint(NamedTuple):
     spread_frac: float
 
 
-def working_sets(facts: HostFacts, num_threads: int) -> list[int]:
+def working_sets(facts: cpu.HostFacts, num_threads: int) -> list[int]:
     """Return sizes of all threads together, powers of two a thread, up to four times the last cache if they fit."""
     least = _SMALLEST_BYTES * num_threads
     beyond = 4 * max(facts.last_cache_bytes, 32 << 20)
@@ -161,8 +152,8 @@ class HostMeasurement:
     undisturbed.
     """
 
-    facts: HostFacts
-    blas: BlasInfo
+    facts: cpu.HostFacts
+    blas: cpu.BlasInfo
     dtype: str
     bandwidth: tuple[BandwidthPoint, ...]
     launch: HostTiming
@@ -197,24 +188,24 @@ def measure_host(
     numpy_dtype(dtype)
     if not budget_s >= _MIN_BUDGET_S:
         raise InvalidOptionError(f"--budget-s must be at least {_MIN_BUDGET_S:g}, got {budget_s:g}")
-    check_host_packages()
-    facts = detect_host()
+    cpu.check_host_packages()
+    facts = cpu.detect_host()
     num_cores = facts.num_cores.value
     wanted = num_cores if num_threads is None else num_threads
     if not 1 <= wanted <= num_cores:
         raise InvalidOptionError(f"--threads must be 1 to {num_cores}, the cores that it may use here, got {wanted}")
     if wanted < num_cores:
-        used = Fact(wanted, ProvenanceKind.ASSUMED, f"threads that were asked for; there are {num_cores} cores")
+        used = cpu.Fact(wanted, ProvenanceKind.ASSUMED, f"threads that were asked for; there are {num_cores} cores")
         facts = replace(facts, num_cores=used, cpus=facts.cpus[:wanted])
-    if (busy := count_busy_cores()) > _BUSY_CORES:
+    if (busy := cpu.count_busy_cores()) > _BUSY_CORES:
         say(f"warning: other processes keep {busy:.1f} cores busy: what is measured now is not what the CPU can do")
     say(f"bandwidth of {facts.title}, {wanted} threads")
     points: list[BandwidthPoint] = []
     for threads in sorted({1, wanted}):
         stop_at = time.monotonic() + _BANDWIDTH_SHARE * budget_s
         points += measure_bandwidth(working_sets(facts, threads), threads, facts.cpus, stop_at=stop_at)
-    with pinned_blas(wanted, facts.cpus):
-        blas = blas_info()
+    with cpu.pinned_blas(wanted, facts.cpus):
+        blas = cpu.blas_info()
         launch = time_launch(dtype)
         speed = probe_speed(dtype)
         left_s = budget_s - (time.monotonic() - begin)

@@ -131,7 +131,8 @@ def time_host_shapes(
                 check_product(A, B, C, draws)
             samples[shape] += _sample(run, calls[shape], left_s / num_left)
             num_left -= 1
-    timings = [_summary(shape, samples[shape], calls[shape]) for shape in shapes if _is_timed(samples[shape])]
+    timed = (shape for shape in shapes if not all(sample.is_disturbed for sample in samples[shape]))
+    timings = [_summary(shape, samples[shape], calls[shape]) for shape in timed]
     return sorted(timings, key=lambda timing: (timing.shape.N, timing.shape.K, timing.shape.M))
 
 
@@ -223,10 +224,6 @@ def _num_switches() -> int:
     except ImportError:
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _is_timed(samples: Sequence[_Sample]) -> bool:
-    return any(not sample.is_disturbed for sample in samples)
 
 
 def _summary(shape: HostShape, samples: Sequence[_Sample], num_calls: int) -> HostTiming:

@@ -191,7 +191,7 @@ class CalibrationFile(Frozen):
     def to_yaml(self) -> str:
         """Return the text of the file, with units and meanings as comments."""
         fields = self.model_dump(mode="json", exclude={"coefficients", "families"})
-        head = {name: fields[name] for name in sorted(fields, key=_position)}
+        head = {name: fields[name] for name in sorted(fields, key=lambda name: _PLACES.get(name, len(_PLACES)))}
         text = yaml.safe_dump(head, sort_keys=False)
         comment = f"# Written by `{self.command}`; not to be edited by hand."
         return "\n".join([comment, text, self.text_of_coefficients(), ""])
@@ -205,10 +205,7 @@ _FIRST = (
     "gpu", "library", "libraries", "family", "triton_version", "model_version", "code_version", "date", "folds",
     "fitted", "shared", "errors",
 )  # fmt: skip
-
-
-def _position(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+_PLACES = {name: place for place, name in enumerate(_FIRST)}
 
 
 def coefficient_lines(
@@ -259,6 +256,49 @@ class SingleCalibration(CalibrationFile):
         fitted = getattr(self, "fitted", None)
         lines = coefficient_lines(self.coefficients, self.all_known, fitted, getattr(self, "shared", ()))
         return "\n".join(["coefficients:", *lines])
+
+
+class FittedKernel(Frozen):
+    """The coefficients of one of several kernels in a file, or of a family of them."""
+
+    num_rows: int
+    coefficients: dict[str, float]
+
+
+class KernelsCalibration(CalibrationFile):
+    """Coefficients of a library's kernels of a subject, each with a set of its own; `subject` begins its file's name.
+
+    `kernels` has a line about each kernel and its coefficients.
+    """
+
+    subject: ClassVar[str]
+    kernels: ClassVar[Mapping[str, tuple[str, Sequence[Coefficient]]]]
+    library: str
+    model_version: str
+    families: Mapping[str, FittedKernel]
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return f"{self.subject}-{self.library}"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, fitted in self.families.items():
+            if name not in self.kernels:
+                raise ValueError(f"families must be of {', '.join(self.kernels)}, got {shown(name)}")
+            check_coefficients(fitted.coefficients, self.kernels[name][1])
+        return self
+
+    def text_of_coefficients(self) -> str:
+        """Return the last part of a file."""
+        lines = ["families:"]
+        for name, fitted in self.families.items():
+            meaning, known = self.kernels[name]
+            facts = [f"    {field}: {value}" for field, value in fitted if field != "coefficients"]
+            lines += [f"  {name}:  # {meaning}", *facts, "    coefficients:"]
+            lines += coefficient_lines(fitted.coefficients, known, indent=6 * " ")
+        return "\n".join(lines)
 
 
 @cache
@@ -327,7 +367,7 @@ def cached_by_arch(find: F) -> F:
 
 
 class Origin(NamedTuple):
-    """Where the coefficients of a library on a GPU come from."""
+    """The source of the coefficients of a library on a GPU."""
 
     is_calibrated: bool  # fitted on this very GPU
     gpu: str | None  # the GPU that they were fitted on; None: defaults
@@ -441,7 +481,7 @@ def checked_origin(arch: GpuSpec, origin: Origin) -> Origin:
 
 
 def calibration_path(gpu: str, library: str, family: str) -> Path:
-    """Where the calibration of a library's kernel family on a GPU lies, if there is one."""
+    """Return the path of the calibration of a library's kernel family on a GPU, if there is one."""
     return data_root() / "calibration" / gpu / f"{library}-{family}.yaml"
 
 
@@ -503,7 +543,7 @@ def preset_of(arch: GpuSpec) -> GpuSpec | None:
 
 @cached_by_arch
 def is_preset(arch: GpuSpec) -> bool:
-    """Whether a spec is, apart from its words, the preset of its name."""
+    """Return True if a spec is, apart from its words, the preset of its name."""
     preset = preset_of(arch)
     return preset is arch or (
         preset is not None
@@ -533,8 +573,9 @@ def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[di
     found = Calibration.load(paths[0])
     coefficients = found.complete()
     if found.library != library or not has_sibling_sms(chip, found.gpu):
-        coefficients.update(_choice_loss(family))  # another heuristic chooses
-    if (cost := FAMILIES[family].tile_cost.get(chip.sm_arch)) and not _has_sms(chip, found.gpu):
+        defaults = default_coefficients(family)
+        coefficients.update({name: defaults[name] for name in defaults.keys() & {"choice_loss"}})  # another chooses
+    if (cost := FAMILIES[family].tile_cost.get(chip.sm_arch)) and not has_sms_of(chip, found.gpu):
         coefficients.update({name: coefficients[name] * cost**power for name, power in _TILE_COSTS.items()})
     is_own = (found.gpu, found.library) == (chip.name, library)
     return coefficients, origin_of(found.gpu, found.date, found.library, is_own=is_own)
@@ -544,22 +585,14 @@ _TILE_COSTS = {"tile_cycles": 1, "coop_tile_cycles": 1, "pingpong_cycles": 1, "e
 """Coefficients of what a tile takes outside its main loop, each with the power of that cost that it is in."""
 
 
-def _choice_loss(family: str) -> dict[str, float]:
-    return {name: value for name, value in default_coefficients(family).items() if name == "choice_loss"}
-
-
 def has_sms_of(arch: GpuSpec | Chip, gpu: str) -> bool:
-    """Whether a GPU is of the generation of SMs of a preset."""
-    return _has_sms(chip_of(arch) if isinstance(arch, GpuSpec) else arch, gpu)
-
-
-def _has_sms(chip: Chip, gpu: str) -> bool:
+    """Return True if a GPU is of the generation of SMs of a preset."""
     preset = _preset(data_root(), gpu)
-    return preset is not None and preset.sm_arch == chip.sm_arch
+    return preset is not None and preset.sm_arch == arch.sm_arch
 
 
 def has_sibling_sms(arch: GpuSpec | Chip, gpu: str) -> bool:
-    """Whether a GPU is of the generation of SMs of a preset, or of sm_103 beside sm_100.
+    """Return True if a GPU is of the generation of SMs of a preset, or of sm_103 beside sm_100.
 
     sm_80 and sm_89 differ in too much for that.
     """

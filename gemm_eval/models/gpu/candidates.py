@@ -1,4 +1,4 @@
-"""Which kernel configs exist: the families' rules of legality, the table that a search runs over, and what is short."""
+"""Kernel configs that exist: the families' rules of legality, the table that a search runs over, and what is short."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemm_eval.workload import GemmProblem, GemmTypes
 
 
 class KernelNeeds(NamedTuple):
-    """What a kernel takes of a GPU, with as few stages as it can have."""
+    """Resources that a kernel takes of a GPU, with as few stages as it can have."""
 
     smem_bytes: int  # of a CTA
     registers: int  # of a thread that computes
@@ -31,7 +31,7 @@ class KernelNeeds(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """What is short, in words of `InfeasibleError`; `levers` names the field of the spec and the value that will do."""
+    """A resource that is short, in words of `InfeasibleError`; `levers`: the spec's field and a value that will do."""
 
     resource: str
     demand: int
@@ -103,7 +103,7 @@ RASTER_SWIZZLES = (1, 2, 4, 8, 16)
 
 
 class Resources(NamedTuple):
-    """What a CTA of a config takes of an SM."""
+    """Resources that a CTA of a config takes of an SM."""
 
     smem_bytes: int
     registers: int  # of a computing thread
@@ -135,7 +135,7 @@ def _most_stages(arch: GpuSpec, config: KernelConfig) -> int:
 
 
 class _Needs(NamedTuple):
-    """What a CTA of a tile needs, whatever its stages and its cluster."""
+    """Needs of a CTA of a tile, whatever its stages and its cluster."""
 
     stage_bytes: int
     register_stages: int  # stages of the ring that lie in registers, not in shared memory

@@ -15,7 +15,7 @@ _ASSUMED = "assumed: no timing with a known config tells it yet"
 
 
 class Neutral(NamedTuple):
-    """What a coefficient is where its term is absent: for ablations, and for calibrations that are older than it."""
+    """Value of a coefficient where its term is absent: for ablations, and for calibrations that are older than it."""
 
     value: float  # in the coefficient's unit; it may lie outside the range
     why: str  # what that means

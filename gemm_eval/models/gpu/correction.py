@@ -76,7 +76,7 @@ class CorrectionErrors(HeldOut):
 
 
 class Region(Frozen):
-    """Where a correction holds.
+    """The sizes and latencies for which a correction holds.
 
     Attributes:
         min_m, max_m, max_g: sizes of its data; beyond, it fades within one octave.
@@ -111,7 +111,7 @@ class CorrectionFile(Frozen):
     @property
     @abstractmethod
     def path(self) -> Path:
-        """Where the file belongs; its trees are in the .npz file beside it."""
+        """Path of the file; its trees are in the .npz file beside it."""
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -164,7 +164,7 @@ class Correction(CorrectionFile):
 
     @property
     def path(self) -> Path:
-        """Where the file belongs."""
+        """Path of the file."""
         return correction_path(self.gpu, self.library, self.family, self.question)
 
 
@@ -246,7 +246,7 @@ def _word(dtype: DType) -> str:
 
 
 def correction_path(gpu: str, library: str, family: str, question: str) -> Path:
-    """Where the YAML file of a correction lies, if there is one; its trees lie beside it."""
+    """Return the path of a correction's YAML file, if there is one; its trees lie beside it."""
     return data_root() / "calibration" / gpu / "corrections" / f"{library}-{family}-{question}.yaml"
 
 

@@ -1,4 +1,4 @@
-"""What numba kernels of all kernel families share: the records, the clock under load, and how a cost is written.
+"""Parts of the numba kernels of all kernel families: the records, the clock under load, and how a cost is written.
 
 Times are in microseconds, sizes in bytes, `_cycles` at the highest SM clock; MODEL.md defines the terms.
 """
@@ -80,7 +80,7 @@ SM_L2_BYTES_PER_CYCLE = 64.0
 
 
 class ProblemTerms(NamedTuple):
-    """What a problem asks of the chip, whatever the config.
+    """Demands of a problem on the chip, whatever the config.
 
     G GEMMs of M rows each; or groups that have rows: G of them, the largest of M, and `group_rows` tells the others.
     """
@@ -124,7 +124,7 @@ class ConfigCost(NamedTuple):
 
 
 class CostRules(NamedTuple):
-    """What a search needs of kernels; numba compiles it for these functions.
+    """Functions that a search needs of kernels; numba compiles it for them.
 
     `p` is a record of `GPU_PARAMS_DTYPE`, `row` of `CANDIDATE_DTYPE`, `c` of `COEFFICIENTS_DTYPE`, those of the row's
     family; `split` is a number of parts of K, or `STREAM_K`.

@@ -13,26 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.gpu.cost_kernels import (
-    ALL_COLD,
-    BEST_RASTER,
-    BOUND_SLACK,
-    COOPERATIVE,
-    MULTISTAGE,
-    NARROW_BYTES,
-    NO_RASTER,
-    PINGPONG,
-    RASTER_CODE,
-    ROW_BYTES,
-    STREAM_K,
-    VECTOR,
-    WARM,
-    ConfigCost,
-    CostRules,
-    ProblemTerms,
-    ceil_div,
-    loaded_time_us,
-)
+from gemm_eval.models.gpu import cost_kernels as kernels
 from gemm_eval.models.gpu.terms import Times
 
 _MOST_CTA_ROWS = 512  # as `check_config` allows
@@ -54,12 +35,12 @@ class RowTiles(NamedTuple):
 
 
 @inlined_kernel
-def row_tiles_of(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
+def row_tiles_of(t: kernels.ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
     """Return the tiles of rows: each has rows of one group only, so that each group's last one is ragged."""
     total = padded = empty = 0
     for place in range(len(t.group_rows)):
         rows, count = t.group_rows[place], t.group_counts[place]
-        tiles = ceil_div(rows, cta_m)
+        tiles = kernels.ceil_div(rows, cta_m)
         total += count * tiles
         padded += count * round_up(tiles, cluster_m)
         empty += count * (tiles * cta_m - rows)
@@ -67,7 +48,9 @@ def row_tiles_of(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
 
 
 @kernel
-def fill_row_tiles(t: ProblemTerms, cta_m: Any, cluster_m: Any, tiles: Any, clusters: Any, empty_rows: Any) -> None:
+def fill_row_tiles(
+    t: kernels.ProblemTerms, cta_m: Any, cluster_m: Any, tiles: Any, clusters: Any, empty_rows: Any
+) -> None:
     """Write what `row_tiles_of` says of each kernel [num], with whole clusters instead of their tiles."""
     if len(t.group_rows) == 1:
         G, M = float(t.G), float(t.M)
@@ -119,7 +102,7 @@ def quantize_us(p: Any, c: Any, rows: float, K: float, to_bytes: float) -> float
     moved = passes * from_bytes + to_bytes
     missed = miss_frac((from_bytes + to_bytes) / p["l2_bytes"])
     dram_bytes = missed * moved
-    if p["l2_state"] == ALL_COLD:
+    if p["l2_state"] == kernels.ALL_COLD:
         dram_bytes += (1.0 - missed) * from_bytes
     l2 = moved / (p["l2_peak_bytes_per_us"] * c["quantize_l2_frac"])
     dram = dram_bytes / (p["dram_spec_bytes_per_us"] * c["quantize_dram_frac"])
@@ -197,7 +180,9 @@ def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
 
 
 @kernel
-def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any, is_grouped: bool) -> ProblemTerms:
+def problem_terms(
+    p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any, is_grouped: bool
+) -> kernels.ProblemTerms:
     """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps.
 
     A group without a row is no part of it: its weights are not read.
@@ -206,20 +191,20 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     for place in range(len(group_rows)):
         G += group_counts[place]
         rows += group_counts[place] * group_rows[place]
-    K = ceil_div(K, p["k_pad"]) * p["k_pad"]
+    K = kernels.ceil_div(K, p["k_pad"]) * p["k_pad"]
     if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
-        N = ceil_div(N, p["n_pad"]) * p["n_pad"]
+        N = kernels.ceil_div(N, p["n_pad"]) * p["n_pad"]
     a_bytes = rows * (K * p["a_elem_bytes"])
     b_bytes = G * N * (K * p["b_elem_bytes"])
     scale_bytes = 0.0
     if p["scale_bytes_per_group"] > 0.0:
-        groups = ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
+        groups = kernels.ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
         a_bytes += rows * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
-        scale_bytes = G * ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
+        scale_bytes = G * kernels.ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
     c_bytes = rows * (N * p["c_elem_bytes"])
     footprint_bytes = a_bytes + b_bytes + scale_bytes + c_bytes
-    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else _stay_frac(p, c, footprint_bytes)
-    b_stay = stay_frac if p["l2_state"] == WARM else 0.0
+    stay_frac = 0.0 if p["l2_state"] == kernels.ALL_COLD else _stay_frac(p, c, footprint_bytes)
+    b_stay = stay_frac if p["l2_state"] == kernels.WARM else 0.0
     if b_stay > 0.0 and p["call_weights"] > 1.0:
         b_stay = _stay_frac(p, c, footprint_bytes + (p["call_weights"] - 1.0) * (b_bytes + scale_bytes))
     # the GEMMs of a batch follow each other: what is read again is of one of them
@@ -230,12 +215,12 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
         line_waste = 1.0 + c["line_waste"]
     aligned = row_alignment(p, M, K, N)
     load_frac = 1.0
-    if aligned < ROW_BYTES:
-        load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)
+    if aligned < kernels.ROW_BYTES:
+        load_frac = c["unaligned_frac"] * (min(aligned, kernels.NARROW_BYTES) / kernels.NARROW_BYTES)
         if row_bytes % _LINE_BYTES == 0.0:
             load_frac /= 1.0 + c["line_conflict"]
     before_us = quantize_us(p, c, float(rows), float(K), a_bytes)
-    return ProblemTerms(
+    return kernels.ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
         before_us, cast_us(p, c), rows, group_rows, group_counts, is_grouped,
@@ -247,14 +232,14 @@ def _outside_us(
     p: Any,
     row: Any,
     c: Any,
-    t: ProblemTerms,
+    t: kernels.ProblemTerms,
     row_tiles: RowTiles,
     tiles_n: int,
     padded_n: int,
     all_steps: int,
 ) -> float:
     """TMA fills rows of tiles that lie beyond the matrix slowly, whichever SM asks."""
-    if row["schedule"] > COOPERATIVE:
+    if row["schedule"] > kernels.COOPERATIVE:
         return 0.0
     rows = row_tiles.empty_rows * (padded_n / row["cluster_n"])
     rows += (tiles_n * row["cta_n"] - t.N) * (row_tiles.padded / row["cluster_m"])
@@ -293,13 +278,13 @@ def _most_parts(
 
 
 @kernel
-def _max_parts(p: Any, t: ProblemTerms) -> float:
+def _max_parts(p: Any, t: kernels.ProblemTerms) -> float:
     """Most parts of K by the library's rule, which may leave batches whole."""
     return 1.0 if p["is_split_lone"] != 0 and t.G > 1 else float(p["max_split_parts"])
 
 
 class BoundColumns(NamedTuple):
-    """What `row_bounds_us` reads of each kernel, its family's coefficients in it; see `pack_bound_columns`."""
+    """Columns of kernels that `row_bounds_us` reads, families' coefficients among them; see `pack_bound_columns`."""
 
     cta_m: Any
     cta_n: Any
@@ -325,7 +310,7 @@ _AT = BoundColumns(*range(len(BoundColumns._fields)))  # the place of each
 
 
 @kernel
-def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
+def row_bounds_us(p: Any, c: Any, t: kernels.ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     """Write to `bounds` [num] that no raster and no way to split K beats, inf for none: of kernels from `first` on.
 
     It is the cost without waiting for loads, power and panels that are read again, and below 1e-9 of it no rounding.
@@ -358,8 +343,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     first_bytes = c["l2_first"] * (t.a_bytes + w_bytes) * t.line_waste
     partial_bytes = t.rows * (N * 4.0)
     reduce_us, reduce_part_us, reduce_rate = c["reduce_us"], c["reduce_part_us"], l2_rate * c["reduce_frac"]
-    factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
-    before_us = (t.quantize_us + t.cast_us) * BOUND_SLACK
+    factor = (1.0 + c["choice_loss"]) * kernels.BOUND_SLACK
+    before_us = (t.quantize_us + t.cast_us) * kernels.BOUND_SLACK
     for i in range(len(bounds)):
         tiles_n = np.ceil(N / cta_n[i])
         clusters_m, clusters_n = clusters_along_m[i], np.ceil(tiles_n / cluster_n[i])
@@ -438,12 +423,12 @@ def _wave_panels(
         across, along = (tiles_n, tiles_m) if order == 0 else (tiles_m, tiles_n)
         swizzle = 1
         while swizzle <= _MAX_SWIZZLE and (swizzle == 1 or swizzle < 2 * across or raster >= 0):
-            code = order * RASTER_CODE + swizzle
+            code = order * kernels.RASTER_CODE + swizzle
             if raster < 0 or raster == code:
                 width = min(swizzle, across)
                 run = in_flight / width
                 if run > along:  # the wave goes on in the next band
-                    width = min(across, width * ceil_div(int(run), along))
+                    width = min(across, width * kernels.ceil_div(int(run), along))
                     run = float(along)
                 m_tiles, n_tiles = (run, float(width)) if order == 0 else (float(width), run)
                 total = waves * (m_tiles * a_panel + n_tiles * b_panel)
@@ -454,16 +439,16 @@ def _wave_panels(
 
 
 @inlined_kernel
-def _waves_bytes(t: ProblemTerms, cta_m: int, tiles_n: int, ctas: int, raster: int) -> tuple[float, int]:
+def _waves_bytes(t: kernels.ProblemTerms, cta_m: int, tiles_n: int, ctas: int, raster: int) -> tuple[float, int]:
     """DRAM bytes as in `_wave_panels`, of groups one after another, under the raster that suits the largest."""
     b_panel = t.b_bytes / (t.G * tiles_n)
     if len(t.group_rows) == 1:
-        tiles_m = ceil_div(t.M, cta_m)
+        tiles_m = kernels.ceil_div(t.M, cta_m)
         return _wave_panels(t.G, tiles_m, tiles_n, ctas, t.a_bytes / (t.G * tiles_m), b_panel, raster)
     total = 0.0
     for place in range(len(t.group_rows)):
         rows = t.group_rows[place]
-        tiles_m = ceil_div(rows, cta_m)
+        tiles_m = kernels.ceil_div(rows, cta_m)
         a_panel = t.a_bytes * (rows / t.rows) / tiles_m
         some, raster = _wave_panels(t.group_counts[place], tiles_m, tiles_n, ctas, a_panel, b_panel, raster)
         total += some
@@ -471,25 +456,25 @@ def _waves_bytes(t: ProblemTerms, cta_m: int, tiles_n: int, ctas: int, raster: i
 
 
 @kernel
-def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:
+def config_cost(p: Any, row: Any, c: Any, t: kernels.ProblemTerms, split: int, raster: int) -> kernels.ConfigCost:
     """Return the time of one config: MODEL.md, "Time".
 
     `split` CTAs share a tile of C; `STREAM_K` spreads k-steps evenly; `raster` as in `_wave_panels`.
     """
-    is_stream = split == STREAM_K
+    is_stream = split == kernels.STREAM_K
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    row_tiles, tiles_n = row_tiles_of(t, cta_m, row["cluster_m"]), ceil_div(t.N, cta_n)
+    row_tiles, tiles_n = row_tiles_of(t, cta_m, row["cluster_m"]), kernels.ceil_div(t.N, cta_n)
     padded_n = round_up(tiles_n, row["cluster_n"])
     tiles = row_tiles.padded * padded_n
-    all_steps = ceil_div(t.K, row["cta_k"])
+    all_steps = kernels.ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
         # mostly one an SM: more only cut more tiles; as long as each has some steps to do
         units = min(row["stream_cap"], max(1, tiles * all_steps // row["min_stream_steps"]))
         step_count = tiles * all_steps / units
     else:
-        part_steps = ceil_div(all_steps, split)
-        units = tiles * ceil_div(all_steps, part_steps)  # parts without a step do nothing
+        part_steps = kernels.ceil_div(all_steps, split)
+        units = tiles * kernels.ceil_div(all_steps, part_steps)  # parts without a step do nothing
         step_count = float(part_steps)
     ctas = min(units, cap)
     rounds = units // ctas
@@ -497,7 +482,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     num_sms = p["num_sms"]
     schedule = row["schedule"]
     sms = min(ctas, row["sm_cap"])
-    resident = ceil_div(ctas, sms)  # CTAs of one SM at a time
+    resident = kernels.ceil_div(ctas, sms)  # CTAs of one SM at a time
     cycles_per_us = p["cycles_per_us"]
 
     # traffic; a panel that a cluster shares is read from L2 once
@@ -511,7 +496,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     l2_bytes = (a_l2 + b_l2 + first_bytes) * waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes, l3_us = compulsory, 0.0
-    if raster != NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
+    if raster != kernels.NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
         # a die with an L2 of its own reads the panels of its own share of a wave
         waves_bytes, raster = _waves_bytes(t, cta_m, tiles_n, max(1, ctas // int(p["num_l2_caches"])), raster)
         if waves_bytes > compulsory:
@@ -523,7 +508,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     outside_us = _outside_us(p, row, c, t, row_tiles, tiles_n, padded_n, all_steps)
 
     # one k-step of one CTA, in cycles of its SM
-    is_vector = schedule == VECTOR
+    is_vector = schedule == kernels.VECTOR
     matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
     dequant = row["dequant_cycles"] * (c["vector_dequant"] if is_vector else c["dequant"])
     step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
@@ -548,14 +533,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         latency = p["l2_latency_cycles"] + missed * (latency - p["l2_latency_cycles"] + c["load_wait_cycles"])
     round_trip = (fill + ingest + latency) / ahead
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / c["epilogue_bytes_per_cycle"]
-    if schedule == PINGPONG:
+    if schedule == kernels.PINGPONG:
         lone = step_count * max(busy, round_trip, work + step_loss) + c["tile_cycles"] + epilogue
         shared = max(step_count * max(busy, round_trip, 0.5 * (work + step_loss)) + c["pingpong_cycles"], 0.5 * lone)
         if step_count <= 1.0:  # the ring holds tiles ahead: two warpgroups are no slower than one
             shared = min(shared, lone)
         first = rounds * shared if rest > 0 else (rounds - 1) * shared + lone
         last = lone
-    elif schedule == COOPERATIVE:
+    elif schedule == kernels.COOPERATIVE:
         step = max(busy, round_trip, work + c["coop_step_cycles"])
         lone = step_count * step + c["coop_tile_cycles"] + epilogue
         first = rounds * lone
@@ -564,7 +549,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         step = max(resident * busy, round_trip, work + step_loss)
         lone = step_count * step + (tile_loss + epilogue * resident)
         first = rounds * lone
-        last_resident = ceil_div(rest, num_sms)
+        last_resident = kernels.ceil_div(rest, num_sms)
         step = max(last_resident * busy, round_trip, work + step_loss)
         last = step_count * step + tile_loss + epilogue * last_resident
 
@@ -608,14 +593,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     # the tensor cores' load pulls the clock down
     total_matrix = 0.0 if is_vector else units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
     tensor_busy = min(1.0, total_matrix / main)
-    loaded = loaded_time_us(p, main, total_matrix, 1.0)
+    loaded = kernels.loaded_time_us(p, main, total_matrix, 1.0)
     prologue_us = (c["vector_kernel_us"] if is_vector else c["kernel_us"]) + p["load_latency_cycles"] / cycles_per_us
     prologue_us += c["ramp_us"] * (sms / num_sms)
     latency = p["launch_us"] + prologue_us + loaded + reduction_us
     choice_us = latency * c["choice_loss"]
     latency += choice_us + t.quantize_us + t.cast_us
     matrix_us = (
-        (rounds * (1 if rounds > 1 or schedule != MULTISTAGE else resident) + (1 if rest > 0 else 0))
+        (rounds * (1 if rounds > 1 or schedule != kernels.MULTISTAGE else resident) + (1 if rest > 0 else 0))
         * (step_count * row["matrix_cycles"])
         / cycles_per_us
     )
@@ -628,25 +613,25 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         l2_us, dram_us, outside_us, store_us, reduction_us, loaded - main, choice_us,
         t.quantize_us, t.cast_us,
     )  # fmt: skip
-    return ConfigCost(
+    return kernels.ConfigCost(
         latency, times, main, tensor_busy, read_bytes, ctas, tiles, rounds + (1 if rest > 0 else 0),
         rest if rest > 0 else ctas, sms, raster if raster >= 0 else _RASTER_CODE_DEFAULT,
     )  # fmt: skip
 
 
 @kernel
-def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
+def list_splits(p: Any, row: Any, t: kernels.ProblemTerms, splits: Any) -> int:
     """Write the numbers of parts of K that a search looks at, and `STREAM_K`, to `splits`; returns how many.
 
     A number of parts that is no shorter than another's is left out: it only adds partial sums.
     """
     if _has_ragged_step(p, t.K, row["cta_k"]):
         return 0
-    steps = ceil_div(t.K, row["cta_k"])
-    tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
+    steps = kernels.ceil_div(t.K, row["cta_k"])
+    tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * kernels.ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), _max_parts(p, t), p["is_split_full"] != 0,
-        tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
+        tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == kernels.VECTOR,
         row["max_rows"] < t.M or row["min_rows"] > t.M,
     )  # fmt: skip
     limit = 0 if is_refused else int(most)
@@ -658,25 +643,25 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
             num += 1
         part = -(-steps // split)
         split = split + 1 if part <= 1 else -(-steps // (part - 1))
-    if p["has_stream_k"] != 0 and row["schedule"] != VECTOR:
-        splits[num] = STREAM_K
+    if p["has_stream_k"] != 0 and row["schedule"] != kernels.VECTOR:
+        splits[num] = kernels.STREAM_K
         num += 1
     return num
 
 
 @inlined_kernel
-def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
+def _bounds_of(p: Any, c: Any, t: kernels.ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     row_bounds_us(p, c[0], t, columns, first, bounds)
 
 
 @inlined_kernel
 def _is_beaten(
-    p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float
+    p: Any, row: Any, columns: Any, index: int, c: Any, t: kernels.ProblemTerms, split: int, best_us: float
 ) -> bool:  # fmt: skip
     """Return True where so many parts of K cannot take less than `best_us`: their sums, a part, and DRAM."""
-    if split <= 1 or row["schedule"] == PINGPONG:
+    if split <= 1 or row["schedule"] == kernels.PINGPONG:
         return False
-    steps = ceil_div(ceil_div(t.K, row["cta_k"]), split)
+    steps = kernels.ceil_div(kernels.ceil_div(t.K, row["cta_k"]), split)
     step_cycles = max(columns[_AT.work_cycles, index], columns[_AT.busy_cycles, index])
     chip_us = (steps * step_cycles + columns[_AT.tile_cycles, index]) / p["cycles_per_us"]
     dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
@@ -690,19 +675,19 @@ def _is_beaten(
         * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"])
     )
     least_us = (columns[_AT.fixed_us, index] + sums_us + max(chip_us, dram_us)) * (1.0 + c["choice_loss"])
-    return bool((least_us + t.quantize_us + t.cast_us) * BOUND_SLACK > best_us)
+    return bool((least_us + t.quantize_us + t.cast_us) * kernels.BOUND_SLACK > best_us)
 
 
 @inlined_kernel
-def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, best_us: float) -> float:
+def _latency_below_us(p: Any, row: Any, c: Any, t: kernels.ProblemTerms, split: int, best_us: float) -> float:
     """Return the time of a config under its best raster; inf if it cannot be below `best_us`, found out sooner."""
-    latency_us = config_cost(p, row, c, t, split, NO_RASTER).latency_us
+    latency_us = config_cost(p, row, c, t, split, kernels.NO_RASTER).latency_us
     if latency_us > best_us:
         return np.inf
     if t.l2_hold_frac < 1.0:
-        latency_us = config_cost(p, row, c, t, split, BEST_RASTER).latency_us
+        latency_us = config_cost(p, row, c, t, split, kernels.BEST_RASTER).latency_us
     return float(latency_us)
 
 
-GENERIC = CostRules(problem_terms, list_splits, _bounds_of, _is_beaten, _latency_below_us, config_cost)
+GENERIC = kernels.CostRules(problem_terms, list_splits, _bounds_of, _is_beaten, _latency_below_us, config_cost)
 """What a search needs of generic families."""

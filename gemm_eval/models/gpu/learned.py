@@ -82,7 +82,7 @@ def stacked(columns: Sequence[Floats]) -> Floats:
 
 
 class Fall(NamedTuple):
-    """How much a factor may fall where sizes grow: by a share of what the latency by the terms rises, up to a latency.
+    """Limit to the fall of a factor where sizes grow: a share of what the latency by the terms rises, up to a latency.
 
     log(factor) is the trees' sum, which never falls, less that share of log(latency): so no corrected latency falls
     where that by the terms does not.
@@ -117,12 +117,12 @@ class LearnedCorrection(CorrectionFile):
 
     @property
     def path(self) -> Path:
-        """Where the file belongs."""
+        """Path of the file."""
         return learned_path(self.gpu, self.subject, self.group)
 
     @property
     def fall(self) -> Fall:
-        """How much a factor may fall."""
+        """Limit to the fall of a factor."""
         return Fall(self.fall_frac, self.max_latency_log2)
 
 

@@ -56,7 +56,7 @@ _WHOLE_COLUMNS = {("sm_90", DType.INT8): 16}
 
 
 class SplitRule(NamedTuple):
-    """How a library splits K."""
+    """Rule by which a library splits K."""
 
     min_steps: int  # a part has at least so many k-steps
     is_full: bool  # it does not weigh the numbers of parts: it takes the most that fit the GPU at once
@@ -143,7 +143,7 @@ class Library:
 
     @property
     def has_plain_timings(self) -> bool:
-        """Whether timings of single GEMMs, each by the library's own choice, can tell its coefficients."""
+        """True if timings of single GEMMs, each by the library's own choice, can tell its coefficients."""
         return not (self.is_chosen_by_model or self.grouped_families)
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
@@ -227,7 +227,7 @@ class Library:
         return self.is_dense or has_own or (types.is_block_scaled and self.has_block_scaled)
 
     def runs_unaligned(self, types: GemmTypes) -> bool:
-        """Whether it has kernels of these types for rows that do not start on 16 bytes.
+        """Return True if it has kernels of these types for rows that do not start on 16 bytes.
 
         Those of block-scaled types and of fp4 load 16 bytes at a time and nothing less, as cuBLAS's do ("Narrow
         Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); AMD's buffer loads are cut off at an end.
@@ -250,7 +250,7 @@ class Library:
         return self._family(arch, types, load_bytes=load_bytes).name
 
     def takes(self, types: GemmTypes) -> bool:
-        """Whether its kernels are for inputs of these types."""
+        """Return True if its kernels are for inputs of these types."""
         return not self.inputs or types.a.dtype in self.inputs
 
     def _listed_family(self, arch: GpuSpec, types: GemmTypes) -> Family:
@@ -282,7 +282,7 @@ class Library:
         )  # fmt: skip
 
     def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
-        """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
+        """Return how the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
         family = self.family(arch, types, load_bytes=load_bytes)
         if types.a.dtype is DType.INT8 and arch.sm_arch == "sm_90":
             return _NO_SPLIT
@@ -291,7 +291,7 @@ class Library:
         return self.split_rules.get(family, _FREE_SPLIT)
 
     def never_splits(self, family: str) -> bool:
-        """Whether kernels of a family take all of K at once, on every GPU."""
+        """Return True if kernels of a family take all of K at once, on every GPU."""
         return self.split_rules.get(family, _FREE_SPLIT).max_parts == 1
 
     def tiles(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Iterator[TileChoice]:
@@ -497,18 +497,15 @@ def default_library(arch: GpuSpec, types: GemmTypes) -> str:
         names = [name for name, of in LIBRARIES.items() if arch.sm_arch in of.default_of and not of.grouped_families]
         return next((name for name in names if LIBRARIES[name].takes(types)), names[-1])
     if types.is_weight_quantized:
-        return TRTLLM if has_w4a16_format(types) and not _has_run_ours(arch) else AUTO
+        has_run_ours = arch.sm_arch in _generations_of_ours(data_root() / "calibration")
+        return TRTLLM if has_w4a16_format(types) and not has_run_ours else AUTO
     has_own = types.is_block_scaled or LIBRARIES[TRTLLM].few_row_family(arch, types) is not None
     return TRTLLM if has_own else "cublas"
 
 
-def _has_run_ours(arch: GpuSpec) -> bool:
-    """Return whether our kernels were timed on a GPU of this generation of SMs, by the calibrations that there are."""
-    return arch.sm_arch in _generations_of_ours(data_root() / "calibration")
-
-
 @cache
 def _generations_of_ours(root: Path) -> frozenset[str]:
+    """Return the generations of SMs on whose GPUs our kernels were timed, by the calibrations in a folder."""
     timed = {path.parent.name for path in root.glob(f"*/{OURS}-*.yaml")}
     return frozenset(load_arch(name, GpuSpec).sm_arch for name in timed.intersection(list_archs()))
 

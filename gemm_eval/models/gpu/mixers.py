@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import calibration as calibrations
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, check_coefficients
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.models.gpu.learned import OTHER_GENERATION, OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, us_at_peak
@@ -171,43 +171,19 @@ def mixer_us(arch: GpuSpec, c: Mapping[str, float], rows: MixerRows) -> Floats:
     return latency_us
 
 
-class FittedKernel(calibrations.Frozen):
-    """The coefficients of a kernel."""
+class FittedMixer(calibrations.FittedKernel):
+    """The coefficients of a kernel, and how well they hold."""
 
-    num_rows: int
     p80_frac: float = Field(ge=0, description="80% of held-out errors are within this")
-    coefficients: dict[str, float]
 
 
-class MixerCalibration(calibrations.CalibrationFile):
+class MixerCalibration(calibrations.KernelsCalibration):
     """Coefficients of a library's kernels, as `gemm-eval calibrate mixers` writes them."""
 
-    command: ClassVar[str] = "gemm-eval calibrate mixers"
-    library: str
-    model_version: str
-    families: dict[str, FittedKernel]
-
-    @property
-    def stem(self) -> str:
-        """Name of the file, without its suffix."""
-        return f"{MIXERS}-{self.library}"
-
-    @model_validator(mode="after")
-    def _check(self) -> MixerCalibration:
-        for name, fitted in self.families.items():
-            if name not in MIXER_KERNELS:
-                raise ValueError(f"families must be of {', '.join(MIXER_KERNELS)}, got {name!r}")
-            check_coefficients(fitted.coefficients, MIXER_COEFFICIENTS)
-        return self
-
-    def text_of_coefficients(self) -> str:
-        """Return the last part of a file."""
-        lines = ["families:"]
-        for name, fitted in self.families.items():
-            lines += [f"  {name}:  # {MIXER_KERNELS[name].meaning}", f"    num_rows: {fitted.num_rows}"]
-            lines += [f"    p80_frac: {fitted.p80_frac}", "    coefficients:"]
-            lines += calibrations.coefficient_lines(fitted.coefficients, MIXER_COEFFICIENTS, indent=6 * " ")
-        return "\n".join(lines)
+    command = "gemm-eval calibrate mixers"
+    subject = MIXERS
+    kernels: ClassVar = {name: (kernel.meaning, MIXER_COEFFICIENTS) for name, kernel in MIXER_KERNELS.items()}
+    families: Mapping[str, FittedMixer]
 
 
 def mixer_calibration_path(gpu: str, library: str) -> Path:

@@ -206,14 +206,14 @@ def layer_libraries(
 
 
 def _gen_most_rows(types: GemmTypes) -> int:
-    """Of FlashInfer's ladder of tiles for these types."""
+    """Return a tile of FlashInfer's ladder for these types."""
     if types.is_weight_quantized:
         return 64
     return 256 if types.a.dtype is DType.FP4 else 128
 
 
 def _marlin(rows: int, K: int, N: int) -> str:
-    """Of the tiles the first that divides the problem."""
+    """Return the first of the tiles that divides the problem."""
     if rows <= _MARLIN_FEW_ROWS:
         wide = K % 128 == 0 and N % 128 == 0
         return f"marlin/{rows}x128x{128 if wide else 64}"

@@ -27,7 +27,7 @@ SGLANG_RELEASES = {
 
 
 class TritonTile(NamedTuple):
-    """What `fused_moe` is compiled and launched with."""
+    """Constants with which `fused_moe` is compiled and launched."""
 
     block_m: int  # rows of a program, padded for each expert
     block_n: int

@@ -240,12 +240,12 @@ class Packed:
 
     @property
     def is_ours(self) -> bool:
-        """Whether these are our W4A16 kernels."""
+        """True if these are our W4A16 kernels."""
         return self.has_kernels and self.library == OURS
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the correction also chooses among configs that take about as long: of our kernels, single GEMMs."""
+        """True if the correction also chooses among configs that take about as long: of our kernels, single GEMMs."""
         return self.correction is not None and self.carried is None and self.is_ours
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Which sizes kernels take, since rows have to start where loads and stores can; and how A becomes narrower before."""
+"""Sizes that kernels take, since rows have to start where loads and stores can; and how A becomes narrower before."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SizeRule(NamedTuple):
     row_multiple: int = 1  # of K where M = 1
 
     def takes(self, M: Any, K: Any, N: Any) -> Any:
-        """Whether kernels take a problem of these sizes: of integers, or elementwise of arrays of them."""
+        """Return True if kernels take a problem of these sizes: of integers, or elementwise of arrays of them."""
         k, n = -(-K // self.k_pad) * self.k_pad, -(-N // self.n_pad) * self.n_pad
         is_taken = (k % self.k_multiple == 0) & ((n % self.n_multiple == 0) | ((N == 1) & self.has_one_column))
         return is_taken & ((M % self.m_multiple == 0) | ((M == 1) & (k % self.row_multiple == 0)))

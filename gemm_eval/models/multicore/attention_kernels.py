@@ -101,7 +101,7 @@ KQ = 1  # `AttentionOrder`: keys and values stay, queries stream
 
 
 class AttentionCounts(NamedTuple):
-    """What a core does for one of its units."""
+    """Work of a core for one of its units."""
 
     q_rows: int  # rows of Q loaded
     kv_keys: int  # keys loaded
@@ -143,7 +143,7 @@ def key_steps_of(p: Any, s: AttentionSizes, keys: int) -> int:
 
 
 class _StripCounts(NamedTuple):
-    """What the row tiles of a strip do."""
+    """Work of the row tiles of a strip."""
 
     tiles: int  # that visit any key
     rows: int

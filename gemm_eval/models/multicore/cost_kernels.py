@@ -691,13 +691,13 @@ def find_broken_rule(
     params: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
     tile_m: int, tile_n: int, tile_k: int,
 ) -> int:  # fmt: skip
-    """Which of `RULES` a mapping of numbers >= 1 breaks first, or -1; `params` is [1] of PARAMS_DTYPE."""
+    """Return which of `RULES` a mapping of numbers >= 1 breaks first, or -1; `params` is [1] of PARAMS_DTYPE."""
     return _broken_rule(params[0], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k)
 
 
 @kernel
 def is_legal(p: Any, G: int, M: int, K: int, N: int, row: Any) -> bool:
-    """Whether a record of COST_DTYPE, whatever numbers it holds, has a legal mapping."""
+    """Return True if a record of COST_DTYPE, whatever numbers it holds, has a legal mapping."""
     P_G, P_M, P_N, P_K = row["P_G"], row["P_M"], row["P_N"], row["P_K"]
     tile_m, tile_n, tile_k, order = row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"]
     if min(P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k) < 1 or order < 0 or order >= _NUM_ORDERS:

@@ -21,7 +21,7 @@ def bytes_of(elems: int, half_bits: int) -> int:
 
 @kernel
 def reload_factors(order: int, T_m: int, T_n: int, T_k: int) -> tuple[int, int, int]:
-    """How often each element of A and B is loaded, and each element of C leaves SRAM, per batch element.
+    """Return how often each element of A and B is loaded, and each element of C leaves SRAM, per batch element.
 
     A loop that does not index an operand repeats its loads if a loop that does, with more than one trip, is inside it.
     """

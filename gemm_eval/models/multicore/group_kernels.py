@@ -20,7 +20,7 @@ from gemm_eval.models.multicore.pipeline_kernels import pipeline_first_us, pipel
 
 
 class Spread(NamedTuple):
-    """Which set of cores has which groups; the runs of a set stand together, most rows first."""
+    """Groups of each set of cores; the runs of a set stand together, most rows first."""
 
     starts: Any  # int64 [num_sets + 1], where the runs of each set start in the next two; entries behind are unused
     sizes: Any  # int64 [num_runs], which row count: a place among those of the problem

@@ -130,7 +130,7 @@ def _changed(i0: int, i1: int, i2: int, T1: int, T2: int) -> int:
 
 @kernel
 def _pick(dim: int, d0: int, d1: int, i0: int, i1: int, i2: int) -> int:
-    """Of the loop indices i0, i1, i2 over dimensions d0, d1 and the third, the one over dimension `dim`."""
+    """Return the one over dimension `dim` of the loop indices i0, i1, i2 over dimensions d0, d1 and the third."""
     if dim == d0:
         return i0
     return i1 if dim == d1 else i2

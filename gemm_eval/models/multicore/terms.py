@@ -1,4 +1,4 @@
-"""What the time of a GEMM on a multi-core chip is made of: the terms of `GEMMResult.breakdown`, and what can limit it.
+"""Parts of the time of a GEMM on a multi-core chip: the terms of `GEMMResult.breakdown`, and what can limit it.
 
 A term is a field of `Times` and a line of `TERMS`; records, breakdowns, bounds and what `explain` says follow.
 """

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import Coefficient, Features, physics_digest
+from gemm_eval.models.gpu import Coefficient, Features, FittedKernel, physics_digest
 from gemm_eval.models.gpu import attention as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
@@ -188,12 +188,12 @@ def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.Att
     sets = [table for table in tables(arch.name) if table.library == library]
     if not sets:
         raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
-    families: dict[str, model.FittedFamily] = {}
+    families: dict[str, FittedKernel] = {}
     for table in sets:
         names = families_of(arch, table)
         for name in (item for item in model.ATTENTION_FAMILIES if (names == item).sum() >= MIN_ROWS):
             coefficients = rounded(fit_family(arch, table, name, names == name))
-            families[name] = model.FittedFamily(num_rows=int((names == name).sum()), coefficients=coefficients)
+            families[name] = FittedKernel(num_rows=int((names == name).sum()), coefficients=coefficients)
     return model.AttentionCalibration(
         gpu=arch.name, library=library, model_version=model.ATTENTION_MODEL_VERSION, families=families,
         errors=exam(seed=seed).errors(arch, sets), **provenance(NUM_FOLDS, "rows", seed, "heads"),

@@ -115,7 +115,7 @@ def calibrate_mixers(arch: GpuSpec, library: str) -> model.MixerCalibration:
     families = {}
     for kernel in (name for name in MIXER_KERNELS if name in table.kernels):
         mask = table.kernels == kernel
-        families[kernel] = model.FittedKernel(
+        families[kernel] = model.FittedMixer(
             num_rows=int(mask.sum()), p80_frac=round(float(np.quantile(errors[mask], 0.8)), 4),
             coefficients=rounded(fit_kernel(arch, table.rows.take(mask), table.measured_us[mask])),
         )  # fmt: skip

@@ -9,12 +9,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import model_validator
 
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import calibration as calibrations
-from gemm_eval.models.gpu.attention import gradients, latent, streams
+from gemm_eval.models.gpu.attention import latent, streams
 from gemm_eval.models.gpu.attention.rows import (
     BACKWARD,
     CONTEXT,
@@ -26,9 +25,8 @@ from gemm_eval.models.gpu.attention.rows import (
     SINGLE_HEADS,
     AttentionRows,
 )
-from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.coefficients import Coefficient, complete_coefficients
 from gemm_eval.models.gpu.learned import Answers, Features, Learned, features_of, learned_for, stacked
-from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem
 
 FLASHINFER = "flashinfer"
@@ -150,11 +148,11 @@ _PLAIN = tuple(
 )  # fmt: skip
 _BACKWARD = tuple(
     AttentionFamily(
-        f"{library}_backward", f"{name}, gradients", BACKWARD, gradients.BACKWARD_TERMS,
-        partial(gradients.backward_terms, kernel=kernel), library,
+        f"{library}_backward", f"{name}, gradients", BACKWARD, streams.BACKWARD_TERMS,
+        partial(streams.backward_terms, kernel=kernel), library,
     )
     for library, name, kernel in (
-        ("cudnn", "cuDNN", gradients.CUDNN_BACKWARD), ("flash", "FlashAttention 2", gradients.FLASH_BACKWARD),
+        ("cudnn", "cuDNN", streams.CUDNN_BACKWARD), ("flash", "FlashAttention 2", streams.FLASH_BACKWARD),
     )
 )  # fmt: skip
 ATTENTION_FAMILIES = {family.name: family for family in (*_FAMILIES, *_PLAIN, *_BACKWARD)}
@@ -311,42 +309,12 @@ def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
     return features_of(_FEATURES, len(_SIZES), attention_columns(rows, latency_us))
 
 
-class FittedFamily(calibrations.Frozen):
-    """The coefficients of a family."""
-
-    num_rows: int
-    coefficients: dict[str, float]
-
-
-class AttentionCalibration(calibrations.CalibrationFile):
+class AttentionCalibration(calibrations.KernelsCalibration):
     """Coefficients of a library's attention, as `gemm-eval calibrate attention` writes them."""
 
-    command: ClassVar[str] = "gemm-eval calibrate attention"
-    library: str
-    model_version: str
-    families: dict[str, FittedFamily]
-
-    @property
-    def stem(self) -> str:
-        """Name of the file, without its suffix."""
-        return f"attention-{self.library}"
-
-    @model_validator(mode="after")
-    def _check(self) -> AttentionCalibration:
-        for name, fitted in self.families.items():
-            if name not in ATTENTION_FAMILIES:
-                raise ValueError(f"families must be of {', '.join(ATTENTION_FAMILIES)}, got {shown(name)}")
-            check_coefficients(fitted.coefficients, ATTENTION_FAMILIES[name].coefficients)
-        return self
-
-    def text_of_coefficients(self) -> str:
-        """Return the last part of a file."""
-        lines = ["families:"]
-        for name, fitted in self.families.items():
-            family = ATTENTION_FAMILIES[name]
-            lines += [f"  {name}:  # {family.what}", f"    num_rows: {fitted.num_rows}", "    coefficients:"]
-            lines += calibrations.coefficient_lines(fitted.coefficients, family.coefficients, indent=6 * " ")
-        return "\n".join(lines)
+    command = "gemm-eval calibrate attention"
+    subject = "attention"
+    kernels: ClassVar = {name: (family.what, family.coefficients) for name, family in ATTENTION_FAMILIES.items()}
 
 
 def attention_calibration_path(gpu: str, library: str) -> Path:
@@ -390,7 +358,7 @@ def _coefficients(root: Path, chip: calibrations.Chip, library: str) -> Attentio
 
 
 class AttentionCosts(NamedTuple):
-    """What problems take."""
+    """Costs of attention problems."""
 
     latency_us: Floats  # [rows]
     families: npt.NDArray[np.str_]  # [rows], names of `ATTENTION_FAMILIES`

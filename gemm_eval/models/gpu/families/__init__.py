@@ -24,17 +24,9 @@ from gemm_eval.models.gpu.families.trtllm import BLOCK_SCALED, QUANTIZE, TRTLLM_
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 
 __all__ = [
-    "FAMILIES",
-    "GENERIC",
-    "MFMA",
-    "MFMA_EXPERTS",
-    "MFMA_NARROW",
-    "QUANTIZE",
-    "Family",
-    "TileChoice",
-    "default_coefficients",
-    "family_for",
-]
+    "FAMILIES", "GENERIC", "MFMA", "MFMA_EXPERTS", "MFMA_NARROW", "QUANTIZE", "Family", "TileChoice",
+    "default_coefficients", "family_for",
+]  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     family.name: family

@@ -1,4 +1,4 @@
-"""What a kernel family is."""
+"""Facts of a kernel family."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def since(sm_arch: str) -> tuple[str, ...]:
 
 
 def any_rows(_: int) -> int:
-    """Of a family whose tiles are for whatever sizes."""
+    """Return the most rows of a family whose tiles are for whatever sizes."""
     return MAX_DIM
 
 
 def one_cta(_: int) -> int:
-    """Of a family whose stream-K has one an SM."""
+    """Return the CTAs an SM of a family whose stream-K has one."""
     return 1
 
 
 def no_tiles(*_: object) -> Iterable[TileChoice]:
-    """Of a family whose tiles come from elsewhere, or that has none for such types."""
+    """Return no tiles: of a family whose tiles come from elsewhere, or that has none for such types."""
     return ()
 
 

@@ -103,7 +103,7 @@ def _triton_tiles(table: str, few_rows: str, many_rows: str) -> Callable[[str, D
 
 
 def _uses_wgmma(table: str, tile: TritonTile) -> bool:
-    """Whether one of a tile's sides has the 64 rows of wgmma; fp8 kernels swap their operands for that."""
+    """Return True if one of a tile's sides has the 64 rows of wgmma; fp8 kernels swap their operands for that."""
     return tile.block_m >= 64 or (table == "fp8_block" and tile.block_n >= 64)
 
 

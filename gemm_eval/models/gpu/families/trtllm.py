@@ -100,7 +100,7 @@ _HOPPER_TOKENS_ON_ROWS = tuple((128, n) for n in (16, 32, 48, 64, 80, 96, 112, 1
 
 
 def _coefficients_like(family: Family) -> tuple[Coefficient, ...]:
-    """Those of a family, with room for what these kernels wait more than cuBLAS's; A takes one kernel, not two."""
+    """Return a family's coefficients, with room for longer waits than cuBLAS's; A takes one kernel, not two."""
     highest = {"step_cycles": 3000.0, "coop_step_cycles": 3000.0, "kernel_us": 12.0}
     return after_quantization(family.coefficients, highest, quantize_us=2.0)
 

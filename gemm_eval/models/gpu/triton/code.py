@@ -208,7 +208,7 @@ def _mma_sync(arch: GpuSpec, dtype: DType, m: int, n: int, k: int, warps: int) -
 
 
 def _warps_of(rows: int, columns: int, warps: int) -> tuple[int, int]:
-    """How Triton deals the rows and columns of mma.sync to warps: so that a warp has as many instructions along both.
+    """Return how Triton deals rows and columns of mma.sync to warps: a warp has as many instructions along both.
 
     As `warpsPerTileV2` of Triton's AccelerateMatmul does.
     """

@@ -28,24 +28,9 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 
 __all__ = [
-    "GROUPED_FAMILIES",
-    "MAX_SPLITS",
-    "SM90_CLUSTER",
-    "W4A8_FAMILIES",
-    "W4A16_FAMILIES",
-    "W4A16_GROUPED_FAMILIES",
-    "W4A16_SETS",
-    "W4A16_SIZES",
-    "check_w4a16_family",
-    "check_w4a16_sizes",
-    "coefficients_of",
-    "config_of_row",
-    "find_row",
-    "has_our_kernels",
-    "has_w4a16_kernels",
-    "kernel_target",
-    "list_w4a16_needs",
-    "splits_of_row",
+    "GROUPED_FAMILIES", "MAX_SPLITS", "SM90_CLUSTER", "W4A8_FAMILIES", "W4A16_FAMILIES", "W4A16_GROUPED_FAMILIES",
+    "W4A16_SETS", "W4A16_SIZES", "check_w4a16_family", "check_w4a16_sizes", "coefficients_of", "config_of_row",
+    "find_row", "has_our_kernels", "has_w4a16_kernels", "kernel_target", "list_w4a16_needs", "splits_of_row",
     "w4a16_types",
 ]  # fmt: skip
 

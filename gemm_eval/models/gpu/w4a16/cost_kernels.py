@@ -314,7 +314,7 @@ _CBRT_1, _CBRT_2, _CBRT_3 = 1.0 / 3.0, -1.0 / 9.0, 0.0377  # of cbrt(1 + x), 0 <
 
 
 class W4A16BoundColumns(NamedTuple):
-    """What bounds read of each kernel, its family's coefficients in it; see `pack_w4a16_bound_columns`."""
+    """Columns of kernels that bounds read, families' coefficients among them; see `pack_w4a16_bound_columns`."""
 
     cta_m: Any
     cta_n: Any
@@ -441,7 +441,7 @@ def _least_of(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> _
 def is_beaten(
     p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float
 ) -> bool:  # fmt: skip
-    """Whether a kernel, with K cut into `split` parts or by `STREAM_K`, takes longer than `best_us` for sure.
+    """Return True if a kernel, with K cut into `split` parts or by `STREAM_K`, takes longer than `best_us` for sure.
 
     The main loop is that of the cost, and what a root would be taken of is compared with the cube of the time that is
     left. So nearly all that are slower are known in a third of the time of a cost.
@@ -462,7 +462,7 @@ def is_beaten(
 
 @kernel
 def _is_too_hot(p: Any, main_us: float, busy_us: float, power: float, left_us: float) -> bool:
-    """Whether a main loop of `main_us` or more at the highest clock takes longer than `left_us` under load.
+    """Return True if a main loop of `main_us` or more at the highest clock takes longer than `left_us` under load.
 
     By `loaded_time_us` at the clock of a short kernel, the highest that there is. The more there is to wait for, the
     less the clock yields; only where it yields less than the wait takes is a longer main loop no faster.

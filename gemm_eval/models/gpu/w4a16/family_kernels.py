@@ -1,4 +1,4 @@
-"""Which family a kernel of ours is of, as numba kernels tell them apart: `Family.number`, and the forms of costs.
+"""Families of our kernels as numba kernels tell them apart: `Family.number`, and the forms of costs.
 
 Nothing is imported here, so that `families` reads the numbers without loading numba.
 """

@@ -7,26 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.gpu.cost_kernels import (
-    RASTER_CODE,
-    SM_L2_BYTES_PER_CYCLE,
-    STREAM_K,
-    ConfigCost,
-    ProblemTerms,
-    ceil_div,
-    loaded_time_us,
-)
+from gemm_eval.models.gpu import cost_kernels as kernels
 from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.family_kernels import (
-    GEMV_MMA_FAMILIES,
-    GROUPED_FAMILIES,
-    MULTISTAGE_FAMILIES,
-    SM90,
-    SM90_CLUSTER,
-    SM90_FP8,
-    SM90_GROUPED,
-    STREAMING_FAMILIES,
-)
+from gemm_eval.models.gpu.w4a16 import family_kernels
 
 SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
 BLOCK = 64  # columns and k of a packed block
@@ -57,7 +40,7 @@ def norm4(a: float, b: float, c: float) -> float:
 def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes: float, w_bytes: float) -> float:
     """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster of the kernel."""
     is_along_n = row["raster_order"] == 1
-    is_sm90 = row["family"] == SM90 or row["family"] == SM90_FP8
+    is_sm90 = row["family"] == family_kernels.SM90 or row["family"] == family_kernels.SM90_FP8
     across, along = (tiles_m, tiles_n) if is_along_n else (tiles_n, tiles_m)
     if is_sm90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
         across, along = tiles_m, tiles_n
@@ -72,11 +55,11 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
 
 
 @kernel
-def tiles_of_rows(t: ProblemTerms, cta_m: int) -> int:
+def tiles_of_rows(t: kernels.ProblemTerms, cta_m: int) -> int:
     """Tiles along M, of all groups."""
     num = 0
     for i in range(len(t.group_rows)):
-        num += t.group_counts[i] * ceil_div(t.group_rows[i], cta_m)
+        num += t.group_counts[i] * kernels.ceil_div(t.group_rows[i], cta_m)
     return num
 
 
@@ -87,23 +70,23 @@ def most_of_shares(cta_n: int) -> int:
 
 
 @kernel
-def share_frac(t: ProblemTerms, cta_m: int, cta_n: int) -> float:
+def share_frac(t: kernels.ProblemTerms, cta_m: int, cta_n: int) -> float:
     """Return the mean share of a tile's tokens that wgmma takes, of all groups: their tiles have even shares."""
     if cta_m > most_of_shares(cta_n) or cta_m <= LEAST_SHARE:
         return 1.0
     taken = tiles = 0
     for i in range(len(t.group_rows)):
-        of_group = ceil_div(t.group_rows[i], cta_m)
+        of_group = kernels.ceil_div(t.group_rows[i], cta_m)
         if of_group > 0:
-            share = ceil_div(ceil_div(t.group_rows[i], of_group), 8) * 8
-            steps = ceil_div(max(0, share - LEAST_SHARE), SHARE_STEP)
+            share = kernels.ceil_div(kernels.ceil_div(t.group_rows[i], of_group), 8) * 8
+            steps = kernels.ceil_div(max(0, share - LEAST_SHARE), SHARE_STEP)
             taken += t.group_counts[i] * of_group * min(cta_m, LEAST_SHARE + steps * SHARE_STEP)
             tiles += t.group_counts[i] * of_group
     return taken / (tiles * cta_m)
 
 
 class Launch(NamedTuple):
-    """What one launch of a kernel does: the `ProblemTerms` that its cost reads, but for the arrays.
+    """Facts of one launch of a kernel: the `ProblemTerms` that its cost reads, but for the arrays.
 
     To pass arrays on takes longer than all that is computed for a config that is slower than the best.
     """
@@ -127,25 +110,25 @@ class Launch(NamedTuple):
 
 
 @inlined_kernel
-def launch_of(row: Any, t: ProblemTerms) -> Launch:
+def launch_of(row: Any, t: kernels.ProblemTerms) -> Launch:
     """Return what each launch of a kernel does; a batch by a kernel of one GEMM is as many launches."""
     G, cluster_rows = t.G, row["cta_m"] * row["cluster_m"]
-    if G == 1 or row["family"] in GROUPED_FAMILIES:
-        tiles_m = ceil_div(t.M, cluster_rows) if G == 1 else tiles_of_rows(t, cluster_rows)
+    if G == 1 or row["family"] in family_kernels.GROUPED_FAMILIES:
+        tiles_m = kernels.ceil_div(t.M, cluster_rows) if G == 1 else tiles_of_rows(t, cluster_rows)
         return Launch(
             1, G, t.M, t.K, t.N, tiles_m, t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes, t.stay_frac,
             t.a_read_bytes, t.b_read_bytes, t.line_waste,
-            share_frac(t, row["cta_m"], row["cta_n"]) if row["family"] == SM90_GROUPED else 1.0,
+            share_frac(t, row["cta_m"], row["cta_n"]) if row["family"] == family_kernels.SM90_GROUPED else 1.0,
         )  # fmt: skip
     return Launch(
-        G, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
+        G, 1, t.M, t.K, t.N, kernels.ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
         t.c_bytes / G, t.stay_frac, t.a_read_bytes / G, t.b_read_bytes / G, t.line_waste, 1.0,
     )  # fmt: skip
 
 
 @kernel
 def are_alike(tiles: int, ctas: int) -> bool:
-    """Whether the CTAs of a stream-K kernel are at one or two places of K at any time: they read as others do.
+    """Return True if the CTAs of a stream-K kernel are at one or two places of K at any time: they read as others do.
 
     They are at ctas / gcd(tiles, ctas) places, and that is 1 or 2 where twice the tiles are a multiple of the CTAs.
     """
@@ -200,9 +183,9 @@ class Loop(NamedTuple):
 
 
 @kernel
-def finish(p: Any, row: Any, loop: Loop, main_us: float) -> ConfigCost:
+def finish(p: Any, row: Any, loop: Loop, main_us: float) -> kernels.ConfigCost:
     """Add the clock under tensor load and what is in front of the main loop, which takes `main_us`."""
-    loaded_us = loaded_time_us(p, main_us, loop.busy_us, 1.0 + loop.power)
+    loaded_us = kernels.loaded_time_us(p, main_us, loop.busy_us, 1.0 + loop.power)
     latency_us = p["launch_us"] + loop.prologue_us + loaded_us + loop.store_us
     chip_us = loop.chip_us + loop.over_us
     matrix_us = min(loop.matrix_us, chip_us)
@@ -213,9 +196,9 @@ def finish(p: Any, row: Any, loop: Loop, main_us: float) -> ConfigCost:
         overhead_us, loop.l2_us, loop.dram_us, loop.outside_us, loop.store_us, loop.reduction_us, loaded_us - main_us,
         0.0,
     )  # fmt: skip
-    return ConfigCost(
+    return kernels.ConfigCost(
         latency_us, times, main_us, min(1.0, loop.busy_us / main_us), loop.read_bytes, loop.ctas, loop.tiles,
-        loop.waves, loop.last_ctas, loop.active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
+        loop.waves, loop.last_ctas, loop.active_sms, row["raster_order"] * kernels.RASTER_CODE + row["raster_swizzle"],
     )  # fmt: skip
 
 
@@ -242,7 +225,7 @@ def _sums_cycles(row: Any, c: Any, t: Launch) -> float:
 @kernel
 def _passes(row: Any, t: Launch) -> int:
     """Return rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
-    return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], PAIRS_OF_WARP * row["num_warps"])
+    return kernels.ceil_div(min(row["cta_m"], t.M) * row["cta_n"], PAIRS_OF_WARP * row["num_warps"])
 
 
 @kernel
@@ -254,18 +237,18 @@ def _dram_bytes_per_us(p: Any, dram_frac: float) -> float:
 @kernel
 def parts_of_groups(row: Any, tiles_m: int, K: int, N: int) -> int:
     """Parts of K of all tiles, as a grouped kernel finds them on the GPU."""
-    tiles_n = ceil_div(N, row["cta_n"])
+    tiles_n = kernels.ceil_div(N, row["cta_n"])
     tiles, slots = tiles_m * tiles_n, row["grid_cap"]
-    teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)
-    best, least = 1, ceil_div(tiles, slots) * (ceil_div(blocks, teams) + _UNIT_STEPS)
+    teams, blocks = row["cta_k"] // BLOCK, kernels.ceil_div(K, BLOCK)
+    best, least = 1, kernels.ceil_div(tiles, slots) * (kernels.ceil_div(blocks, teams) + _UNIT_STEPS)
     if tiles_m > max(1, MAX_CUT_WAVES * slots // tiles_n):
         return best
     for parts in range(2, MOST_PARTS + 1):
         units = tiles * parts
         if parts * teams > blocks or units > MAX_CUT_WAVES * slots:
             break
-        steps = ceil_div(ceil_div(blocks, parts), teams)
-        cost = ceil_div(units, slots) * (steps + _UNIT_STEPS) + (parts - 1) * _PART_STEPS
+        steps = kernels.ceil_div(kernels.ceil_div(blocks, parts), teams)
+        cost = kernels.ceil_div(units, slots) * (steps + _UNIT_STEPS) + (parts - 1) * _PART_STEPS
         if cost < least:
             best, least = parts, cost
     return best
@@ -275,22 +258,22 @@ def parts_of_groups(row: Any, tiles_m: int, K: int, N: int) -> int:
 def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     """Return the main loop of a config."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n)
+    tiles_m, tiles_n = t.tiles_m, kernels.ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
-    if split == STREAM_K:
+    if split == kernels.STREAM_K:
         split = parts_of_groups(row, tiles_m, t.K, t.N)
     ctas = tiles * split
     teams = row["cta_k"] // BLOCK
     team_warps = row["num_warps"] // teams
-    blocks = ceil_div(ceil_div(t.K, BLOCK), split)
-    steps = ceil_div(blocks, teams)
+    blocks = kernels.ceil_div(kernels.ceil_div(t.K, BLOCK), split)
+    steps = kernels.ceil_div(blocks, teams)
     slots = row["grid_cap"]
     num_sms = p["num_sms"]
     cycles_per_us = p["cycles_per_us"]
     rounds = ctas // slots
     rest = ctas - rounds * slots
     waves = rounds + (1 if rest > 0 else 0)
-    is_mma = row["family"] in GEMV_MMA_FAMILIES
+    is_mma = row["family"] in family_kernels.GEMV_MMA_FAMILIES
 
     # a step, in which all teams but those of the last blocks work
     issue = row["instructions"] / SCHEDULERS * c["issue"]
@@ -301,7 +284,7 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     dram_frac = 1.0
     resident = float(row["ctas_per_sm"])
     if is_mma:
-        ingest = blocks / steps * row["weight_bytes"] / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"])
+        ingest = blocks / steps * row["weight_bytes"] / (kernels.SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"])
         dram_frac = c["dram_frac"]
         part_cycles = c["part_cycles"]
         # at first all CTAs of an SM start at once, later each when another ends
@@ -355,7 +338,7 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
 
 
 @kernel
-def streaming_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
+def streaming_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> kernels.ConfigCost:
     """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
     s = streaming_loop(p, row, c, t, split)
     if t.G > 1:  # CTAs that go on are at different places: loads of others hide what one does between two tiles
@@ -385,35 +368,35 @@ def _add_cut(cuts: Any, num: int, parts: int) -> int:
 
 
 @kernel
-def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
+def list_splits(p: Any, row: Any, t: kernels.ProblemTerms, splits: Any) -> int:
     """Write the ways to cut K that a kernel has for these sizes, at most `MAX_SPLITS`, to `splits`; returns how many.
 
     0: the kernel cannot run the GEMM. These are the rules of `gemm_eval.kernels`; tests compare the two.
     """
     M, K, N = t.M, t.K, t.N
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    is_grouped = row["family"] in GROUPED_FAMILIES
+    is_grouped = row["family"] in family_kernels.GROUPED_FAMILIES
     if (is_grouped and t.G == 1) or (t.is_grouped and not is_grouped):
         return 0
-    tiles = (tiles_of_rows(t, cta_m) if is_grouped else ceil_div(M, cta_m)) * ceil_div(N, cta_n)
+    tiles = (tiles_of_rows(t, cta_m) if is_grouped else kernels.ceil_div(M, cta_m)) * kernels.ceil_div(N, cta_n)
     num_sms = p["num_sms"]
     expected = row["expected_ctas"]
     splits[0] = 1
     num = 1
-    if row["family"] in STREAMING_FAMILIES:
+    if row["family"] in family_kernels.STREAMING_FAMILIES:
         if M > MAX_STREAMING_TOKENS:
             return 0
         if is_grouped:
             splits[num] = 0
             return num + 1 if parts_of_groups(row, tiles_of_rows(t, cta_m), K, N) > 1 else num
-        teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)
+        teams, blocks = row["cta_k"] // BLOCK, kernels.ceil_div(K, BLOCK)
         for at_once in range(2):
             for waves in range(1, 5):
                 ctas = num_sms * waves * (expected if at_once else 1)
                 parts = min(ctas // tiles, blocks // teams)
                 if parts > 1:
-                    steps = ceil_div(ceil_div(blocks, parts), teams)
-                    parts = ceil_div(blocks, steps * teams)
+                    steps = kernels.ceil_div(kernels.ceil_div(blocks, parts), teams)
+                    parts = kernels.ceil_div(blocks, steps * teams)
                     if parts > 1:
                         num = _add_cut(splits, num, parts)
         several = num - 1
@@ -422,15 +405,15 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
                 splits[1 + at] = splits[1 + at * (several - 1) // (_MAX_STREAMING_CUTS - 1)]
             num = 1 + _MAX_STREAMING_CUTS
         return num
-    units = ceil_div(K, UNIT_K)
+    units = kernels.ceil_div(K, UNIT_K)
     if is_grouped:
         slots = row["grid_cap"]
         ctas = min(slots, tiles * units, tiles * MOST_PARTS)
-        if ceil_div(tiles * units, ctas) + CUT_UNITS >= ceil_div(tiles, slots) * units:
+        if kernels.ceil_div(tiles * units, ctas) + CUT_UNITS >= kernels.ceil_div(tiles, slots) * units:
             return num
         splits[num] = 0
         return num + 1 if tiles <= MAX_CUT_WAVES * slots else num
-    if row["family"] in MULTISTAGE_FAMILIES:
+    if row["family"] in family_kernels.MULTISTAGE_FAMILIES:
         if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
             return num
         for ctas in (1, max(1, expected // 2), expected, 2 * expected):
@@ -439,12 +422,12 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
                 num = _add_cut(splits, num, parts)
         splits[num] = 0
         return num + 1
-    if row["family"] == SM90_CLUSTER:
+    if row["family"] == family_kernels.SM90_CLUSTER:
         splits[0] = row["cluster_k"]
         return 1 if units >= splits[0] and tiles * splits[0] <= row["expected_cap"] else 0
-    if ceil_div(M, cta_m) < row["cluster_m"] or ceil_div(N, cta_n) < row["cluster_n"]:
+    if kernels.ceil_div(M, cta_m) < row["cluster_m"] or kernels.ceil_div(N, cta_n) < row["cluster_n"]:
         return 0
-    tiles = ceil_div(M, cta_m * row["cluster_m"]) * ceil_div(N, cta_n * row["cluster_n"])
+    tiles = kernels.ceil_div(M, cta_m * row["cluster_m"]) * kernels.ceil_div(N, cta_n * row["cluster_n"])
     slots = row["expected_cap"] // (row["cluster_m"] * row["cluster_n"])
     for parts in (2, 3, 4, 6, 8, 12, 16):
         if parts <= units and tiles * parts <= 2 * slots:
@@ -467,7 +450,7 @@ def splits_of_row(
         G += group_counts[i]
         rows += group_counts[i] * group_rows[i]
     M = group_rows[0]
-    t = ProblemTerms(
+    t = kernels.ProblemTerms(
         G, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, rows, group_rows, group_counts,
         is_grouped,
     )  # fmt: skip
