@@ -63,14 +63,14 @@ from gemm_eval.transformer.training import (
     EMBEDDING,
     GROUPS,
     HEAD,
-    RECOMPUTED,
+    MTP_HEAD,
     SEND,
     TrainingPart,
     training_parts,
 )
 
 __all__ = [
-    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "RECOMPUTED", "SEND", "WHAT_COUNTS", "Attention",
+    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "MTP_HEAD", "SEND", "WHAT_COUNTS", "Attention",
     "AttentionWork", "Ffn", "Fusions", "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm",
     "LayerKind", "Layout", "Limit", "LinearAttention", "MemoryLever", "MemoryShare", "MemoryWork", "MixerWork",
     "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters", "Quantization",
