@@ -18,14 +18,13 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, TrainingMemory, stage_memory
 from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, StageStep, TrainingEstimate, layers_flop, model_flop
-from gemm_eval.training.schedule import SCHEDULES, check_dualpipe, num_alone, num_in_flight, schedule_us
+from gemm_eval.training.schedule import SCHEDULES, num_in_flight, schedule_us
 from gemm_eval.training.step import DISPATCHERS, StepPrices, stage_parts, stages_of, unknown_us, update_us
 from gemm_eval.transformer import (
     GROUPS,
     MEMORY_FRAC,
     Layout,
     ModelConfig,
-    TrainingPart,
     legal_layouts,
     load_model,
     memory_limit,
@@ -61,8 +60,11 @@ class Plan:
     def check_layout(self, layout: Layout, config: ModelConfig, num_microbatches: int) -> None:
         """Raise `InvalidOptionError` where the schedule does not go with the layout."""
         pp, chunks = layout.pipeline, self.num_chunks
-        if self.schedule == "dualpipe":
-            check_dualpipe(pp, num_microbatches)
+        if self.schedule == "dualpipe" and (pp % 2 or num_microbatches % 2 or num_microbatches < 2 * pp):
+            raise InvalidOptionError(
+                "dualpipe takes an even number of stages and an even number of microbatches, at least two for each "
+                f"stage, got {pp} and {num_microbatches}"
+            )
         if chunks > 1 and self.schedule != "interleaved":
             raise InvalidOptionError(f"num_chunks is of the interleaved schedule, got {chunks} with {self.schedule}")
         at_most = config.num_layers + 2 * (pp > 1)  # embedding and head may be alone
@@ -105,7 +107,7 @@ def estimate_training(
         data_parallel, num_devices: either; the other follows. Neither: 1.
         micro_batch: sequences that a pipeline works on at once.
         zero: 0 to 3: nothing, optimizer states, gradients, weights are divided over data-parallel devices.
-        recompute: ``"none"``, ``"selective"`` (norms, activations, MLA's up-projections) or ``"full"`` (the forward pass of each layer).
+        recompute: ``"none"``, ``"selective"`` (norms, activations, MLA's up-projections) or ``"full"`` (whole layers).
         schedule: ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"`` or ``"dualpipe"``.
         num_chunks: virtual stages of each device, of the interleaved schedule.
         dtype: of GEMMs of layers: ``"bf16"``, ``"fp8"`` (a scale for each tensor), ``"fp8_block"``, ``"mxfp8"``, ...;
@@ -298,14 +300,12 @@ class _Training:
         stages = stage_parts(parts, self.config.num_layers, layout.pipeline, plan.num_chunks)
         for stage, counts in enumerate(stages):
             in_flight = num_in_flight(stage, layout.pipeline, num, plan.schedule, plan.num_chunks)
-            held: list[tuple[TrainingPart, float]] = [(parts[index], count) for index, count in counts]
-            is_paired = plan.schedule == "dualpipe"  # a device holds the i-th stage from each end
-            if is_paired:
-                both = *counts, *stages[-1 - stage]
-                held = [(parts[index], count / 2) for index, count in both]
+            copies = 1 + (plan.schedule == "dualpipe")  # a device holds two stages, as far from either end
+            held = counts if copies == 1 else (*counts, *stages[-1 - stage])
             memories.append(stage_memory(
-                held, layout, in_flight=in_flight, elem_bytes=self.elem_bytes, zero=plan.zero, recompute=plan.recompute,
-                optimizer=self.optimizer, num_copies=1 + is_paired, stage=stage,
+                [(parts[index], count / copies) for index, count in held], layout, in_flight=in_flight,
+                elem_bytes=self.elem_bytes, zero=plan.zero, recompute=plan.recompute, optimizer=self.optimizer,
+                num_copies=copies, stage=stage,
             ))  # fmt: skip
         return max(memories, key=lambda memory: memory.total_bytes)
 
@@ -343,16 +343,16 @@ class _Training:
         passes_us = schedule_us(times, num, plan.schedule, plan.num_chunks, pairs_us)
         updates = [update_us(prices, stage, layout, self.optimizer, plan.zero) for stage in stages]
         data_us, optimizer_us, hidden_us = max(updates, key=lambda us: us[0] + us[1])
-        busy = []  # of each device, by term; in DualPipe it has half of the microbatches of two stages
-        for index, stage in enumerate(stages):
-            alone = num_alone(index, len(stages), num, plan.schedule)
-            both = stage, stages[-1 - index] if plan.schedule == "dualpipe" else stage
-            terms = {
-                name: sum(alone * of.us_by_kind[name] + (num - alone) * of.pair_us_by_kind[name] for of in both) / 2
-                for name in stage.us_by_kind
-            }  # fmt: skip
-            busy.append((sum(terms.values()), alone, both, terms))
-        busy_us, alone, slowest, terms = max(busy, key=lambda device: device[0])
+        # in DualPipe a device has half of the microbatches of two stages, and p + 1 whose passes run alone
+        is_paired = plan.schedule == "dualpipe"
+        alone = len(stages) + 1 if is_paired else num
+        devices = [(stage, stages[-1 - index] if is_paired else stage) for index, stage in enumerate(stages)]
+        slowest = max(devices, key=lambda both: sum(sum(stage.pair_us_by_kind.values()) for stage in both))
+        terms = {
+            name: sum(alone * of.us_by_kind[name] + (num - alone) * of.pair_us_by_kind[name] for of in slowest) / 2
+            for name in slowest[0].us_by_kind
+        }  # fmt: skip
+        busy_us = sum(terms.values())
         terms["dp"] += data_us
         terms |= {"bubble": passes_us - busy_us, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us

@@ -49,17 +49,6 @@ def stage_chunks(num_layers: int, num_stages: int, num_chunks: int = 1) -> tuple
     return tuple(tuple(runs[stage::num_stages]) for stage in range(num_stages))
 
 
-def num_alone(stage: int, num_stages: int, num_microbatches: int, schedule: str) -> int:
-    """Return how many microbatches' passes on a device run without one of the other direction beside them.
-
-    DualPipe pairs a forward with a backward pass, but not while its pipeline fills and drains. Others pair nothing.
-    """
-    if schedule != "dualpipe":
-        return num_microbatches
-    near = min(stage, num_stages - 1 - stage)
-    return 3 * num_stages // 2 - near - 1 + (near == num_stages // 2 - 1)
-
-
 def schedule_us(
     stages: Sequence[StageTimes], num_microbatches: int, schedule: str = "1f1b", num_chunks: int = 1,
     pairs_us: Sequence[float] | None = None,
@@ -76,15 +65,11 @@ def schedule_us(
     where the passes of all stages are in proportion, and hardly longer else. DualPipe is played pass by pass; of equal
     stages its bubble is (p / 2 - 1) (F&B + B - 2 W) beside p + 1 microbatches whose passes are alone, as published.
 
-    Args:
-        pairs_us: time of a forward pass of each stage beside a backward pass of it (F&B), of DualPipe; None: the time
-            of one after the other.
-
-    Raises:
-        InvalidOptionError: stages or microbatches that DualPipe does not take.
+    Its stages are even in number, its microbatches too and at least twice as many; `pairs_us` are times of a forward
+    pass of each stage beside a backward pass of it (F&B); None: one after the other.
     """
     if schedule == "dualpipe":
-        return _dualpipe_us(stages, num_microbatches, pairs_us)
+        return _dualpipe_us(stages, num_microbatches, pairs_us or [stage.total_us for stage in stages])
     slowest = max(range(len(stages)), key=lambda index: stages[index].total_us)
     busy_us = num_microbatches * stages[slowest].total_us
     others = [stage for index, stage in enumerate(stages) if index != slowest]
@@ -143,22 +128,14 @@ def timeline(
         queue = deque[_Item]()
         for is_forward, micro, chunk in _order(stage, num, num_microbatches, num_chunks):
             us = times.forward_us if is_forward else times.dgrad_us + times.wgrad_us
-            queue.append((us / num_chunks, (_Pass(is_forward, micro, chunk, chunk * num + stage),)))
+            queue.append((us / num_chunks, ((is_forward, micro, chunk, chunk * num + stage),)))
         queues.append(queue)
     return list(_play(queues, num * num_chunks - 1))
 
 
-class _Pass(NamedTuple):
-    """A pass over a microbatch; `run` counts virtual stages in the order in which its microbatch meets them."""
-
-    is_forward: bool
-    microbatch: int
-    chunk: int
-    run: int
-
-
+_Pass = tuple[bool, int, int, int]  # forward or not, microbatch, chunk, virtual stage in the order of its microbatch
 _Item = tuple[float, tuple[_Pass, ...]]  # time of passes that run as one
-_PUT_OFF = _Pass(False, -1, 0, -1)  # weight gradients that DualPipe put off: they wait for nothing
+_PUT_OFF = False, -1, 0, -1  # weight gradients that DualPipe put off: they wait for nothing
 
 
 def _play(queues: Sequence[deque[_Item]], last: int) -> Iterator[Task]:
@@ -202,26 +179,12 @@ def _order(stage: int, num_stages: int, num_microbatches: int, num_chunks: int) 
     return order + [task(False, index) for index in range(total - warm_up, total)]
 
 
-def check_dualpipe(num_stages: int, num_microbatches: int) -> None:
-    """Raise `InvalidOptionError` where DualPipe does not take so many stages and microbatches."""
-    if num_stages % 2 or num_microbatches % 2 or num_microbatches < 2 * num_stages:
-        raise InvalidOptionError(
-            "dualpipe takes an even number of stages, and of microbatches at least two for each stage, got "
-            f"{num_stages} and {num_microbatches}"
-        )
-
-
-def _dualpipe_us(
-    stages: Sequence[StageTimes], num_microbatches: int, pairs_us: Sequence[float] | None
-) -> float:
+def _dualpipe_us(stages: Sequence[StageTimes], num_microbatches: int, pairs_us: Sequence[float]) -> float:
     """Return the time of a step of DualPipe: of its first microbatches played, of the others a pair of passes each."""
-    check_dualpipe(len(stages), num_microbatches)
-    pairs = [stage.total_us for stage in stages] if pairs_us is None else pairs_us
     played = min(num_microbatches, _PLAYED_ROUNDS * len(stages))
-    queues = [deque(_dualpipe_order(device, stages, pairs, played)) for device in range(len(stages))]
+    queues = [deque(_dualpipe_order(device, stages, pairs_us, played)) for device in range(len(stages))]
     played_us = max(task.end_us for task in _play(queues, len(stages) - 1))
-    pair_us = max((us + other) / 2 for us, other in zip(pairs, reversed(pairs), strict=True))
-    return played_us + (num_microbatches - played) * pair_us
+    return played_us + (num_microbatches - played) * max(map(sum, zip(pairs_us, reversed(pairs_us), strict=True))) / 2
 
 
 def _dualpipe_order(
@@ -246,10 +209,11 @@ def _dualpipe_order(
         for letter, digit in zip(word[::2], word[1::2], strict=False):
             is_forward, way = letter == "F", int(digit) ^ (device >= half)
             run = num - 1 - device if way else device
-            passes.append(_Pass(is_forward, 2 * done[is_forward, way] + way, way, run))
+            passes.append((is_forward, 2 * done[is_forward, way] + way, way, run))
             done[is_forward, way] += 1
             forward_us, dgrad_us, wgrad_us = stages[run]
-            us += pairs_us[run] / 2 if len(word) > 2 else {"F": forward_us, "B": dgrad_us + wgrad_us, "b": dgrad_us}[letter]
+            alone_us = {"F": forward_us, "B": dgrad_us + wgrad_us, "b": dgrad_us}[letter]
+            us += pairs_us[run] / 2 if len(word) > 2 else alone_us
             if letter == "b":
                 put_off_us.append(wgrad_us)
         yield (us, tuple(passes)) if passes else (put_off_us.popleft(), (_PUT_OFF,))

@@ -226,7 +226,7 @@ class _PartOfTraining(StepPart):
                 passes = {"reads": _BIAS_PASSES, "writes": _BIAS_PASSES}
                 yield self._memory("expert_bias", "bias", hidden, rows=rows, **passes)
             if self.sorts_copies and operation.name in ("permute", "expert_down"):
-                yield self._memory(f"{operation.name}_sort", "permute", hidden, rows=rows)
+                yield self._memory(f"{operation.name}_sort", "concat", hidden, rows=rows)
 
     def further_token(self) -> Iterator[Operation]:
         """Yield multi-token prediction: norms of the hidden state and the next token, their projection, a layer."""
