@@ -100,7 +100,8 @@ def train(
         max_context=max(degrees["context"] or [1]), micro_batches=parse_values("--micro-batch", micro_batch),
         zeros=[int(word) if word.strip().isdigit() else word for word in zero.split(",")],  # type: ignore[misc]
         recomputes=_split(recompute), schedules=_split(schedule), dtype=dtype, optimizer=optimizer,
-        mtp_layers=mtp_layers, memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac, ignore_memory=ignore_memory, **degrees,
+        mtp_layers=mtp_layers, memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac,
+        ignore_memory=ignore_memory, **degrees,
     )[:top]  # fmt: skip
     if plot is not None:
         from gemm_eval.figures import save_figure

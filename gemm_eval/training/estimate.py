@@ -62,8 +62,8 @@ class Plan:
         pp, chunks = layout.pipeline, self.num_chunks
         if self.schedule == "dualpipe" and (pp % 2 or num_microbatches % 2 or num_microbatches < 2 * pp):
             raise InvalidOptionError(
-                "dualpipe takes an even number of stages and an even number of microbatches, at least two for each "
-                f"stage, got {pp} and {num_microbatches}"
+                f"dualpipe takes an even number of stages, and of microbatches at least twice as many, got {pp} stages and "
+                f"{num_microbatches}"
             )
         if chunks > 1 and self.schedule != "interleaved":
             raise InvalidOptionError(f"num_chunks is of the interleaved schedule, got {chunks} with {self.schedule}")

@@ -123,13 +123,7 @@ def timeline(
             f"several chunks take two or more stages and a multiple of them in microbatches, got {num} stages and "
             f"{num_microbatches} microbatches"
         )
-    queues = []
-    for stage, times in enumerate(stages):
-        queue = deque[_Item]()
-        for is_forward, micro, chunk in _order(stage, num, num_microbatches, num_chunks):
-            us = times.forward_us if is_forward else times.dgrad_us + times.wgrad_us
-            queue.append((us / num_chunks, ((is_forward, micro, chunk, chunk * num + stage),)))
-        queues.append(queue)
+    queues = [deque(_order(stage, stages, num_microbatches, num_chunks)) for stage in range(num)]
     return list(_play(queues, num * num_chunks - 1))
 
 
@@ -160,23 +154,18 @@ def _play(queues: Sequence[deque[_Item]], last: int) -> Iterator[Task]:
                 queue.popleft()
 
 
-def _order(stage: int, num_stages: int, num_microbatches: int, num_chunks: int) -> list[tuple[bool, int, int]]:
-    """Return the passes of a stage in the order of Megatron-LM's interleaved 1F1B; with one chunk that of 1F1B."""
-    total, after = num_microbatches * num_chunks, num_stages - stage - 1
-    warm_up = min(total, after if num_chunks == 1 else 2 * after + (num_chunks - 1) * num_stages)
-
-    def task(is_forward: bool, index: int) -> tuple[bool, int, int]:
-        if num_chunks == 1:
-            return is_forward, index, 0
-        group, within = divmod(index, num_stages * num_chunks)
-        chunk = within // num_stages
-        chunk = chunk if is_forward else num_chunks - 1 - chunk
-        return is_forward, group * num_stages + within % num_stages, chunk
-
-    order = [task(True, index) for index in range(warm_up)]
-    for index in range(warm_up, total):
-        order += [task(True, index), task(False, index - warm_up)]
-    return order + [task(False, index) for index in range(total - warm_up, total)]
+def _order(stage: int, stages: Sequence[StageTimes], num_microbatches: int, num_chunks: int) -> Iterator[_Item]:
+    """Yield the passes of a stage in the order of Megatron-LM's interleaved 1F1B; with one chunk that of 1F1B."""
+    num, total = len(stages), num_microbatches * num_chunks
+    after, (forward_us, dgrad_us, wgrad_us) = num - stage - 1, stages[stage]
+    warm_up = min(total, after if num_chunks == 1 else 2 * after + (num_chunks - 1) * num)
+    for index in range(total + warm_up):
+        for is_forward, at in ((True, index), (False, index - warm_up)):
+            if 0 <= at < total:
+                group, within = divmod(at, num * num_chunks)
+                chunk = within // num if is_forward else num_chunks - 1 - within // num
+                us = (forward_us if is_forward else dgrad_us + wgrad_us) / num_chunks
+                yield us, ((is_forward, group * num + within % num, chunk, chunk * num + stage),)
 
 
 def _dualpipe_us(stages: Sequence[StageTimes], num_microbatches: int, pairs_us: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ DISPATCHERS = ("once", "alltoall")
 EXPERT_SMS = 20
 """SMs that messages to experts take from computation beside them (DeepSeek-V3, section 3.2.2; DeepEP's default).
 
-DualPipe leaves them to messages for the whole of a pair of passes (section 3.2.1: the ratio of SMs is set by hand).
+Layers with experts in DualPipe's pairs do without them all of the time, as the ratio is set by hand (section 3.2.1).
 """
 
 
@@ -318,12 +318,12 @@ def _stage(
     elif recompute == "full":
         again = _sum((times.forward, count) for times, count in parts if times.part.layers)
         us_by_kind["recompute"] = again.compute_us + sum(again.exposed_us(alone, prices.taken))
-    times = StageTimes(forward_us, dgrad_us + us_by_kind["recompute"], wgrad_us)
-    pair = us_by_kind
+    dgrad_us += us_by_kind["recompute"]
+    pair, taken = us_by_kind, prices.taken["ep"]
     if is_paired:
-        beside_us = sum(count * sum(times.us_by_kind) for times, count in parts if any(times.forward.messages_us))
-        pair = _side_by_side(us_by_kind, overlap, beside_us * prices.taken["ep"] / (1.0 - prices.taken["ep"]))
-    stage = Stage(parts, times, us_by_kind, pair, overlap["dp"])
+        beside_us = sum(n * sum(of.us_by_kind) for of, n in parts if of.forward.messages_us[GROUPS.index("ep")])
+        pair = _side_by_side(us_by_kind, overlap, beside_us * taken / (1.0 - taken))
+    stage = Stage(parts, StageTimes(forward_us, dgrad_us, wgrad_us), us_by_kind, pair, overlap["dp"])
     if zero < 3:
         return stage
     # weights are gathered for both passes, and gradients scattered, in every microbatch
@@ -333,7 +333,7 @@ def _stage(
     behind_us = _exposed_us(gather_us + scatter_us, backward_us, overlap["dp"])
     us_by_kind["dp"] = pair["dp"] = before_us + behind_us
     return stage._replace(
-        times=StageTimes(times.forward_us + before_us, times.dgrad_us + behind_us, wgrad_us),
+        times=StageTimes(forward_us + before_us, dgrad_us + behind_us, wgrad_us),
         hidden_data_us=2 * gather_us + scatter_us - before_us - behind_us,
     )
 

@@ -59,15 +59,7 @@ from gemm_eval.transformer.parts import (
     WeightFormat,
 )
 from gemm_eval.transformer.shapes import moe_layer_of
-from gemm_eval.transformer.training import (
-    EMBEDDING,
-    GROUPS,
-    HEAD,
-    MTP_HEAD,
-    SEND,
-    TrainingPart,
-    training_parts,
-)
+from gemm_eval.transformer.training import EMBEDDING, GROUPS, HEAD, MTP_HEAD, SEND, TrainingPart, training_parts
 
 __all__ = [
     "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "MTP_HEAD", "SEND", "WHAT_COUNTS", "Attention",

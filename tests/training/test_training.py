@@ -201,7 +201,7 @@ def test_selective_recomputation_has_q_k_and_v_of_mla_from_latents() -> None:
 
 
 def test_tokens_of_experts_are_biased_and_sorted_by_kernels_of_their_own() -> None:
-    asked: dict[str, Any] = {"batch_size": 1, "seq_len": 256, "expert_parallel": 8}
+    asked: dict[str, Any] = {"batch_size": 1, "seq_len": 256, "expert_parallel": 8, "dtype": "bf16"}
     once, copies = (
         training_parts(load_model("gpt-oss-120b"), **asked, sorts_copies=sorts)[1] for sorts in (False, True)
     )
