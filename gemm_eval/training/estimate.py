@@ -62,7 +62,7 @@ class Plan:
         pp, chunks = layout.pipeline, self.num_chunks
         if self.schedule == "dualpipe" and (pp % 2 or num_microbatches % 2 or num_microbatches < 2 * pp):
             raise InvalidOptionError(
-                f"dualpipe takes an even number of stages, and of microbatches at least twice as many, got {pp} stages and "
+                f"dualpipe takes an even number of stages, and of microbatches at least twice as many, got {pp} and "
                 f"{num_microbatches}"
             )
         if chunks > 1 and self.schedule != "interleaved":
@@ -352,7 +352,8 @@ class _Training:
             name: sum(alone * of.us_by_kind[name] + (num - alone) * of.pair_us_by_kind[name] for of in slowest) / 2
             for name in slowest[0].us_by_kind
         }  # fmt: skip
-        busy_us = sum(terms.values())
+        busy_us = min(passes_us, sum(terms.values()))  # these counts are means of devices
+        terms = {name: us * busy_us / sum(terms.values()) for name, us in terms.items()}
         terms["dp"] += data_us
         terms |= {"bubble": passes_us - busy_us, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us
