@@ -51,8 +51,8 @@ def train(
         "ZeRO: 0 nothing, 1 optimizer states, 2 gradients, 3 weights are divided over data-parallel devices. Several: "
         "1,3.", "--zero", metavar="N,...", panel=_STEP
     )] = "1",
-    recompute: Annotated[str, _words("recompute", "What the backward pass computes again: none, selective (norms and "
-        "activations) or full (each layer).")] = "none,selective,full",
+    recompute: Annotated[str, _words("recompute", "What the backward pass computes again: none, selective (norms, "
+        "activations, MLA's up-projections) or full (each layer).")] = "none,selective,full",
     schedule: Annotated[str, _words(
         "schedule", "Pipeline schedules: 1f1b, interleaved, zero-bubble, dualpipe."
     )] = "1f1b,interleaved",
@@ -61,6 +61,9 @@ def train(
         complete=opt.complete_schemes, panel=_STEP
     )] = "bf16",
     optimizer: Annotated[str, opt.option("adamw, adamw-bf16 (moments in bf16) or sgd.", panel=_STEP)] = "adamw",
+    mtp_layers: Annotated[int, opt.option(
+        "Layers that predict further tokens, with a head each (DeepSeek-V3: 1).", "--mtp", panel=_STEP
+    )] = 0,
     top: Annotated[int, opt.option("Layouts to show.", "--top", min=1)] = 10,
     memory_frac: opt.MemoryFracOption = None,
     ignore_memory: opt.IgnoreMemoryOption = False,
@@ -97,7 +100,8 @@ def train(
         max_context=max(degrees["context"] or [1]), micro_batches=parse_values("--micro-batch", micro_batch),
         zeros=[int(word) if word.strip().isdigit() else word for word in zero.split(",")],  # type: ignore[misc]
         recomputes=_split(recompute), schedules=_split(schedule), dtype=dtype, optimizer=optimizer,
-        memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac, ignore_memory=ignore_memory, **degrees,
+        mtp_layers=mtp_layers, memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac,
+        ignore_memory=ignore_memory, **degrees,
     )[:top]  # fmt: skip
     if plot is not None:
         from gemm_eval.figures import save_figure

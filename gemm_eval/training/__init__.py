@@ -3,8 +3,7 @@
 from gemm_eval.training.estimate import estimate_training, find_training_layouts
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, Optimizer, TrainingMemory
 from gemm_eval.training.result import BREAKDOWN, DEFINITIONS, StageStep, TrainingEstimate, model_flop
-from gemm_eval.training.schedule import SCHEDULES, StageTimes, num_in_flight, schedule_us, stage_chunks
-from gemm_eval.training.timeline import Task, timeline
+from gemm_eval.training.schedule import SCHEDULES, StageTimes, Task, num_in_flight, schedule_us, stage_chunks, timeline
 
 __all__ = [
     "BREAKDOWN", "DEFINITIONS", "OPTIMIZERS", "RECOMPUTE", "SCHEDULES", "Optimizer", "StageStep", "StageTimes", "Task",

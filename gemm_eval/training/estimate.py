@@ -60,6 +60,11 @@ class Plan:
     def check_layout(self, layout: Layout, config: ModelConfig, num_microbatches: int) -> None:
         """Raise `InvalidOptionError` where the schedule does not go with the layout."""
         pp, chunks = layout.pipeline, self.num_chunks
+        if self.schedule == "dualpipe" and (pp % 2 or num_microbatches % 2 or num_microbatches < 2 * pp):
+            raise InvalidOptionError(
+                f"dualpipe takes an even number of stages, and of microbatches at least twice as many, got {pp} and "
+                f"{num_microbatches}"
+            )
         if chunks > 1 and self.schedule != "interleaved":
             raise InvalidOptionError(f"num_chunks is of the interleaved schedule, got {chunks} with {self.schedule}")
         at_most = config.num_layers + 2 * (pp > 1)  # embedding and head may be alone
@@ -82,8 +87,8 @@ def estimate_training(
     expert_parallel: int = 1, data_parallel: int | None = None, num_devices: int | None = None, micro_batch: int = 1,
     zero: int = 1, recompute: str = "none", schedule: str = "1f1b", num_chunks: int = 1, dtype: str = "bf16",
     optimizer: str = "adamw", overlap: Mapping[str, float] | None = None, expert_load: str = "balanced",
-    dispatcher: str = DISPATCHERS[0], attention_library: str | None = None, memory_frac: float = MEMORY_FRAC,
-    ignore_memory: bool = False,
+    dispatcher: str = DISPATCHERS[0], attention_library: str | None = None, mtp_layers: int = 0,
+    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
 ) -> TrainingEstimate:  # fmt: skip
     """Return the time, MFU and memory of a training step of a model on many devices.
 
@@ -102,7 +107,7 @@ def estimate_training(
         data_parallel, num_devices: either; the other follows. Neither: 1.
         micro_batch: sequences that a pipeline works on at once.
         zero: 0 to 3: nothing, optimizer states, gradients, weights are divided over data-parallel devices.
-        recompute: ``"none"``, ``"selective"`` (norms and activations) or ``"full"`` (the forward pass of each layer).
+        recompute: ``"none"``, ``"selective"`` (norms, activations, MLA's up-projections) or ``"full"`` (whole layers).
         schedule: ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"`` or ``"dualpipe"``.
         num_chunks: virtual stages of each device, of the interleaved schedule.
         dtype: of GEMMs of layers: ``"bf16"``, ``"fp8"`` (a scale for each tensor), ``"fp8_block"``, ``"mxfp8"``, ...;
@@ -115,6 +120,7 @@ def estimate_training(
             ``"alltoall"``, each copy by itself (NCCL).
         attention_library: whose attention kernels GPUs run: ``"cudnn"`` or ``"flash"`` (FlashAttention-2); None: those
             that PyTorch takes.
+        mtp_layers: layers that predict further tokens, with a head each (multi-token prediction; DeepSeek-V3: 1).
         memory_frac: share of the DRAM that may be used; the rest is the runtime's.
         ignore_memory: go on where it does not fit.
 
@@ -133,7 +139,7 @@ def estimate_training(
     plan = Plan(micro_batch, zero, recompute, schedule, num_chunks)
     training = _Training(
         arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, dispatcher, attention_library,
-        memory_frac,
+        mtp_layers, memory_frac,
     )  # fmt: skip
     plan.check()
     training.check(layout, plan)
@@ -151,7 +157,8 @@ def find_training_layouts(
     recomputes: Sequence[str] = RECOMPUTE, schedules: Sequence[str] = ("1f1b", "interleaved"),
     max_chunks: int = 8, max_context: int = 1, dtype: str = "bf16", optimizer: str = "adamw",
     overlap: Mapping[str, float] | None = None, expert_load: str = "balanced", dispatcher: str = DISPATCHERS[0],
-    attention_library: str | None = None, memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
+    attention_library: str | None = None, mtp_layers: int = 0, memory_frac: float = MEMORY_FRAC,
+    ignore_memory: bool = False,
 ) -> list[TrainingEstimate]:  # fmt: skip
     """Return a step on each legal layout of a number of devices that fits, the fastest first.
 
@@ -175,7 +182,7 @@ def find_training_layouts(
     """
     training = _Training(
         arch, model, global_batch, seq_len, dtype, optimizer, overlap, expert_load, dispatcher, attention_library,
-        memory_frac,
+        mtp_layers, memory_frac,
     )  # fmt: skip
     layouts = legal_layouts(
         training.config, num_devices, max_tensor=num_joined(training.arch), max_context=max_context, tensor=tensor,
@@ -236,7 +243,7 @@ class _Training:
     def __init__(
         self, arch: Any, model: Any, global_batch: int, seq_len: int, dtype: str, optimizer: str,
         overlap: Mapping[str, float] | None, expert_load: Any, dispatcher: str, attention_library: str | None,
-        memory_frac: float,
+        mtp_layers: int, memory_frac: float,
     ) -> None:  # fmt: skip
         evaluator = evaluator_of(arch)
         if evaluator is not arch and isinstance(evaluator.arch, GpuSpec):
@@ -253,7 +260,8 @@ class _Training:
         types = types_on(self.arch, dtype, None, self.config)
         self.options = {
             "dtype": dtype, "optimizer": optimizer, "expert_load": str(expert_load), "dispatcher": dispatcher,
-            "attention_library": attention_library, "memory_frac": memory_frac,
+            "attention_library": attention_library, "mtp_layers": as_integer("mtp_layers", mtp_layers, 0, MAX_DIM),
+            "memory_frac": memory_frac,
             "overlap": None if overlap is None else FrozenDict(self.overlap),
         }  # fmt: skip
         self.elem_bytes = parse_dtype(types["dense_dtype"]).bits // 8
@@ -263,7 +271,7 @@ class _Training:
             raise UnsupportedError(f"{self.arch.name} does not multiply {error.args[0]}, which {dtype} is") from error
         self.prices = StepPrices(
             evaluator, self.config, self.seq_len, types | {"expert_load": expert_load}, dispatcher=dispatcher,
-            attention_library=attention_library,
+            attention_library=attention_library, mtp_layers=mtp_layers,
         )  # fmt: skip
 
     def num_microbatches(self, layout: Layout, plan: Plan) -> int:
@@ -289,12 +297,15 @@ class _Training:
         """Return the memory of the stage that holds most."""
         parts = self.prices.parts(layout.tensor, layout.context, layout.expert, plan.micro_batch)
         num, memories = self.num_microbatches(layout, plan), []
-        for stage, counts in enumerate(stage_parts(parts, self.config.num_layers, layout.pipeline, plan.num_chunks)):
+        stages = stage_parts(parts, self.config.num_layers, layout.pipeline, plan.num_chunks)
+        for stage, counts in enumerate(stages):
             in_flight = num_in_flight(stage, layout.pipeline, num, plan.schedule, plan.num_chunks)
+            copies = 1 + (plan.schedule == "dualpipe")  # a device holds two stages, as far from either end
+            held = counts if copies == 1 else (*counts, *stages[-1 - stage])
             memories.append(stage_memory(
-                [(parts[index], count) for index, count in counts], layout, in_flight=in_flight,
+                [(parts[index], count / copies) for index, count in held], layout, in_flight=in_flight,
                 elem_bytes=self.elem_bytes, zero=plan.zero, recompute=plan.recompute, optimizer=self.optimizer,
-                num_copies=1 + (plan.schedule == "dualpipe"), stage=stage,
+                num_copies=copies, stage=stage,
             ))  # fmt: skip
         return max(memories, key=lambda memory: memory.total_bytes)
 
@@ -328,20 +339,31 @@ class _Training:
         stages = list(stages_of(
             prices, layout, plan.micro_batch, plan.schedule, plan.num_chunks, plan.recompute, self.overlap, plan.zero
         ))  # fmt: skip
-        times = [stage.times for stage in stages]
-        passes_us = schedule_us(times, num, plan.schedule, plan.num_chunks)
+        times, pairs_us = zip(*((stage.times, sum(stage.pair_us_by_kind.values())) for stage in stages), strict=True)
+        passes_us = schedule_us(times, num, plan.schedule, plan.num_chunks, pairs_us)
         updates = [update_us(prices, stage, layout, self.optimizer, plan.zero) for stage in stages]
         data_us, optimizer_us, hidden_us = max(updates, key=lambda us: us[0] + us[1])
-        slowest = max(stages, key=lambda stage: stage.times.total_us)
-        terms = {name: num * us for name, us in slowest.us_by_kind.items()}
+        # in DualPipe a device has half of the microbatches of two stages, and p + 1 whose passes run alone
+        is_paired = plan.schedule == "dualpipe"
+        alone = len(stages) + 1 if is_paired else num
+        devices = [(stage, stages[-1 - index] if is_paired else stage) for index, stage in enumerate(stages)]
+        slowest = max(devices, key=lambda both: sum(sum(stage.pair_us_by_kind.values()) for stage in both))
+        terms = {
+            name: sum(alone * of.us_by_kind[name] + (num - alone) * of.pair_us_by_kind[name] for of in slowest) / 2
+            for name in slowest[0].us_by_kind
+        }  # fmt: skip
+        busy_us = min(passes_us, sum(terms.values()))  # these counts are means of devices
+        terms = {name: us * busy_us / sum(terms.values()) for name, us in terms.items()}
         terms["dp"] += data_us
-        terms |= {"bubble": passes_us - num * slowest.times.total_us, "optimizer": optimizer_us}
+        terms |= {"bubble": passes_us - busy_us, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us
         low, high, shares = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
-        less_us, more_us = (num * us for us in unknown_us(prices, slowest, self.overlap))
+        unknown = [unknown_us(prices, stage, self.overlap) for stage in slowest]
+        less_us, more_us = (alone * sum(us) / 2 for us in zip(*unknown, strict=True))
+        more_us += 0.0 if "ep" in self.overlap else num * sum(of.times.total_us for of in slowest) / 2 - busy_us
         if "dp" not in self.overlap:
             less_us += terms["dp"]
-            more_us += num * slowest.hidden_data_us + hidden_us
+            more_us += num * slowest[0].hidden_data_us + hidden_us
         peak_us = us_at_peak(self.global_batch, self.peak) / layout.num_devices  # of 1 FLOP a sequence
         flop = model_flop(self.config, self.seq_len)
         again = 1 / 3 if plan.recompute == "full" else 0.0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from gemm_eval.transformer import HEAD, Layout, TrainingPart
+from gemm_eval.transformer import HEAD, MTP_HEAD, Layout, TrainingPart
 
 RECOMPUTE = ("none", "selective", "full")
 """What the backward pass computes again.
 
-``none``: only scores, in fused attention; ``selective``: norms and activations too; ``full``: the forward pass of each
-layer, of which the input alone is kept.
+``none``: only scores, in fused attention; ``selective``: norms, activations and MLA's up-projections too; ``full``: the
+forward pass of each layer, of which the input alone is kept.
 """
 
 MAIN_GRADIENT_BYTES = 4
@@ -70,7 +71,7 @@ def sharded(num_params: int, num_expert_params: int, layout: Layout, is_sharded:
 
 
 def stage_memory(
-    parts: Sequence[tuple[TrainingPart, int]], layout: Layout, *, in_flight: float, elem_bytes: int, zero: int,
+    parts: Sequence[tuple[TrainingPart, float]], layout: Layout, *, in_flight: float, elem_bytes: int, zero: int,
     recompute: str, optimizer: Optimizer, num_copies: int = 1, stage: int = 0,
 ) -> TrainingMemory:  # fmt: skip
     """Return the memory of a stage made of some parts, each with how many of it there are.
@@ -81,8 +82,8 @@ def stage_memory(
         zero: ZeRO's stage: 1 divides optimizer states over data-parallel devices, 2 gradients, 3 weights too.
         num_copies: of the weights and gradients: 2 with DualPipe.
     """
-    num_params = sum(count * part.num_params for part, count in parts)
-    num_experts = sum(count * part.num_expert_params for part, count in parts)
+    num_params = math.ceil(sum(count * part.num_params for part, count in parts))
+    num_experts = math.ceil(sum(count * part.num_expert_params for part, count in parts))
     copies = sum(count * part.copy_bytes for part, count in parts)
     num_held = sharded(num_params, num_experts, layout, zero >= 3)
     weight_bytes = num_held * elem_bytes + round(copies * num_held / max(1, num_params + num_experts))
@@ -99,7 +100,7 @@ def stage_memory(
             saved += count * part.input_bytes * in_flight
             again = max(again, part.saved_bytes)
         else:
-            held = 1.0 if part.name == HEAD else in_flight  # whose backward pass follows at once
+            held = 1.0 if part.name in (HEAD, MTP_HEAD) else in_flight  # whose backward pass follows at once
             saved += count * (part.selective_bytes if recompute == "selective" else part.saved_bytes) * held
     num_states = sharded(num_params, num_experts, layout, zero >= 1)
     return TrainingMemory(

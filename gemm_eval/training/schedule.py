@@ -1,18 +1,23 @@
-"""Pipeline schedules in closed form: layers of each stage, time through all stages, and microbatches in flight."""
+"""Pipeline schedules: layers of each stage, time through all stages, microbatches in flight, and passes one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "dualpipe")
 """Schedules by the names of their papers.
 
 1F1B and interleaved: Narayanan et al. 2021 (https://arxiv.org/abs/2104.04473); zero bubble: ZB-H1, which keeps as many
-activations as 1F1B (Qi et al. 2023, https://arxiv.org/abs/2401.10241); DualPipe: DeepSeek-V3 (2024), table 2
-(https://arxiv.org/abs/2412.19437).
+activations as 1F1B (Qi et al. 2023, https://arxiv.org/abs/2401.10241); DualPipe: DeepSeek-V3 (2024), section 3.2.1
+(https://arxiv.org/abs/2412.19437) and its code (https://github.com/deepseek-ai/DualPipe).
 """
+
+_PLAYED_ROUNDS = 4  # microbatches of DualPipe that are played, over stages; each further one adds a pair of passes
 
 
 class StageTimes(NamedTuple):
@@ -45,8 +50,9 @@ def stage_chunks(num_layers: int, num_stages: int, num_chunks: int = 1) -> tuple
 
 
 def schedule_us(
-    stages: Sequence[StageTimes], num_microbatches: int, schedule: str = "1f1b", num_chunks: int = 1
-) -> float:
+    stages: Sequence[StageTimes], num_microbatches: int, schedule: str = "1f1b", num_chunks: int = 1,
+    pairs_us: Sequence[float] | None = None,
+) -> float:  # fmt: skip
     """Return the time of all microbatches through all stages, in microseconds.
 
     The slowest stage works on every microbatch; before its first one and after its last one it waits for the others:
@@ -54,19 +60,21 @@ def schedule_us(
         1f1b           F + B + W of each other stage
         interleaved    the same over the virtual stages of each
         zero-bubble    F + B - W of each other stage: weight gradients fill the rest
-        dualpipe       F + 2B - W of half of the stages but one, in the mean
 
     F, B and W are the `StageTimes`. With equal stages these are the published formulas. 1F1B takes at most so long
-    where the passes of all stages are in proportion, and hardly longer else.
+    where the passes of all stages are in proportion, and hardly longer else. DualPipe is played pass by pass; of equal
+    stages its bubble is (p / 2 - 1) (F&B + B - 2 W) beside p + 1 microbatches whose passes are alone, as published.
+
+    Its stages are even in number, its microbatches too and at least twice as many; `pairs_us` are times of a forward
+    pass of each stage beside a backward pass of it (F&B); None: one after the other.
     """
+    if schedule == "dualpipe":
+        return _dualpipe_us(stages, num_microbatches, pairs_us or [stage.total_us for stage in stages])
     slowest = max(range(len(stages)), key=lambda index: stages[index].total_us)
     busy_us = num_microbatches * stages[slowest].total_us
     others = [stage for index, stage in enumerate(stages) if index != slowest]
     if schedule == "zero-bubble":
         return busy_us + sum(max(0.0, f + b - w) for f, b, w in others)
-    if schedule == "dualpipe":
-        mean_us = sum(max(0.0, f + 2 * b - w) for f, b, w in stages) / len(stages)
-        return busy_us + max(0.0, len(stages) / 2 - 1) * mean_us
     return busy_us + sum(stage.total_us for stage in others) / (num_chunks if schedule == "interleaved" else 1)
 
 
@@ -83,3 +91,118 @@ def num_in_flight(
         runs = 2 * (num_stages - stage - 1) + (num_chunks - 1) * num_stages + 1
         return min(num_microbatches * num_chunks, runs) / num_chunks
     return float(min(num_microbatches, num_stages - stage))
+
+
+class Task(NamedTuple):
+    """A pass of a stage over a microbatch, from its start to its end; `chunk` is the virtual stage of the device."""
+
+    stage: int
+    is_forward: bool
+    microbatch: int
+    chunk: int
+    start_us: float
+    end_us: float
+
+
+def timeline(
+    stages: Sequence[StageTimes], num_microbatches: int, schedule: str = "1f1b", num_chunks: int = 1
+) -> list[Task]:
+    """Return all passes of a step; those of a stage in the order in which they run.
+
+    Each starts as soon as the pass before it on the same microbatch, and the last one of its stage, have ended.
+
+    Raises:
+        InvalidOptionError: several chunks on one stage, or with microbatches that stages do not divide.
+        UnsupportedError: another schedule.
+    """
+    if schedule not in ("1f1b", "interleaved"):
+        raise UnsupportedError(f"timelines are of 1f1b and interleaved, got {schedule}")
+    num = len(stages)
+    if num_chunks > 1 and (num == 1 or num_microbatches % num):
+        raise InvalidOptionError(
+            f"several chunks take two or more stages and a multiple of them in microbatches, got {num} stages and "
+            f"{num_microbatches} microbatches"
+        )
+    queues = [deque(_order(stage, stages, num_microbatches, num_chunks)) for stage in range(num)]
+    return list(_play(queues, num * num_chunks - 1))
+
+
+_Pass = tuple[bool, int, int, int]  # forward or not, microbatch, chunk, virtual stage in the order of its microbatch
+_Item = tuple[float, tuple[_Pass, ...]]  # time of passes that run as one
+_PUT_OFF = False, -1, 0, -1  # weight gradients that DualPipe put off: they wait for nothing
+
+
+def _play(queues: Sequence[deque[_Item]], last: int) -> Iterator[Task]:
+    """Yield all passes, each as early as its device and the pass before it allow; `last` is the last virtual stage."""
+    ends: dict[tuple[bool, int, int], float] = {}
+    free_us = [0.0] * len(queues)
+    while any(queues):
+        for device, queue in enumerate(queues):
+            while queue:
+                us, passes = queue[0]
+                before = [
+                    (True, micro, run - 1) if is_forward else (run == last, micro, min(run + 1, last))
+                    for is_forward, micro, _, run in passes if run >= 0 and (run or not is_forward)
+                ]  # fmt: skip
+                if any(key not in ends for key in before):
+                    break
+                start_us = max([free_us[device], *(ends[key] for key in before)])
+                free_us[device] = start_us + us
+                for is_forward, micro, chunk, run in passes:
+                    ends[is_forward, micro, run] = free_us[device]
+                    yield Task(device, is_forward, micro, chunk, start_us, free_us[device])
+                queue.popleft()
+
+
+def _order(stage: int, stages: Sequence[StageTimes], num_microbatches: int, num_chunks: int) -> Iterator[_Item]:
+    """Yield the passes of a stage in the order of Megatron-LM's interleaved 1F1B; with one chunk that of 1F1B."""
+    num, total = len(stages), num_microbatches * num_chunks
+    after, (forward_us, dgrad_us, wgrad_us) = num - stage - 1, stages[stage]
+    warm_up = min(total, after if num_chunks == 1 else 2 * after + (num_chunks - 1) * num)
+    for index in range(total + warm_up):
+        for is_forward, at in ((True, index), (False, index - warm_up)):
+            if 0 <= at < total:
+                group, within = divmod(at, num * num_chunks)
+                chunk = within // num if is_forward else num_chunks - 1 - within // num
+                us = (forward_us if is_forward else dgrad_us + wgrad_us) / num_chunks
+                yield us, ((is_forward, group * num + within % num, chunk, chunk * num + stage),)
+
+
+def _dualpipe_us(stages: Sequence[StageTimes], num_microbatches: int, pairs_us: Sequence[float]) -> float:
+    """Return the time of a step of DualPipe: of its first microbatches played, of the others a pair of passes each."""
+    played = min(num_microbatches, _PLAYED_ROUNDS * len(stages))
+    queues = [deque(_dualpipe_order(device, stages, pairs_us, played)) for device in range(len(stages))]
+    played_us = max(task.end_us for task in _play(queues, len(stages) - 1))
+    return played_us + (num_microbatches - played) * max(map(sum, zip(pairs_us, reversed(pairs_us), strict=True))) / 2
+
+
+def _dualpipe_order(
+    device: int, stages: Sequence[StageTimes], pairs_us: Sequence[float], num_microbatches: int
+) -> Iterator[_Item]:
+    """Yield the passes of a device in the order of DualPipe's code (its `step`, step 1 to 8).
+
+    In words: F0 is a forward pass of the direction whose microbatches enter in this half of the devices, B1 a backward
+    pass of the other, b one without weight gradients, which a W then has; two passes in a word run side by side.
+    """
+    num, half = len(stages), len(stages) // 2
+    near = min(device, num - 1 - device)
+    rest, each = half - near - 1, near + 1
+    pairs, ends = ["F0B1", "F1B0"] * (num_microbatches // 2 - num + each), ["B1", "B0"] * each
+    if rest == 0:
+        pairs[:1] = ["F0", "B1"]
+    words = ["F0"] * 2 * rest + ["F0", "F1"] * each + ["b1", "W", "F1"] * rest + pairs + ["B1", "F1B0"] * rest
+    words += ends[:each] + [word.lower() for word in ends[each:]] + ["W", "b0"] * rest + ["W"] * each
+    done, put_off_us = Counter[tuple[bool, int]](), deque[float]()
+    for word in words:
+        us, passes = 0.0, []
+        for letter, digit in zip(word[::2], word[1::2], strict=False):
+            is_forward, way = letter == "F", int(digit) ^ (device >= half)
+            run = num - 1 - device if way else device
+            passes.append((is_forward, 2 * done[is_forward, way] + way, way, run))
+            done[is_forward, way] += 1
+            forward_us, dgrad_us, wgrad_us = stages[run]
+            alone_us = {"F": forward_us, "B": dgrad_us + wgrad_us, "b": dgrad_us}[letter]
+            us += pairs_us[run] / 2 if len(word) > 2 else alone_us
+            if letter == "b":
+                put_off_us.append(wgrad_us)
+        yield (us, tuple(passes)) if passes else (put_off_us.popleft(), (_PUT_OFF,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from gemm_eval.transformer import (
     EMBEDDING,
     GROUPS,
     HEAD,
-    RECOMPUTED,
+    MTP_HEAD,
     SEND,
     AttentionWork,
     Layout,
@@ -41,7 +41,10 @@ DISPATCHERS = ("once", "alltoall")
 """Ways of tokens to experts in other nodes: once to each node (DeepEP, HybridEP), or each copy by itself (NCCL)."""
 
 EXPERT_SMS = 20
-"""SMs that messages to experts take from computation beside them (DeepSeek-V3, section 3.2.2; DeepEP's default)."""
+"""SMs that messages to experts take from computation beside them (DeepSeek-V3, section 3.2.2; DeepEP's default).
+
+Layers with experts in DualPipe's pairs do without them all of the time, as the ratio is set by hand (section 3.2.1).
+"""
 
 
 def default_overlap(layout: Layout, num_layers: int, schedule: str) -> dict[str, float]:
@@ -52,8 +55,8 @@ def default_overlap(layout: Layout, num_layers: int, schedule: str) -> dict[str,
     device come while those of the last are at work (ring attention, https://arxiv.org/abs/2310.01889). dp: gradients
     and parameters go layer by layer, of which the last and the first one wait (MegaScale,
     https://arxiv.org/abs/2402.15627, section 3.2). pp: messages of virtual stages run beside other microbatches
-    (Megatron-LM's ``--overlap-p2p-communication``), those of 1F1B do not. ep: nothing, but with DualPipe all
-    (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 3.2.1).
+    (Megatron-LM's ``--overlap-p2p-communication``), those of 1F1B do not. ep: nothing, but all within DualPipe's
+    pairs of passes (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 3.2.1).
     """
     return {
         "tp": 1.0 - 1.0 / layout.tensor, "cp": 1.0, "ep": float(schedule == "dualpipe"),
@@ -106,7 +109,7 @@ class StepPrices:
 
     def __init__(
         self, evaluator: GEMMEvaluator, config: ModelConfig, seq_len: int, types: Mapping[str, Any], *,
-        attention_library: str | None = None, dispatcher: str = DISPATCHERS[0],
+        attention_library: str | None = None, dispatcher: str = DISPATCHERS[0], mtp_layers: int = 0,
     ) -> None:  # fmt: skip
         arch = evaluator.arch
         attention, collectives = attention_library, None
@@ -115,8 +118,9 @@ class StepPrices:
             attention = attention_library or (None if is_amd else library_of_gradients(arch))
             collectives = "rccl" if is_amd else "nccl"
         self._prices = Prices(evaluator, attention_library=attention, collective_library=collectives)
-        self.taken = {"ep": EXPERT_SMS / arch.num_sms} if isinstance(arch, GpuSpec) else {}
-        self._sends_copies = dispatcher == "alltoall"
+        self._pads_values = attention == "flash"
+        self.taken = {"ep": EXPERT_SMS / arch.num_sms if isinstance(arch, GpuSpec) else 0.0}
+        self._sends_copies, self._mtp_layers = dispatcher == "alltoall", mtp_layers
         self._others = Prices(evaluator)
         self.node = num_joined(arch)
         self.config, self.seq_len, self.types = config, seq_len, types
@@ -133,7 +137,13 @@ class StepPrices:
         self._prices.find(work for work, kind in works.items() if kind not in ("collective", "attention"))
 
     def price(self, work: Any) -> Price:
-        """Return the price of work; attention that a library does not have is that of serving engines."""
+        """Return the price of work; attention that a library does not have is that of serving engines.
+
+        FlashAttention-2 has values as wide as keys: those of MLA are padded
+        (https://github.com/NVIDIA/TransformerEngine/pull/2629).
+        """
+        if self._pads_values and isinstance(work, AttentionWork) and not work.problem.is_latent:
+            work = replace(work, problem=replace(work.problem, v_head_dim=work.problem.head_dim))
         try:
             return self._prices[work]
         except UnsupportedError:
@@ -144,7 +154,8 @@ class StepPrices:
     def _parts(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[TrainingPart, ...]:
         return training_parts(
             self.config, batch_size=micro_batch, seq_len=self.seq_len, tensor_parallel=tp, context_parallel=cp,
-            expert_parallel=ep, node_devices=self.node if self.node > 1 else None, **self.types,
+            expert_parallel=ep, node_devices=self.node if self.node > 1 else None, mtp_layers=self._mtp_layers,
+            sorts_copies=self._sends_copies, **self.types,
         )  # fmt: skip
 
     def _message_us(
@@ -185,9 +196,8 @@ class StepPrices:
             for op in part.operations:
                 if op.kind in by_kind:
                     by_kind[op.kind] += op.num_layers * self.price(op.work).latency_us
-            again = (op for op in part.forward if isinstance(op.work, MemoryWork) and op.work.what in RECOMPUTED)
             forward, dgrad, wgrad = (self._pass(each, tp, stride) for each in (part.forward, part.dgrad, part.wgrad))
-            selective_us = sum(self.price(op.work).latency_us * op.num_layers for op in again)
+            selective_us = sum(self.price(op.work).latency_us * op.num_layers for op in part.recomputed)
             result.append(PartTimes(part, forward, dgrad, wgrad, selective_us, tuple(by_kind.values())))
         return tuple(result)
 
@@ -220,7 +230,11 @@ class StepPrices:
 def stage_parts(
     parts: Sequence[TrainingPart], num_layers: int, num_stages: int, num_chunks: int
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return what each stage is made of: indices of parts, each with how often it is there."""
+    """Return what each stage is made of: indices of parts, each with how often it is there.
+
+    With multi-token prediction heads are dealt as if they were layers, so that the last stage has fewer of them, as in
+    Megatron Bridge's recipe of DeepSeek-V3 (``Et*4|(t*4|)*14tmL``).
+    """
     return _stage_parts(tuple((part.name, part.layers) for part in parts), num_layers, num_stages, num_chunks)
 
 
@@ -230,11 +244,15 @@ def _stage_parts(
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
     kind_of = {layer: index for index, (_, layers) in enumerate(parts) for layer in layers}
     index_of = {name: index for index, (name, _) in enumerate(parts)}
+    num_further = len(kind_of) - num_layers
+    num_slots = num_layers + (2 * num_further + 1 if num_further else 0)
     result = []
-    for stage, runs in enumerate(stage_chunks(num_layers, num_stages, num_chunks)):
-        counts = Counter(kind_of[layer] for run in runs for layer in run)
+    for stage, runs in enumerate(stage_chunks(num_slots, num_stages, num_chunks)):
+        counts = Counter(kind_of[layer] for run in runs for layer in run if layer in kind_of)
         counts[index_of[EMBEDDING]] += stage == 0
-        counts[index_of[HEAD]] += stage == num_stages - 1
+        if stage == num_stages - 1:
+            counts[index_of[HEAD]] += 1
+            counts[index_of.get(MTP_HEAD, 0)] += num_further
         counts[index_of[SEND]] += num_chunks * (num_stages > 1)
         result.append(tuple((index, count) for index, count in sorted(counts.items()) if count))
     return tuple(result)
@@ -243,13 +261,15 @@ def _stage_parts(
 class Stage(NamedTuple):
     """A pipeline stage of a layout: its parts with their counts, and times of a microbatch in us.
 
-    `us_by_kind`: computation by kind, ``recompute``, and exposed messages by group. `data_overlap` is the share of
-    data-parallel messages that runs beside computation, `hidden_data_us` what does in a microbatch (ZeRO 3).
+    `us_by_kind`: computation by kind, ``recompute``, and exposed messages by group, of passes one after the other, and
+    `pair_us_by_kind` side by side (DualPipe). `data_overlap` is the share of data-parallel messages that runs beside
+    computation, `hidden_data_us` what does in a microbatch (ZeRO 3).
     """
 
     parts: tuple[tuple[PartTimes, int], ...]
     times: StageTimes
     us_by_kind: dict[str, float]
+    pair_us_by_kind: dict[str, float]
     data_overlap: float
     hidden_data_us: float = 0.0
 
@@ -276,28 +296,34 @@ def stages_of(
     for counts in stage_parts(parts, prices.config.num_layers, layout.pipeline, num_chunks):
         num_layers = sum(count for index, count in counts if parts[index].layers)
         share = default_overlap(layout, num_layers, schedule) | dict(overlap)
-        yield _stage(prices, tuple((times[index], count) for index, count in counts), layout, recompute, share, zero)
+        of_stage, is_paired = tuple((times[index], count) for index, count in counts), schedule == "dualpipe"
+        yield _stage(prices, of_stage, layout, recompute, share, zero, is_paired)
 
 
 def _stage(
     prices: StepPrices, parts: tuple[tuple[PartTimes, int], ...], layout: Layout, recompute: str,
-    overlap: Mapping[str, float], zero: int,
+    overlap: Mapping[str, float], zero: int, is_paired: bool,
 ) -> Stage:  # fmt: skip
     us_by_kind = dict.fromkeys((*KINDS, "recompute", *GROUPS, "dp"), 0.0)
     for times, count in parts:
         for kind, us in zip(KINDS, times.us_by_kind, strict=True):
             us_by_kind[kind] += count * us
     passes = _passes(parts)
-    exposed = [each.exposed_us(overlap, prices.taken) for each in passes]
+    alone = {**overlap, "ep": 0.0, "pp": 0.0} if is_paired else overlap
+    exposed = [each.exposed_us(alone, prices.taken) for each in passes]
     us_by_kind |= {group: sum(us) for group, *us in zip(GROUPS, *exposed, strict=True)}
     forward_us, dgrad_us, wgrad_us = (each.compute_us + sum(us) for each, us in zip(passes, exposed, strict=True))
     if recompute == "selective":
         us_by_kind["recompute"] = sum(count * times.selective_us for times, count in parts)
     elif recompute == "full":
         again = _sum((times.forward, count) for times, count in parts if times.part.layers)
-        us_by_kind["recompute"] = again.compute_us + sum(again.exposed_us(overlap, prices.taken))
+        us_by_kind["recompute"] = again.compute_us + sum(again.exposed_us(alone, prices.taken))
     dgrad_us += us_by_kind["recompute"]
-    stage = Stage(parts, StageTimes(forward_us, dgrad_us, wgrad_us), us_by_kind, overlap["dp"])
+    pair, taken = us_by_kind, prices.taken["ep"]
+    if is_paired:
+        beside_us = sum(n * sum(of.us_by_kind) for of, n in parts if of.forward.messages_us[GROUPS.index("ep")])
+        pair = _side_by_side(us_by_kind, overlap, beside_us * taken / (1.0 - taken))
+    stage = Stage(parts, StageTimes(forward_us, dgrad_us, wgrad_us), us_by_kind, pair, overlap["dp"])
     if zero < 3:
         return stage
     # weights are gathered for both passes, and gradients scattered, in every microbatch
@@ -305,11 +331,26 @@ def _stage(
     backward_us = passes[1].compute_us + passes[2].compute_us
     before_us = _exposed_us(gather_us, passes[0].compute_us, overlap["dp"])
     behind_us = _exposed_us(gather_us + scatter_us, backward_us, overlap["dp"])
-    us_by_kind["dp"] = before_us + behind_us
+    us_by_kind["dp"] = pair["dp"] = before_us + behind_us
     return stage._replace(
         times=StageTimes(forward_us + before_us, dgrad_us + behind_us, wgrad_us),
         hidden_data_us=2 * gather_us + scatter_us - before_us - behind_us,
     )
+
+
+def _side_by_side(us_by_kind: dict[str, float], overlap: Mapping[str, float], slower_us: float) -> dict[str, float]:
+    """Return the terms of a forward and a backward pass of DualPipe side by side, of those of the passes alone.
+
+    Messages to experts and stages run beside computation, which takes `slower_us` longer on the SMs that they leave to
+    it. Where that takes longer in all, passes run one after the other.
+    """
+    result = dict(us_by_kind)
+    room_us = sum(us_by_kind[name] for name in (*KINDS, "recompute"))
+    for group, more_us in (("ep", slower_us * (overlap["ep"] > 0)), ("pp", 0.0)):
+        hidden_us = us_by_kind[group] - _exposed_us(us_by_kind[group], room_us + more_us, overlap[group])
+        room_us -= hidden_us
+        result[group] += more_us - hidden_us
+    return min(us_by_kind, result, key=lambda terms: sum(terms.values()))
 
 
 def _passes(parts: Sequence[tuple[PartTimes, int]]) -> list[Pass]:

@@ -58,18 +58,10 @@ from gemm_eval.transformer.parts import (
     WeightFormat,
 )
 from gemm_eval.transformer.shapes import Layout, legal_layouts, moe_layer_of
-from gemm_eval.transformer.training import (
-    EMBEDDING,
-    GROUPS,
-    HEAD,
-    RECOMPUTED,
-    SEND,
-    TrainingPart,
-    training_parts,
-)
+from gemm_eval.transformer.training import EMBEDDING, GROUPS, HEAD, MTP_HEAD, SEND, TrainingPart, training_parts
 
 __all__ = [
-    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "RECOMPUTED", "SEND", "WHAT_COUNTS", "Attention",
+    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "MTP_HEAD", "SEND", "WHAT_COUNTS", "Attention",
     "AttentionWork", "Ffn", "Fusions", "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm",
     "LayerKind", "Layout", "Limit", "LinearAttention", "MemoryLever", "MemoryShare", "MemoryWork", "MixerWork",
     "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters", "Quantization",

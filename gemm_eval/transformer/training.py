@@ -21,7 +21,8 @@ from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, st
 from gemm_eval.transformer.gemms import MAIN_GRADIENT, WeightTypes, gradients, make_step, weight_types
 from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
-from gemm_eval.transformer.shapes import UNIFORM, Shape, Step, lm_head_shape
+from gemm_eval.transformer.parts import Moe
+from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, lm_head_shape
 from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem, GemmTypes
 
 GROUPS = ("tp", "cp", "ep", "pp")
@@ -33,17 +34,21 @@ HEAD = "head"
 """Name of the part after the layers: norm, LM head and loss."""
 SEND = "send"
 """Name of the part that sends to the next pipeline stage."""
+_MTP = "mtp"
+MTP_HEAD = "mtp head"
+"""Name of the part after the layers of multi-token prediction: their head and loss."""
 
 _FUSIONS = Fusions(residual_norm=False, quantization=False)
 _FP32_BYTES = 4
 _BITS_PER_BYTE = 8
 _SENT_GROUP = 128
+_BIAS_PASSES = 3  # of experts' biases in Megatron-LM: scaled by a token's share, added, and experts joined again
 _LOSS_SUMS = 3  # maximum, sum of exponentials and logit of the target, of each token
 _NORMS = frozenset({"rms_norm", "layer_norm", "qk_norm"})
 _OF_TOKEN_SHARE = frozenset({"rms_norm", "layer_norm", "add", "gather"})  # in the sequence-parallel region
 _ACTIVATIONS = frozenset({"act", "act_mul", "mul"})
-RECOMPUTED = _NORMS | _ACTIVATIONS
-"""Kernels that selective recomputation runs again: norms and activations. Scores of attention are never kept."""
+_RECOMPUTED = _NORMS | _ACTIVATIONS  # scores of attention are never kept
+_UP_PROJECTIONS = frozenset({"q_b_proj", "kv_b_proj", "rotary", "keys_concat"})  # of MLA, from latents to Q, K and V
 _LINEAR = frozenset({"rotary", "permute", "concat", "add"})  # their gradient needs no input
 _WITHOUT_GRADIENT = frozenset({"sort", "quantize"})
 _ROW_PARALLEL = ("o_proj", "down_proj", "expert_down", "shared_down")
@@ -58,13 +63,13 @@ class TrainingPart(NamedTuple):
     """Operations of one part of a model for one microbatch on one device.
 
     Attributes:
-        name: of the kind of layers, or one of `EMBEDDING`, `HEAD` and `SEND`.
+        name: of the kind of layers, or one of `EMBEDDING`, `HEAD`, `SEND`, `MTP_HEAD` and ``"mtp"``.
         layers: layers of this kind, counted from 0; empty outside of layers.
         forward: the forward pass.
         dgrad: the backward pass, without what only weights need.
         wgrad: weight gradients: GEMMs, the reads of what they add to, and inputs gathered again.
         saved_bytes: activations that a device keeps for the backward pass.
-        selective_bytes: the same, where norms and activations are computed again.
+        selective_bytes: the same, without results of `recomputed`.
         input_bytes: the input of a layer, which alone is kept with full recomputation.
         num_params, num_expert_params: parameters of a device, without routed experts and of routed experts.
         copy_bytes: narrow copies of weights that GEMMs read, with their transposes.
@@ -87,11 +92,24 @@ class TrainingPart(NamedTuple):
         """All of them."""
         return self.forward + self.dgrad + self.wgrad
 
+    @property
+    def recomputed(self) -> tuple[Operation, ...]:
+        """Operations that selective recomputation runs again: norms, activations, and MLA's up-projections.
+
+        Sources: DeepSeek-V3, section 3.2.3; Megatron-LM's ``layernorm``, ``moe_act`` and ``mla_up_proj``.
+        """
+        up = _UP_PROJECTIONS if any(op.name == "kv_b_proj" for op in self.forward) else frozenset()
+        return tuple(
+            op for op in self.forward
+            if op.name in up or (isinstance(op.work, MemoryWork) and op.work.what in _RECOMPUTED)
+        )  # fmt: skip
+
 
 def training_parts(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, context_parallel: int = 1,
     expert_parallel: int = 1, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
-    expert_load: str | Distribution = UNIFORM, node_devices: int | None = None,
+    expert_load: str | Distribution = UNIFORM, node_devices: int | None = None, mtp_layers: int = 0,
+    sorts_copies: bool = False,
 ) -> tuple[TrainingPart, ...]:  # fmt: skip
     """Return the parts of a model for a microbatch of `batch_size` sequences: embedding, kinds of layers, head, send.
 
@@ -101,6 +119,11 @@ def training_parts(
         context_parallel: devices that each sequence is divided over, in two chunks a device, so that all have equally
             many pairs of queries and keys.
         node_devices: devices of a node, as for `model_operations`; None: all.
+        mtp_layers: layers that predict further tokens, two parts before the last. Each norms the hidden state and the
+            next token's embedding, projects both to one, and is a layer like the last one; the head runs once more
+            (DeepSeek-V3, section 2.2).
+        sorts_copies: tokens leave as one copy for each expert, which the receiver sorts by expert, and back
+            (Megatron-LM's ``alltoall`` dispatcher); False: copies are made where they arrive.
     """
     cp = as_integer("context_parallel", context_parallel, 1, MAX_DIM)
     if as_integer("seq_len", seq_len, 1, MAX_DIM) % (2 * cp if cp > 1 else 1):
@@ -113,18 +136,24 @@ def training_parts(
 
     def part_of(alone: ModelConfig, inner: Step, kind: LayerKind | None) -> _PartOfTraining:
         types = weight_types(alone, dtype, dense_dtype)
-        return _PartOfTraining(alone, inner, types, kind, cp, MAX_RANKS if node_devices is None else node_devices)
+        nodes = MAX_RANKS if node_devices is None else node_devices
+        return _PartOfTraining(alone, inner, types, kind, cp, nodes, sorts_copies)
 
     outside = part_of(config, step, None)
-    parts = [outside.finish(EMBEDDING, outside.embedding())]
+    parts, further = [outside.finish(EMBEDDING, outside.embedding())], []
     for kind in layer_kinds(config):
         alone = stage_config(config, kind.layers[:1])
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
         layer = part_of(alone, inner, kind)
         forward = layer.layer(is_start=False, experts_as_layer=False)
         parts.append(layer.finish(kind.name, forward, kind.layers))
-    parts += [outside.finish(HEAD, outside.head()), outside.finish(SEND, outside.next_stage())]
-    return tuple(parts)
+        if mtp_layers and config.num_layers - 1 in kind.layers:
+            numbers = tuple(range(config.num_layers, config.num_layers + mtp_layers))
+            further.append(layer.finish(_MTP, layer.further_token(), numbers))
+    head, send = outside.finish(HEAD, outside.head()), outside.finish(SEND, outside.next_stage())
+    if further:
+        further.append(head._replace(name=MTP_HEAD, num_params=0, copy_bytes=0))  # its weights are the head's
+    return (*parts, head, *further, send)
 
 
 class _PartOfTraining(StepPart):
@@ -132,9 +161,10 @@ class _PartOfTraining(StepPart):
 
     def __init__(
         self, config: ModelConfig, step: Step, types: WeightTypes, kind: LayerKind | None, context_parallel: int,
-        node_devices: int,
+        node_devices: int, sorts_copies: bool,
     ) -> None:  # fmt: skip
         super().__init__(config, step, types, types.kept, _FUSIONS, node_devices, kind)
+        self.sorts_copies = sorts_copies and step.expert_parallel > step.tensor_parallel
         self.context_parallel = context_parallel
         self.token_share = -(-step.tokens // step.tensor_parallel)
         self.hidden_bytes = self.token_share * config.hidden_size * self.elem_bytes
@@ -186,6 +216,27 @@ class _PartOfTraining(StepPart):
 
     def _all_to_all(self, name: str, moe: Any, elem_bytes: int) -> Operation:
         return replace(super()._all_to_all(name, moe, elem_bytes), name=f"ep_{name}")
+
+    def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
+        rows, hidden = sum(up.row_groups) if up.row_groups is not None else up.G * up.M, self.config.hidden_size
+        for operation in super()._routed(moe, up, down):
+            yield operation
+            if moe.expert_bias and operation.name == "expert_down":
+                passes = {"reads": _BIAS_PASSES, "writes": _BIAS_PASSES}
+                yield self._memory("expert_bias", "bias", hidden, rows=rows, **passes)
+            if self.sorts_copies and operation.name in ("permute", "expert_down"):
+                yield self._memory(f"{operation.name}_sort", "concat", hidden, rows=rows)
+
+    def further_token(self) -> Iterator[Operation]:
+        """Yield multi-token prediction: norms of the hidden state and the next token, their projection, a layer."""
+        hidden, step = self.config.hidden_size, self.step
+        yield from self.embedding()
+        for name in ("mtp_hidden_norm", "mtp_token_norm"):
+            yield from self._norms(name, adds=False)
+        yield self._memory("mtp_concat", "concat", 2 * hidden, rows=self.token_share)
+        columns = -(-hidden // step.tensor_parallel)  # in the type of the head, as DeepSeek-V3's is published
+        yield from self._gemms(Shape("mtp_proj", 1, step.tokens, 2 * hidden, columns, 1, Operand.LM_HEAD))
+        yield from self.layer(is_start=False, experts_as_layer=False)
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:  # noqa: ARG002
         if queries:
@@ -241,6 +292,8 @@ class _PartOfTraining(StepPart):
         saved = {op.name: self._saved_bytes(op) for op in operations if op.name not in _SHARED_INPUT}
         again = sum(saved.get(gemm, 0) for gemm in _RECOMPUTED_INPUTS)
         total = sum(saved.values())
+        if "kv_b_proj" in saved:  # selective recomputation has Q, K and V of MLA from its latents
+            again += saved["attention"]
         return TrainingPart(
             name, layers, operations, tuple(dgrad), tuple(wgrad), total, total - again, self.hidden_bytes,
             *self._weights(name),
@@ -257,10 +310,12 @@ class _PartOfTraining(StepPart):
         ends = outside is not None
         of_part = local_weights(self.config, self.step, self.types, has_embedding=ends, has_head=ends)
         weights = [weight for weight in of_part if outside is None or weight.name in outside]
-        norm = self.config.hidden_size * (1 if self.config.norm == "rms" else 2) if name == HEAD else 0
+        hidden = self.config.hidden_size
+        norm = hidden * (1 if self.config.norm == "rms" else 2)
+        more = {HEAD: norm, _MTP: 2 * norm + 2 * hidden * hidden // self.step.tensor_parallel}.get(name, 0)
         experts = sum(weight.num_elems for weight in weights if weight.name.startswith("expert_"))
         narrow = sum(w.num_bytes for w in weights if w.num_bytes * _BITS_PER_BYTE < w.num_elems * self.types.kept.bits)
-        return norm + sum(weight.num_elems for weight in weights) - experts, experts, 2 * narrow
+        return more + sum(weight.num_elems for weight in weights) - experts, experts, 2 * narrow
 
     def _backward(self, operation: Operation) -> Iterator[tuple[bool, Operation]]:
         """Yield the backward pass of an operation, each with whether it is for weight gradients alone."""
@@ -333,6 +388,6 @@ class _PartOfTraining(StepPart):
                 return 0
             rows = work.problem.batch * work.problem.q_len * work.problem.num_heads
             return work.problem.q_bytes + work.problem.kv_bytes + rows * _FP32_BYTES
-        if isinstance(work, MemoryWork) and work.what in RECOMPUTED:
+        if isinstance(work, MemoryWork) and work.what in _RECOMPUTED:
             return work.read_bytes
         return work.write_bytes // 2 if isinstance(work, MemoryWork) and work.what == "softmax" else 0

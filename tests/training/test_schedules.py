@@ -104,12 +104,29 @@ def test_zero_bubble_fills_all_but_the_published_bubble(num_stages: int, num_mic
     assert play_zero_bubble(short, num_stages, num_micro) == pytest.approx(closed_us, rel=0.03)
 
 
-def test_dualpipe_has_the_published_bubble() -> None:
-    times = StageTimes(1.0, 1.1, 0.9)  # (PP / 2 - 1) (F&B + B - 3W), of the whole backward pass B
-    backward = 2.0
-    bubble_us = schedule_us([times] * 16, 120, "dualpipe") - 120 * times.total_us
-    assert bubble_us == pytest.approx(7 * ((1.0 + backward) + backward - 3 * 0.9))
-    with pytest.raises(UnsupportedError, match="dualpipe is known in closed form only"):
+@pytest.mark.parametrize(("num_stages", "num_micro"), [(2, 4), (8, 20), (16, 120)])
+def test_dualpipe_has_the_published_bubble(num_stages: int, num_micro: int) -> None:
+    """(PP / 2 - 1) (F&B + B - 3W) of the whole backward pass B, beside PP + 1 microbatches whose passes are alone."""
+    equal, pair_us = StageTimes(1.0, 1.0, 1.0), 2.4
+    latency_us = schedule_us([equal] * num_stages, num_micro, "dualpipe", pairs_us=[pair_us] * num_stages)
+    busy_us = (num_micro - num_stages - 1) * pair_us + (num_stages + 1) * equal.total_us
+    assert latency_us - busy_us == pytest.approx((num_stages / 2 - 1) * (pair_us + 2.0 - 3.0))
+
+
+@given(st.lists(TIMES, min_size=4, max_size=4), st.integers(4, 16), st.floats(0.5, 1.0))
+def test_dualpipe_waits_for_its_busiest_device(stages: list[StageTimes], rounds: int, share: float) -> None:
+    pairs_us = [share * stage.total_us for stage in stages]
+    latency_us = schedule_us(stages, 2 * rounds, "dualpipe", pairs_us=pairs_us)
+    slowest_us = max(pairs_us[0] + pairs_us[3], pairs_us[1] + pairs_us[2]) / 2
+    assert latency_us >= 2 * rounds * slowest_us * (1 - 1e-9)
+    longer_us = schedule_us(stages, 2 * rounds + 2, "dualpipe", pairs_us=pairs_us)
+    assert 0 < longer_us - latency_us <= 2 * max(pairs_us) * (1 + 1e-9)
+    assert latency_us <= schedule_us(stages, 2 * rounds, "dualpipe") * (1 + 1e-9)  # one after the other
+
+
+def test_what_is_not_played_is_refused() -> None:
+    times = StageTimes(1.0, 1.1, 0.9)
+    with pytest.raises(UnsupportedError, match="got dualpipe"):
         timeline([times] * 16, 120, "dualpipe")
     for stages, num_micro in ((4, 6), (1, 4)):
         with pytest.raises(InvalidOptionError, match="several chunks take two or more stages"):

@@ -20,6 +20,7 @@ from gemm_eval import (
 from gemm_eval.cli.subjects import SUBJECTS
 from gemm_eval.sweep import transformer_workloads
 from gemm_eval.training import BREAKDOWN, TrainingEstimate, estimate_training, find_training_layouts, model_flop
+from gemm_eval.training.step import stage_parts
 from gemm_eval.transformer import (
     GemmWork,
     ModelConfig,
@@ -152,6 +153,63 @@ def test_tokens_go_between_nodes_once_or_in_copies() -> None:
     assert hidden.breakdown["ep"] == pytest.approx(once.breakdown["ep"] * 20 / 132, rel=0.01)  # SMs
     with pytest.raises(InvalidOptionError, match="dispatcher"):
         estimate(**options, dispatcher="mail")
+
+
+def test_dualpipe_hides_messages_but_while_it_fills_and_drains() -> None:
+    """A device has two stages; messages of passes that run alone are exposed, and SMs are taken from the others."""
+    options: dict[str, Any] = {
+        "model": "qwen3-30b-a3b", "num_devices": 16, "pipeline_parallel": 2, "expert_parallel": 8, "global_batch": 256,
+    }  # fmt: skip
+    plain, paired = (estimate(**options, schedule=name) for name in ("1f1b", "dualpipe"))
+    alone, num = 3, plain.num_microbatches
+    slower_us = (num - alone) * sum(plain.breakdown[kind] for kind in ("gemm", "attention", "memory")) / num * 20 / 112
+    assert paired.breakdown["ep"] == pytest.approx(plain.breakdown["ep"] * alone / num + slower_us, rel=0.2)
+    assert paired.latency_us < plain.latency_us
+    assert paired.memory.weight_bytes > 1.8 * plain.memory.weight_bytes
+    for changes in ({"pipeline_parallel": 1}, {"global_batch": 8}):
+        with pytest.raises(InvalidOptionError, match="dualpipe takes an even number of stages"):
+            estimate(**options | {"schedule": "dualpipe"} | changes)
+
+
+def test_a_further_token_is_a_layer_a_projection_and_a_head() -> None:
+    plain, more = (
+        training_parts(load_model("deepseek-v3"), batch_size=1, seq_len=256, expert_parallel=64, mtp_layers=num)
+        for num in (0, 1)
+    )
+    assert plain == tuple(part for part in more if not part.name.startswith("mtp"))
+    layer, further, heads = plain[2], more[4], [part for part in more if part.name.endswith("head")]
+    assert (further.name, further.layers) == ("mtp", (61,))
+    assert further.num_params - layer.num_params == 2 * 7168 * 7168 + 2 * 7168
+    assert {op.name for op in further.forward} - {op.name for op in layer.forward} == {
+        "embedding", "mtp_hidden_norm", "mtp_token_norm", "mtp_concat", "mtp_proj",
+    }  # fmt: skip
+    assert heads[0].operations == heads[1].operations
+    assert heads[1].num_params == 0
+    stages = stage_parts(more, 61, 16, 1)  # as Megatron Bridge deals them: Et*4|(t*4|)*14tmL
+    assert [sum(n for index, n in stage if more[index].layers) for stage in stages] == [4] * 15 + [2]
+    names = {more[index].name for index, _ in stages[-1]}
+    assert names == {layer.name, "mtp", "head", "mtp head", "send"}
+
+
+def test_selective_recomputation_has_q_k_and_v_of_mla_from_latents() -> None:
+    (_, layer, *_) = training_parts(load_model("deepseek-v3"), batch_size=1, seq_len=256)
+    names = {op.name for op in layer.recomputed}
+    assert {"q_b_proj", "kv_b_proj", "keys_concat", "input_norm", "ffn_activation"} <= names
+    assert not names & {"qkv_a_proj", "o_proj", "attention", "down_proj"}
+    attention = 256 * 128 * 2 * (192 + 192 + 128)
+    assert layer.saved_bytes - layer.selective_bytes > attention
+
+
+def test_tokens_of_experts_are_biased_and_sorted_by_kernels_of_their_own() -> None:
+    asked: dict[str, Any] = {"batch_size": 1, "seq_len": 256, "expert_parallel": 8, "dtype": "bf16"}
+    once, copies = (
+        training_parts(load_model("gpt-oss-120b"), **asked, sorts_copies=sorts)[1] for sorts in (False, True)
+    )
+    names = [op.name for op in copies.operations]
+    assert {"permute_sort", "expert_down_sort"} <= set(names) - {op.name for op in once.operations}
+    assert names.count("expert_bias") == names.count("expert_bias_backward") == 1
+    assert not any("bias" in op.name for part in training_parts(load_model("qwen3-30b-a3b"), **asked)
+                   for op in part.operations)  # fmt: skip
 
 
 def test_zero_divides_what_it_says() -> None:

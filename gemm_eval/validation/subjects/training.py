@@ -86,6 +86,7 @@ def _read(row: Mapping[str, str]) -> PublishedRun:
     options: dict[str, Any] = {name: int(row[name]) for name in _SIZES}
     options |= {f"{name}_parallel": int(row[name]) for name in _DEGREES}
     options |= {name: row[name] for name in _WORDS if row[name]}
+    options["mtp_layers"] = int(row["mtp_layers"] or 0)
     options["overlap"] = {group: float(share) for group, share in (word.split("=") for word in row["overlap"].split())}
     if row["tokens_per_s"]:
         rate = float(row["tokens_per_s"])
