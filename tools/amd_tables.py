@@ -112,12 +112,12 @@ def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     split = rows["splitK"].fillna(0.0)
     rows["split_k"] = np.where(is_ck, 2**split, split.clip(lower=1)).astype(np.int64)
     rows["version"] = np.where(rows["type"] == _VERSIONED, versions_of(rows), "")
-    of_blas = rows["libtype"] == "hipblaslt"  # whose C has columns first, and which cuts K as it likes
+    of_blas = rows["libtype"] == "hipblaslt"  # whose C has columns first; it cuts K as it likes
     rows.loc[of_blas, ["cta_m", "cta_n"]] = rows.loc[of_blas, ["cta_n", "cta_m"]].to_numpy()
-    rows.loc[of_blas, "split_k"] = 0
     key = ["chip", "type", "M", "N", "K", "date"]
     rows = rows.sort_values("us", kind="stable").drop_duplicates([*key, "cta_m", "cta_n", "split_k", "version"])
     rows = rows[rows.groupby(key)["us"].transform("size") > 1]
+    rows.loc[rows["libtype"] == "hipblaslt", "split_k"] = 0
     for chip, of_chip in rows.groupby("chip"):
         spec = load_arch(str(chip), GpuSpec)
         hardware = origami.get_hardware_for_arch(

@@ -1,7 +1,8 @@
 """The choice among kernels of AMD's libraries: GEMMs that several kernels of a tuner ran on one date.
 
 ``arch/measured/<gpu>/aiter/choice.parquet`` has a row for each kernel: sizes, type, rows, columns and k-step of its
-tile, parts of K (0: as many as the kernel likes), version of the library (`Library.versions`), date, time, and the cycles that AMD's origami predicts.
+tile, parts of K (0: as many as the kernel likes), version of the library (`Library.versions`), date, time, and the
+cycles that AMD's origami predicts.
 """
 
 from __future__ import annotations

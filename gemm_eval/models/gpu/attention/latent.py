@@ -121,7 +121,7 @@ _KERNELS = {
     "sm_100": _TCGEN05,
     "sm_103": _TCGEN05,
     "sm_120": LatentKernel(64, columns=(4, 2), ctas_per_sm=(4, 1)),
-    # aiter's mla_decode_fwd: CUs share the keys of all sequences, each in 16 parts at most (`get_meta_param`, aiter/mla.py)
+    # aiter's mla_decode_fwd: CUs share all keys, a sequence in 16 parts at most (`get_meta_param` of aiter/mla.py)
     **dict.fromkeys(GFX_ARCHS[1:], LatentKernel(schedule="even", most_parts=16)),
 }
 FLASHINFER_LATENTS = LatentKernel(schedule="even", has_positions=False)
