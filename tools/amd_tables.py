@@ -112,9 +112,12 @@ def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     split = rows["splitK"].fillna(0.0)
     rows["split_k"] = np.where(is_ck, 2**split, split.clip(lower=1)).astype(np.int64)
     rows["version"] = np.where(rows["type"] == _VERSIONED, versions_of(rows), "")
+    of_blas = rows["libtype"] == "hipblaslt"  # whose C has columns first; it cuts K as it likes
+    rows.loc[of_blas, ["cta_m", "cta_n"]] = rows.loc[of_blas, ["cta_n", "cta_m"]].to_numpy()
     key = ["chip", "type", "M", "N", "K", "date"]
     rows = rows.sort_values("us", kind="stable").drop_duplicates([*key, "cta_m", "cta_n", "split_k", "version"])
     rows = rows[rows.groupby(key)["us"].transform("size") > 1]
+    rows.loc[rows["libtype"] == "hipblaslt", "split_k"] = 0
     for chip, of_chip in rows.groupby("chip"):
         spec = load_arch(str(chip), GpuSpec)
         hardware = origami.get_hardware_for_arch(
@@ -122,9 +125,10 @@ def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             spec.l2_bytes // spec.num_l2_caches, round(spec.max_clock_ghz * 1e6),
         )  # fmt: skip
         cycles = []
-        for M, N, K, dtype, *tile in of_chip[["M", "N", "K", "type", "cta_m", "cta_n", "cta_k"]].itertuples(
-            index=False
-        ):
+        columns = ["M", "N", "K", "type", "split_k", "cta_m", "cta_n", "cta_k"]
+        for M, N, K, dtype, split_k, *tile in of_chip[columns].itertuples(index=False):
+            if split_k == 0:
+                M, N, tile = N, M, [tile[1], tile[0], tile[2]]
             problem, config = origami.problem_t(), origami.config_t()
             word = origami.string_to_datatype(_ORIGAMI_TYPES[dtype])
             problem.size, problem.batch = origami.dim3_t(M, N, K), 1

@@ -94,6 +94,7 @@ class Interconnect(Frozen):
         return self.model_copy(update={"topology": box})
 
 
+_INSTINCT = ("mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "mi300a", "mi250x", "mi210")
 _KNOWN = {
     "NVIDIA GB300": "gb300",
     "NVIDIA B300 SXM6 AC": "b300",
@@ -119,16 +120,9 @@ _KNOWN = {
     "Tesla T4": "t4",
     "Tesla V100-SXM2-16GB": "v100",
     "Tesla V100-SXM2-32GB": "v100",
-    "AMD Instinct MI355X": "mi355x",
-    "AMD Instinct MI350X": "mi350x",
-    "AMD Instinct MI325X": "mi325x",
-    "AMD Instinct MI308X": "mi308x",
-    "AMD Instinct MI300X": "mi300x",
+    **{f"AMD Instinct {name.upper()}": name for name in _INSTINCT},
     "AMD Instinct MI300X VF": "mi300x",
-    "AMD Instinct MI300A": "mi300a",
-    "AMD Instinct MI250X": "mi250x",
     "AMD Instinct MI250X / MI250": "mi250x",
-    "AMD Instinct MI210": "mi210",
 }
 """The newest first. Older drivers leave out "NVIDIA", and new ones still do for GPUs before Ampere."""
 

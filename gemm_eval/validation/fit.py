@@ -31,7 +31,8 @@ class Search(NamedTuple):
     """Settings of a fit: log errors count by their squares up to `loss_scale`, larger ones by their size.
 
     Derivatives are differences of a share; a start lies `off_bounds` inside the range; `evaluations` count without
-    those for derivatives; `tolerance` is of the loss, relative.
+    those for derivatives; `tolerance` is of the loss, relative. A coefficient that moves by its whole range from where
+    it began counts as a row with the log error `hold`.
     """
 
     loss_scale: float
@@ -39,6 +40,7 @@ class Search(NamedTuple):
     off_bounds: float
     evaluations: int
     tolerance: float = 1e-8
+    hold: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def fit_logs(
     logs = np.log(measured_us)
 
     def errors(x: Floats) -> Floats:
-        return weights * (np.log(predict(ranges.values(x))) - logs)
+        of_rows = weights * (np.log(predict(ranges.values(x))) - logs)
+        return np.append(of_rows, search.hold * (x - shares)) if search.hold else of_rows
 
     return robust_fit(
         errors, shares, 0.0, 1.0, search.loss_scale, diff_step=np.array([search.difference]), ftol=search.tolerance,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +120,8 @@ def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
         here = folds == fold
         others = ~here & ~timings.in_band
         if here.any() and others.any():
-            interval = interval_of(fit_intervals(places[others], log_errors[others]))
+            pairs = list(compress(timings.pairs, others))
+            interval = interval_of(fit_intervals(places[others], log_errors[others], pairs))
             low, high = interval[places[here]].T
             inside[here] = (log_errors[here] >= low) & (log_errors[here] <= high)
     return inside

@@ -24,6 +24,7 @@ NUM_GEMMS = 10_000
 NUM_SHAPES = 1000
 NUM_CHIPS, NUM_OF_CHIP = 60, 28
 DTYPES = ("fp16", "fp8", "w4a16")
+OF_AMD = [("mi300x", "fp8_block"), ("mi300x", "fp8"), *(("mi355x", of) for of in ("bf16", "fp8_block", "fp8", "mxfp4"))]
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,13 @@ def evaluator() -> GEMMEvaluator:
     return evaluator
 
 
-@pytest.mark.benchmark(group="1,000 transformer GEMMs on an H100, cold, each timed alone (microseconds a GEMM)")
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_cold(benchmark: Any, evaluator: GEMMEvaluator, dtype: str) -> None:
+@pytest.mark.benchmark(group="1,000 transformer GEMMs, cold, each timed alone (microseconds a GEMM)")
+@pytest.mark.parametrize(("gpu", "dtype"), [*(("h100-sxm", dtype) for dtype in DTYPES), *OF_AMD])
+def test_cold(benchmark: Any, evaluator: GEMMEvaluator, gpu: str, dtype: str) -> None:
     shapes = transformer_gemms(NUM_SHAPES)
+    if gpu != evaluator.arch.name:
+        evaluator = GEMMEvaluator(gpu, disk_cache=False)
+    evaluator.evaluate(1, 64, 64, 64, dtype)  # packs
     evaluator.cache_clear()
     turn = itertools.cycle(shapes)
     result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {"dtype": dtype}), rounds=len(shapes))

@@ -135,7 +135,9 @@ def test_links_between_any_two_gpus_are_all_used_only_by_all_ranks() -> None:
 
 
 def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
-    result, carried = (moe_layer(gpu, 64, 2048, 768, 16, 2, dtype="fp8_block") for gpu in ("mi355x", "mi300x"))
+    result, carried = (
+        moe_layer(gpu, 64, 2048, 768, 16, 2, dtype=of) for gpu, of in {"mi355x": "mxfp4", "mi300x": "fp8_block"}.items()
+    )
     assert (result.library, result.source) == ("aiter-moe", "corrected")
     assert carried.source == "analytic"
     for name, ranks in (("llama-3-8b", 1), ("gpt-oss-20b", 2)):
@@ -143,6 +145,21 @@ def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
         assert 1.1 < estimate.tpot_interval_us[1] / estimate.tpot_us < 1.6
         kinds = {cost.operation.kind for cost in estimate.decode.costs if cost.latency_us > 0}
         assert {"gemm", "attention", "moe" if ranks > 1 else "memory"} <= kinds
+
+
+def test_latents_of_a_lone_sequence_are_read_by_16_cus() -> None:
+    """aiter cuts a sequence into 16 parts at most: as many sequences as fill the GPU take hardly longer."""
+    sizes = {"q_len": 1, "kv_len": 32768, "num_heads": 16, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}
+    us = [GEMMEvaluator("mi300x").evaluate_attention(batch=of, is_latent=True, **sizes).latency_us for of in (1, 4, 64)]
+    assert us[0] <= us[1] < 1.2 * us[0]
+    assert us[2] > 2.0 * us[0]
+
+
+def test_experts_of_16_bits_run_only_a_k_of_whole_steps() -> None:
+    """CK's tiles of up to 64 rows have k-steps of 128 elements: 192 columns of an expert take 128 rows."""
+    ev = GEMMEvaluator("mi355x")
+    rows = {K: ev.evaluate_grouped([4] * 16, K, 2048, dtype="bf16", library="aiter-moe").mapping for K in (192, 256)}
+    assert rows[192].cta_m == 128 > rows[256].cta_m  # type: ignore[union-attr]
 
 
 def test_engines_run_on_amd_with_host_times_of_nvidia_and_wide_intervals() -> None:

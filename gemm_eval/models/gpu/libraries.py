@@ -353,12 +353,9 @@ def _grouped(name: str, *families: str, has_stream_k: bool = False, has_unaligne
 
 
 def _of_amd(
-    name: str,
-    sm_archs: tuple[str, ...],
-    inputs: tuple[DType, ...],
-    *families: str,
+    name: str, sm_archs: tuple[str, ...], inputs: tuple[DType, ...], *families: str,
     version_tiles: Mapping[tuple[str, str], Tiles] = {},
-) -> Library:
+) -> Library:  # fmt: skip
     return Library(
         name, dict.fromkeys(families, _NO_SPLIT) | _AMD_SPLITS, has_stream_k=False, is_dense=True, is_weight_only=False,
         plain_families=families, inputs=inputs, default_of=sm_archs,

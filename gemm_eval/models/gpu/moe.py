@@ -137,9 +137,7 @@ def layer_answers(
     if "/" in library or origin.gpu is None or not learned_path(origin.gpu, MOE, family).is_file():
         return None
     features = layer_features(arch, work, physics_us)
-    answers = answers_for(
-        arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, features, physics_us, is_on=is_on
-    )  # fmt: skip
+    answers = answers_for(arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, features, physics_us, is_on=is_on)
     roofs = ("above_compute",) if is_warm else ("above_compute", "above_weights")
     room = np.min([features.others[name] for name in roofs], axis=0)
     has_work = np.asarray(work.local_rows) > 0.0
@@ -186,9 +184,7 @@ def layer_libraries(
         rows = 16 if shape.num_tokens * shape.topk <= _MXFP4_FEW_ROWS * shape.num_local_experts else 128
         return f"triton/{rows}x128", f"triton/{rows}x128"
     if library == "triton":
-        tile = triton_tile(
-            arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, release=release
-        )  # fmt: skip
+        tile = triton_tile(arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, release=release)
         size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
         return (f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}",) * 2
     if library == _GEN:

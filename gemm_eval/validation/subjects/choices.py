@@ -1,7 +1,8 @@
 """The choice among kernels of AMD's libraries: GEMMs that several kernels of a tuner ran on one date.
 
 ``arch/measured/<gpu>/aiter/choice.parquet`` has a row for each kernel: sizes, type, rows, columns and k-step of its
-tile, parts of K, version of the library (`Library.versions`), date, time, and the cycles that AMD's origami predicts.
+tile, parts of K (0: as many as the kernel likes), version of the library (`Library.versions`), date, time, and the
+cycles that AMD's origami predicts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _GEMM = ["M", "N", "K", "date"]
 _DTYPES = {"fp8_row": "fp8"}
 _LEAST_STEP, _MOST_STEP = 64, 256  # bytes of a k-step that the families have
 _MOST_STAGES = 4
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)  # of K, where a kernel cuts it as it likes
 
 
 class Choice(NamedTuple):
@@ -81,12 +83,15 @@ def _predict(evaluator: GEMMEvaluator, dtype: str, row: Any) -> float:
     assert isinstance(best.mapping, KernelConfig)
     bits = best.problem.types.a.dtype.bits
     step = min(max(row.cta_k * bits // 8, _LEAST_STEP), _MOST_STEP)
-    work = Decomposition.SPLIT_K if row.split_k > 1 else Decomposition.DATA_PARALLEL
-    for step_bytes, stages in product((step, step // 2), range(_MOST_STAGES, 1, -1)):
-        config = best.mapping._replace(
-            cta_m=row.cta_m, cta_n=row.cta_n, cta_k=step_bytes * 8 // bits, num_stages=stages, decomposition=work,
-            split_k=row.split_k,
-        )  # fmt: skip
-        with suppress(InvalidMappingError):
-            return evaluator.evaluate_mapping(best.problem, config, library=library).latency_us
-    return np.inf
+    times = []
+    for split_k in (row.split_k,) if row.split_k else _SPLITS:
+        work = Decomposition.SPLIT_K if split_k > 1 else Decomposition.DATA_PARALLEL
+        for step_bytes, stages in product((step, step // 2), range(_MOST_STAGES, 1, -1)):
+            config = best.mapping._replace(
+                cta_m=row.cta_m, cta_n=row.cta_n, cta_k=step_bytes * 8 // bits, num_stages=stages, decomposition=work,
+                split_k=split_k,
+            )  # fmt: skip
+            with suppress(InvalidMappingError):
+                times.append(evaluator.evaluate_mapping(best.problem, config, library=library).latency_us)
+                break
+    return min(times, default=np.inf)

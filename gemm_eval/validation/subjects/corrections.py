@@ -358,11 +358,9 @@ def _by_key(
 
 
 def _intervals_of(rows: pd.DataFrame) -> dict[str, Any]:
-    places = rows["place"].to_numpy()
-    return {
-        "physics_intervals": gpu_model.fit_intervals(places, rows["physics_log"].to_numpy()),
-        "intervals": gpu_model.fit_intervals(places, rows["corrected_log"].to_numpy()),
-    }
+    logs = {"physics_intervals": rows["physics_log"], "intervals": rows["corrected_log"]}
+    places, pairs = rows["place"].to_numpy(), rows["pair"].tolist()
+    return {name: gpu_model.fit_intervals(places, of.to_numpy(), pairs) for name, of in logs.items()}
 
 
 def _errors_of(rows: pd.DataFrame) -> dict[str, Any]:

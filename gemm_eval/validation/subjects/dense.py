@@ -159,10 +159,14 @@ def calibrate(
     predicted = [(item, crossed.predict(item, index)) for index, item in enumerate(kept)]
     errors = (error_figures(item.name, item.sha256, item.measured_us, us) for item, us in predicted)
     log_errors = np.concatenate([item.log_errors(us) for item, us in predicted])
+    places, pairs = (
+        np.concatenate([item.regime_places for item in kept]),
+        [pair for item in kept for pair in item.pairs],
+    )
     return gpu_model.Calibration(
         gpu=arch.name, library=library, family=family, model_version=gpu_model.GPU_MODEL_VERSION,
         coefficients=fit.rounded(coefficients), fitted=fitted, errors=tuple(errors),
-        intervals=gpu_model.fit_intervals(np.concatenate([item.regime_places for item in kept]), log_errors),
+        intervals=gpu_model.fit_intervals(places, log_errors, pairs),
         **fit.provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
 

@@ -106,6 +106,7 @@ class LatentKernel(NamedTuple):
     has_narrow: bool = True  # an 8-bit cache is computed in 8 bits; else as 16-bit ones
     schedule: Literal["even", "parts", "whole"] = "whole"
     part_keys: int = 64  # fewest keys of a part, whose time is in `fixed_us`
+    most_parts: float = np.inf  # of a sequence, where all CTAs share the keys evenly
     swaps_heads: bool = False  # few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows
     has_positions: bool = True  # a kernel of the call turns positions and writes the cache
     columns: tuple[int, int] = (1, 1)  # CTAs that share a tile of heads, each with some of a value: 16 and 8 bits
@@ -120,8 +121,8 @@ _KERNELS = {
     "sm_100": _TCGEN05,
     "sm_103": _TCGEN05,
     "sm_120": LatentKernel(64, columns=(4, 2), ctas_per_sm=(4, 1)),
-    # aiter's mla_decode_fwd: its metadata spread the keys of all sequences evenly over the CUs (aiter/mla.py in 2026)
-    **dict.fromkeys(GFX_ARCHS[1:], LatentKernel(schedule="even")),
+    # aiter's mla_decode_fwd: CUs share all keys, a sequence in 16 parts at most (`get_meta_param` of aiter/mla.py)
+    **dict.fromkeys(GFX_ARCHS[1:], LatentKernel(schedule="even", most_parts=16)),
 }
 FLASHINFER_LATENTS = LatentKernel(schedule="even", has_positions=False)
 """FlashInfer 0.5, `batch_mla` for Hopper: the same tiles and schedule as FlashMLA's."""
@@ -236,13 +237,14 @@ def latent_terms(
 
 
 def _even(
-    arch: GpuSpec, _: LatentKernel, rows: AttentionRows, keys: Floats, key_us: Floats, cta_us: Floats
+    arch: GpuSpec, kernel: LatentKernel, rows: AttentionRows, keys: Floats, key_us: Floats, cta_us: Floats
 ) -> tuple[Floats, Floats]:
     """Return the time of a CTA and the parts of a sequence, [rows]: FlashMLA, `get_mla_metadata`.
 
     A CTA an SM; each tile of 64 query heads has an equal share of the SMs, which share all tiles of keys evenly.
     """
     ctas = np.maximum(np.floor(arch.num_sms / np.ceil(rows.num_heads * rows.q_len / _ROW_TILE)), 1.0)
+    ctas = np.minimum(ctas, kernel.most_parts * rows.batch)
     tiles = np.maximum(np.ceil(rows.batch * keys / _KEY_TILE / ctas), 1.0)
     sequences = np.maximum(np.ceil(rows.batch / ctas), 1.0)
     row_tiles = np.maximum(np.ceil(rows.num_heads * rows.q_len / _ROW_TILE) / arch.num_sms, 1.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from gemm_eval.arch import GFX_ARCHS
 from gemm_eval.dtypes import DType
@@ -19,13 +20,11 @@ _BUFFER_BYTES = 32768
 """A and B of one k-step, at most: what leaves 64 KiB of LDS room for two, or for two CTAs."""
 _STEP_BYTES = (64, 128, 256)
 _SQUARE = (128, 128)
+_Sizes = tuple[int, tuple[int, ...]]
 
 
 def _tiles(
-    family: str,
-    *sizes: tuple[int, tuple[int, ...]],
-    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
-    has_whole_steps: bool = False,
+    family: str, *sizes: _Sizes, of_cdna3: Sequence[_Sizes] = (), has_whole_steps: bool = False
 ) -> Callable[..., Iterator[TileChoice]]:
     """Return what yields tiles of four waves; `sizes`: rows, columns of each, `of_cdna3` those on gfx942.
 
@@ -88,22 +87,14 @@ _FP8_TILES = (
 
 
 def _narrow(
-    name: str,
-    number: int,
-    plain_types: Callable[[GemmTypes], bool],
-    *tiles: tuple[int, tuple[int, ...]],
-    of_cdna3: Sequence[tuple[int, tuple[int, ...]]] = (),
+    name: str, number: int, plain_types: Callable[[GemmTypes], bool], *tiles: _Sizes, of_cdna3: Sequence[_Sizes] = (),
     has_whole_steps: bool = False,
-) -> Family:
+) -> Family:  # fmt: skip
     return replace(
-        MFMA,
-        name=name,
-        number=number,
-        sm_archs=GFX_ARCHS[1:],
-        plain_types=plain_types,
+        MFMA, name=name, number=number, sm_archs=GFX_ARCHS[1:], plain_types=plain_types,
         dense_tiles=_tiles(name, *tiles, of_cdna3=of_cdna3, has_whole_steps=has_whole_steps),
         least_step_bytes=_STEP_BYTES[0] if has_whole_steps else 0,
-    )
+    )  # fmt: skip
 
 
 MFMA_NARROW = (
@@ -142,19 +133,20 @@ def _with_layer(**ranges: tuple[float, float, float]) -> tuple[Coefficient, ...]
     return with_ranges((*_COEFFICIENTS, *layer), **(own | ranges))
 
 
+def _of_ck(*_: object) -> Iterator[TileChoice]:
+    """Yield tiles of CK's kernels of 16 bits: where K is none of 256 bytes, only those of 128 rows won."""
+    for m, n in product((16, 32, 64, 128), (64, 128)):
+        yield TileChoice("mfma_moe", m, n, 4, Schedule.MULTISTAGE, SINGLE, _STEP_BYTES[1 if m == _SQUARE[0] else 2])
+
+
 def _experts(
     name: str, number: int, for_types: Callable[[GemmTypes], bool], **ranges: tuple[float, float, float]
 ) -> Family:
     return replace(
-        MFMA,
-        name=name,
-        number=number,
-        sm_archs=GFX_ARCHS[1:],
-        plain_types=None,
-        for_types=for_types,
+        MFMA, name=name, number=number, sm_archs=GFX_ARCHS[1:], plain_types=None, for_types=for_types,
         dense_tiles=_tiles(name, *((rows, (64, 128, 256)) for rows in (16, 32, 64, 128))),
         coefficients=_with_layer(**ranges),
-    )
+    )  # fmt: skip
 
 
 def _takes_fp4_weights(*inputs: DType) -> Callable[[GemmTypes], bool]:
@@ -163,7 +155,7 @@ def _takes_fp4_weights(*inputs: DType) -> Callable[[GemmTypes], bool]:
 
 _16_BITS = (DType.BF16, DType.FP16)
 MFMA_EXPERTS = (
-    _experts("mfma_moe", 96, _is_plain(*_16_BITS)),
+    replace(_experts("mfma_moe", 96, _is_plain(*_16_BITS)), dense_tiles=_of_ck, least_step_bytes=_STEP_BYTES[1]),
     _experts("mfma_moe_fp8", 97, _is_plain(DType.FP8)),
     _experts("mfma_moe_fp8_block", 98, lambda types: types.a.dtype is DType.FP8 and types.is_block_scaled),  # mxfp8 too
     _experts("mfma_moe_mxfp4", 99, _is_scaled(DType.FP4, 32, 1)),
