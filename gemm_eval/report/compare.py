@@ -30,7 +30,7 @@ from gemm_eval.report.parts import (
     time_column,
 )
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.report.runs import Phase, Run, Runs, distinct, sizes_of
+from gemm_eval.report.runs import Phase, Run, Runs, caveat, distinct, rests_on, sizes_of
 from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.units import time_text
 from gemm_eval.workload import GemmProblem
@@ -223,11 +223,12 @@ def _verdict(contests: Sequence[Contest]) -> Verdict:
         first, second = ranked(contest)[:2]
         reason = f"{why(first, second)}. {_CERTAINTY[is_clear(contest)]}"
         if is_short:
-            points.append((f"{first.title}: why", reason))
-            points.append((f"{first.title}: {first.arch_name} itself is bound by", first.say_bounds()))
+            points.append((f"{first.title}: why", f"{reason} {first.arch_name} is bound by {first.say_bounds()}."))
         else:
             points.append((f"{first.title}: {first.arch_name}", f"{_lead(contest)}. {reason}"))
-    return Verdict(headline, points)
+    order = [runs for contest in contests for runs in ranked(contest)]
+    alone = "GEMMs alone on an idle device: attention, collectives and the host of an engine are not in these times."
+    return Verdict(headline, [*points, ("Times rest on", rests_on(order)), ("Keep in mind", caveat(order, alone))])
 
 
 _CERTAINTY = {

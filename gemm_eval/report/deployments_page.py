@@ -66,10 +66,21 @@ def _verdict(deployments: Deployments, best: ServingEstimate) -> Verdict:
         f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} output "
         f"tokens/s a GPU at {best.tokens_per_s_per_user:,.0f} a client."
     )
-    points = [("The best has", f"{best.concurrency:,} requests in flight, TTFT {time_text(best.ttft_us)}")]
+    ttft, tpot = (" to ".join(map(time_text, ends)) for ends in (best.ttft_interval_us, best.tpot_interval_us))
+    rest = f"{best.concurrency:,} requests in flight, TTFT {time_text(best.ttft_us)}, TPOT {time_text(best.tpot_us)}"
+    points = [("The best has", rest), ("80% of measured means are expected within", f"{ttft} (TTFT) and {tpot} (TPOT)")]
     if fastest is not best:
         text = f"{fastest.layout}: {fastest.tokens_per_s_per_user:,.0f} tokens/s, {fastest.concurrency:,} in flight"
         points.append(("A client is served fastest by", text))
+    points += [
+        ("Times rest on", f"Engine {best.engine}. {best.basis}"),
+        (
+            "Keep in mind",
+            "Requests queue here: trust the throughput, not TTFT."
+            if best.is_full
+            else "All requests have one size: bursts and long tails of lengths queue longer.",
+        ),
+    ]
     return Verdict(headline, points)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.estimate import ModelEstimate, StepEstimate, estimate_model
+from gemm_eval.estimate import IDEAL, ModelEstimate, StepEstimate, estimate_model
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.figures import bound_color
 from gemm_eval.report.page import Page, Section
@@ -47,6 +47,7 @@ _MOST_GAINS = 2
 _MOST_HEAVY = 3
 _MOST_EXPLAINED = 3
 _OTHERS = "#6b7683"
+_MUCH = 0.1  # of the time
 _SHOWN = ("batch", "prompt_len", "output_len", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 
 
@@ -128,13 +129,37 @@ def _verdict(estimate: ModelEstimate, steps: Sequence[Runs], gains: Sequence[Seq
         heavy = ", ".join(f"{part} {us / step.total_us:.0%}" for part, _, us, *_ in _parts(step)[:_MOST_HEAVY])
         helps = "; ".join(map(str, of_step[:_MOST_GAINS])) or "No single doubling of the spec saves 0.5%."
         points += [
-            (f"GEMMs of {step.name} are bound by", step.say_bounds()),
-            (f"{step.title} is mostly", heavy),
+            (f"{step.title} is mostly", f"{heavy}; GEMMs are bound by {step.say_bounds()}"),
             (f"GEMMs of {step.name} would gain from", helps),
         ]
     rate = f"{float(f'{estimate.decode_tokens_per_s_per_device:.3g}'):,.0f} tokens/s a device in decode"
+    first_us, each_us = (
+        " to ".join(map(time_text, getattr(estimate, f"{name}_interval_us"))) for name in ("ttft", "tpot")
+    )
+    points += [
+        ("80% of measured times are expected within", f"{first_us} (TTFT) and {each_us} (TPOT)"),
+        ("Times rest on", f"Engine {estimate.options['engine']}. {estimate.basis}"),
+        ("Keep in mind", _caveat(estimate)),
+    ]
     first, each = time_text(estimate.ttft_us), time_text(estimate.tpot_us)
     return Verdict(f"TTFT {first}, TPOT {each} ({rate}).", points)
+
+
+def _caveat(estimate: ModelEstimate) -> str:
+    """Return the largest reason to doubt the estimate."""
+    all_us = sum(step.latency_us for step in (estimate.prefill, estimate.decode))
+    untimed = sum(
+        step.frac_by_source.get("analytic", 0.0) * step.latency_us for step in (estimate.prefill, estimate.decode)
+    )
+    if estimate.num_devices > estimate.num_joined_devices:
+        return "Collectives between nodes use the network of the arch, which no timing covers."
+    if untimed > _MUCH * all_us:
+        return (
+            f"{untimed / all_us:.0%} of the time rests on no timings of {estimate.arch_name}: errors may be 10 to 40%."
+        )
+    if estimate.engine == IDEAL:
+        return "Kernels alone: the host of an engine adds time, which --engine vllm, sglang or trtllm includes."
+    return "TTFT is that of one prompt without queueing; gemm-eval serve has requests under load."
 
 
 def _picture(steps: Sequence[Runs]) -> Bars:

@@ -101,7 +101,7 @@ percent_column = partial(Column, unit="%", digits=3)
 class Text:
     """Paragraphs, an empty line between them; lines stay lines. `title` is a heading below the section's.
 
-    `is_code`: what is typed or kept in a file; its spaces stay, and its lines do not wrap.
+    `is_code`: what is typed or kept in a file; its spaces stay.
     """
 
     text: str

@@ -133,6 +133,22 @@ def distinct(words: Iterable[str]) -> str:
     return ", ".join(sorted(set(words)))
 
 
+def rests_on(contenders: Sequence[Runs]) -> str:
+    """Return the libraries and sources of the times of each arch: ``b200 cublas, corrected; sg2260 calibrated``."""
+    texts: dict[str, set[str]] = {}
+    for arch, result in ((runs.arch_name, run.result) for runs in contenders for run in runs.runs):
+        texts.setdefault(arch, set()).add(
+            ", ".join([*map(str, filter(None, [result.options.get("library")])), result.source])
+        )
+    return "; ".join(f"{arch}: {' and '.join(sorted(words))}" for arch, words in texts.items())
+
+
+def caveat(contenders: Sequence[Runs], otherwise: str) -> str:
+    """Return a warning about archs without timings; `otherwise` where all have some."""
+    untimed = distinct(runs.arch_name for runs in contenders for run in runs.runs if run.result.source == "analytic")
+    return f"No timings of {untimed}: errors may be 10 to 40%." if untimed else otherwise
+
+
 def sizes_of(problem: GemmProblem) -> list[Cell]:
     """Return G, M, K, N; M of groups with rows of their own is the mean, for G x M to be the rows that there are."""
     M = problem.M if problem.row_groups is None else problem.rows / problem.G

@@ -10,7 +10,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text, Verdict, text_column
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
-from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, gemm_table
+from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, caveat, gemm_table, rests_on
 from gemm_eval.report.sweep_points import BALANCE, BestDesign, Points, say_sampling
 from gemm_eval.sweep import SweepResult, what_if
 from gemm_eval.units import scaled_text
@@ -72,7 +72,8 @@ def _verdict(points: Points) -> Verdict:
     others = [name for name in result.objectives[1:] if name not in points.varied]
     chip = [str(first.row["arch"])] if len(result.bases) > 1 else []
     chip += points.say_all([*result.field_names, *others], first.row)
-    bounds = Runs("", result.evaluator(first.point), runs).say_bounds()
+    whole = Runs("", result.evaluator(first.point), runs)
+    bounds = whole.say_bounds()
     words = [(f"Point {first.point}", ", ".join(chip)), ("What limits its GEMMs", capital(bounds))]
     gains = _gains(points, first, runs)
     if gains:
@@ -83,6 +84,8 @@ def _verdict(points: Points) -> Verdict:
     if fields:
         matters = ", ".join(f"{points.heading(name)} {factors[name]:.3g}x" for name in fields)
         words.append((f"What {points.heading(aim)} depends on", matters))
+    changed = "Points keep the coefficients and the correction of their base: no timing covers a changed chip."
+    words += [("Times rest on", rests_on([whole])), ("Keep in mind", caveat([whole], changed))]
     return Verdict(_headline(points, first), words)
 
 

@@ -186,7 +186,7 @@ def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> No
         key = cost.operation.name, cost.operation.kind
         times[key] = times.get(key, 0.0) + cost.total_us
     end = 0.0
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": figures.SMALL - 1}
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": figures.SMALL - 0.75}
     for (name, kind), us in times.items():
         if us <= 0:
             continue

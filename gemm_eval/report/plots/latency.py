@@ -169,7 +169,7 @@ def _mark_changes(
         if places[end] - places[start] >= needed * (places[-1] - places[0]):
             above.text(
                 from_axis((places[start] + places[end]) / 2), 0.98, label, transform=above.get_xaxis_transform(),
-                ha="center", va="top", fontsize=figures.SMALL - 1, color=figures.MUTED,
+                ha="center", va="top", fontsize=figures.SMALL - 0.75, color=figures.MUTED,
             )  # fmt: skip
     tiles = _changes(table, _TILE) if isinstance(table.evaluator.arch, GpuSpec) else []
     if tiles:
