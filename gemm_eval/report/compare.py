@@ -129,7 +129,7 @@ def compare_report(
         Section("Archs", [*overview, Text(_NOTE)]),
         Section("Figures", [_breakdown(contest) for contest in contests]),
         *(Section(contest[0].title, _tables(contest)) for contest in contests),
-        Section("In full", [text for contest in contests for text in _explained(contest)]),
+        Section("Explanations", [text for contest in contests for text in _explained(contest)]),
     ]
     name = f"{title} on {', '.join(runs[0].arch_name for runs in on_archs)}"
     return Page(name, subtitle, sections, [_verdict(contests), _picture(contests)])
@@ -234,7 +234,7 @@ def _verdict(contests: Sequence[Contest]) -> Verdict:
 _CERTAINTY = {
     None: "At least one has no interval.",
     True: "The 80% intervals do not overlap.",
-    False: "The 80% intervals overlap: a measurement may rank them the other way.",
+    False: "The 80% intervals overlap, so measurements may reverse the order.",
 }
 
 
@@ -278,7 +278,7 @@ def _arch_table(on_archs: Sequence[Sequence[Runs]]) -> Table:
         origins = [distinct(getattr(result, name) for result in results) for name in ("source", "model_version")]
         rows.append([arch.name, cores, *peaks, arch.dram_gb_per_s, *memories, *origins])
     note = "Cores: SMs of a GPU. On chip: L2 of a GPU, SRAM of all cores. Types are those that each arch runs here."
-    return Table(columns, rows, caption="What the archs have", note=note)
+    return Table(columns, rows, caption="The archs", note=note)
 
 
 def _sizes(arch: ArchSpec) -> list[Cell]:

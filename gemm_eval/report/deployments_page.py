@@ -40,7 +40,7 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
     rows = [[say(estimate) for _, say in _COLUMNS] for estimate in deployments.front]
     chart = Chart(
         columns, rows, _USER, _DEVICE, log_y=True, highlight=[True] * len(rows), joined="before",
-        caption="Throughput of a GPU over the speed that a client sees: no deployment lies above",
+        caption="Throughput of a GPU over the rate of one client; no deployment is above the line",
     )  # fmt: skip
     start: list[Part] = [Text(text, is_code=True) for text in commands]
     left: list[tuple[Column, Callable[[LeftOut], Cell]]] = [
@@ -50,11 +50,11 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
         (text_column("engine"), lambda item: item.engine),
         (text_column("types"), lambda item: item.dtype or "of the checkpoint"),
     ]
-    front = table_of(deployments.front, _COLUMNS, "Deployments that no other beats in both rates")
+    front = table_of(deployments.front, _COLUMNS, "Deployments on the Pareto front of both rates")
     sections = [
-        Section("The front", [Facts(_facts(deployments)), front]),
-        Section("The best one", [Text(best.explain()), *start]),
-        Section("Left out", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
+        Section("Pareto front", [Facts(_facts(deployments)), front]),
+        Section("Best deployment", [Text(best.explain()), *start]),
+        Section("Excluded layouts", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
     ]
     lead: list[Part] = [_verdict(deployments, best), chart]
     return Page(f"Serving {deployments.model_name}", "deployments and their loads", sections, lead)
@@ -63,15 +63,19 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
 def _verdict(deployments: Deployments, best: ServingEstimate) -> Verdict:
     fastest = deployments.front[-1]
     headline = (
-        f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} output "
-        f"tokens/s a GPU at {best.tokens_per_s_per_user:,.0f} a client."
+        f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} "
+        f"tok/s/GPU at {best.tokens_per_s_per_user:,.0f} tok/s/user."
     )
     ttft, tpot = (" to ".join(map(time_text, ends)) for ends in (best.ttft_interval_us, best.tpot_interval_us))
     rest = f"{best.concurrency:,} requests in flight, TTFT {time_text(best.ttft_us)}, TPOT {time_text(best.tpot_us)}"
-    points = [("The best has", rest), ("80% of measured means are expected within", f"{ttft} (TTFT) and {tpot} (TPOT)")]
+    points = [
+        ("The best deployment has", rest),
+        ("80% of measured means are expected within", f"{ttft} (TTFT) and {tpot} (TPOT)"),
+    ]
     if fastest is not best:
-        text = f"{fastest.layout}: {fastest.tokens_per_s_per_user:,.0f} tokens/s, {fastest.concurrency:,} in flight"
-        points.append(("A client is served fastest by", text))
+        rate = f"{fastest.tokens_per_s_per_user:,.0f} tok/s/user"
+        text = f"{fastest.layout}: {rate}, {fastest.concurrency:,} requests in flight"
+        points.append(("Fastest for a client", text))
     points += [
         ("Times rest on", f"Engine {best.engine}. {best.basis}"),
         (

@@ -147,18 +147,13 @@ def _verdict(estimate: ModelEstimate, steps: Sequence[Runs], gains: Sequence[Seq
 
 def _caveat(estimate: ModelEstimate) -> str:
     """Return the largest reason to doubt the estimate."""
-    all_us = sum(step.latency_us for step in (estimate.prefill, estimate.decode))
-    untimed = sum(
-        step.frac_by_source.get("analytic", 0.0) * step.latency_us for step in (estimate.prefill, estimate.decode)
-    )
+    untimed_frac = max(step.frac_by_source.get("analytic", 0.0) for step in (estimate.prefill, estimate.decode))
     if estimate.num_devices > estimate.num_joined_devices:
         return "Collectives between nodes use the network of the arch, which no timing covers."
-    if untimed > _MUCH * all_us:
-        return (
-            f"{untimed / all_us:.0%} of the time rests on no timings of {estimate.arch_name}: errors may be 10 to 40%."
-        )
+    if untimed_frac > _MUCH:
+        return f"No timings of {estimate.arch_name} for {untimed_frac:.0%} of a step: coefficients carry over."
     if estimate.engine == IDEAL:
-        return "Kernels alone: the host of an engine adds time, which --engine vllm, sglang or trtllm includes."
+        return "Kernels alone: engine vllm, sglang or trtllm adds the time of its host."
     return "TTFT is that of one prompt without queueing; gemm-eval serve has requests under load."
 
 
@@ -196,7 +191,7 @@ def _facts(config: ModelConfig, estimate: ModelEstimate, steps: Sequence[Runs]) 
         ("hidden size", f"{config.hidden_size:,}"),
         ("parameters", f"{num_parameters(config) / 1e9:,.2f} billion"),
         ("types of weight GEMMs", options["dtype"] or "those of the checkpoint"),
-        ("type of what is kept", options["dense_dtype"]),
+        ("type of unquantized parts", options["dense_dtype"]),
         ("engine", options["engine"]),
         *((name.replace("_", " "), f"{options[name]:,}") for name in _SHOWN),
         ("memory", say_memory(estimate.memory, arch, estimate.engine.memory_share(options["memory_frac"]))),
@@ -221,7 +216,7 @@ def _totals(steps: Sequence[Runs]) -> Table:
         (text_column("phase"), lambda step: step.name),
         (Column("tokens"), lambda step: step.num_tokens),
         (time_column("latency"), lambda step: step.total_us),
-        (time_column("a token"), lambda step: step.total_us / step.num_tokens),
+        (time_column("per token"), lambda step: step.total_us / step.num_tokens),
         (Column("rate", "tokens/s"), lambda step: step.tokens_per_s),
         (percent_column("of peak"), lambda step: 100.0 * step.utilization_frac),
         (text_column("heaviest GEMM"), heaviest),
@@ -247,10 +242,10 @@ def _tables(step: Runs) -> list[Part]:
         (text_column("kind"), lambda cost: cost.operation.kind),
         (Column("layers"), lambda cost: cost.operation.num_layers),
         (time_column("latency"), lambda cost: cost.latency_us),
-        (time_column("in all"), lambda cost: cost.total_us),
+        (time_column("total"), lambda cost: cost.total_us),
         (percent_column("share"), lambda cost: 100.0 * cost.total_us / step.total_us),
         (text_column("bound"), lambda cost: cost.bound),
-        (text_column("what"), lambda cost: cost.detail),
+        (text_column("details"), lambda cost: cost.detail),
     ]
     tokens = f"{of.batch:,} x {of.new_tokens:,} new of {of.seq_len:,} tokens"
     operations = table_of(step.costs, columns, f"Operations of {step.name}, in the order they run: {tokens}")
@@ -274,7 +269,7 @@ def _help(step: Runs, gains: Sequence[ChangeGain]) -> list[Part]:
         (text_column("helps most"), lambda gain: gain.helps_most),
     ]
     caption = f"{step.title}: changes of the arch, one at a time"
-    note = f"All GEMMs are mapped anew for each; changes that save less than {MIN_GAIN_FRAC:.1%} are left out."
+    note = f"All GEMMs are mapped again for each change; changes that save less than {MIN_GAIN_FRAC:.1%} are left out."
     explained = [
         Text(run.result.explain(), title=f"{run.name}, {run.total_us / step.total_us:.0%} of {step.name}")
         for run in step.heaviest(_MOST_EXPLAINED)

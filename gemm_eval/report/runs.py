@@ -146,7 +146,7 @@ def rests_on(contenders: Sequence[Runs]) -> str:
 def caveat(contenders: Sequence[Runs], otherwise: str) -> str:
     """Return a warning about archs without timings; `otherwise` where all have some."""
     untimed = distinct(runs.arch_name for runs in contenders for run in runs.runs if run.result.source == "analytic")
-    return f"No timings of {untimed}: errors may be 10 to 40%." if untimed else otherwise
+    return f"No timings of {untimed}: coefficients carry over, or are assumed." if untimed else otherwise
 
 
 def sizes_of(problem: GemmProblem) -> list[Cell]:
@@ -157,7 +157,7 @@ def sizes_of(problem: GemmProblem) -> list[Cell]:
 
 GEMM_COLUMNS = (
     text_column("types"), *(Column(name) for name in "GMKN"), Column("count"), time_column("latency"),
-    time_column("in all"), percent_column("share"), text_column("bound"), percent_column("of peak"),
+    time_column("total"), percent_column("share"), text_column("bound"), percent_column("of peak"),
     Column("DRAM", "GB/s"), text_column("mapping"),
 )  # fmt: skip
 

@@ -74,16 +74,16 @@ def _verdict(points: Points) -> Verdict:
     chip += points.say_all([*result.field_names, *others], first.row)
     whole = Runs("", result.evaluator(first.point), runs)
     bounds = whole.say_bounds()
-    words = [(f"Point {first.point}", ", ".join(chip)), ("What limits its GEMMs", capital(bounds))]
+    words = [(f"Point {first.point}", ", ".join(chip)), ("Its GEMMs are bound by", capital(bounds))]
     gains = _gains(points, first, runs)
     if gains:
-        words.append(("What would help it", "; ".join(gains[:_MOST_GAINS])))
+        words.append(("It would gain from", "; ".join(gains[:_MOST_GAINS])))
     words += [_other(points, design, first) for design in points.best[1:]]
     factors = points.effects(aim)
     fields = points.strongest(aim)[:_MOST_FIELDS]
     if fields:
         matters = ", ".join(f"{points.heading(name)} {factors[name]:.3g}x" for name in fields)
-        words.append((f"What {points.heading(aim)} depends on", matters))
+        words.append((f"Strongest fields for {points.heading(aim)}", matters))
     changed = "Points keep the coefficients and the correction of their base: no timing covers a changed chip."
     words += [("Times rest on", rests_on([whole])), ("Keep in mind", caveat([whole], changed))]
     return Verdict(_headline(points, first), words)
@@ -145,7 +145,7 @@ def _headline(points: Points, best: BestDesign) -> str:
     if not base_value > 0.0:  # nan neither
         return f"{headline}."
     ratio = value / base_value if is_most else base_value / value
-    than = f"{base} as it is ({points.say(aim, base_value)})"
+    than = f"the unchanged {base} ({points.say(aim, base_value)})"
     if abs(ratio - 1.0) < _SAME_FRAC:
         return f"{headline}, the same as {than}."
     if aim == _LATENCY:
@@ -176,16 +176,16 @@ def _warnings(points: Points) -> list[Part]:
     if num < asked:
         warnings.append(
             Text(
-                f"{num:,} of {asked:,} points are done; this page knows nothing of the others. The same call of sweep, "
-                "or the same gemm-eval sweep, goes on with them.",
+                f"{num:,} of {asked:,} points are done; the others are not on this page. The same call of sweep, "
+                "or the same gemm-eval sweep, continues.",
                 title="This sweep is not finished",
             )
         )
     if num and not len(points.feasible):
-        warnings.append(Text("Excluded points says what stood in the way.", title="No point is feasible"))
+        warnings.append(Text("The section Excluded points has the reasons.", title="No point is feasible"))
     elif num and not len(points.front):
         aims = ", ".join(points.result.objectives)
-        warnings.append(Text(f"Of no point are all objectives known ({aims}).", title="There is no best design"))
+        warnings.append(Text(f"No point has all objectives ({aims}).", title="There is no best design"))
     return warnings
 
 

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 _BAR, _EDGE = 0.78, 0.3
 _MOST_PASSES, _MANY_PASSES = 20_000, 80  # of all stages, and of one, beyond which no line is between them
 _COLORS = {
-    "forward": figures.SERIES[0], "backward": figures.SERIES[1], "exposed messages of a pass": figures.SERIES[5],
+    "forward": figures.SERIES[0], "backward": figures.SERIES[1], "exposed collectives of a pass": figures.SERIES[5],
     "exposed gradients and weights between replicas": figures.SERIES[4], "optimizer": figures.SERIES[3],
 }  # fmt: skip
 
 
 @figures.styled
 def plot_training_step(estimate: TrainingEstimate) -> Figure:
-    """Plot what each pipeline stage does over a step: passes of microbatches, messages, the optimizer.
+    """Plot the work of each pipeline stage over a step: passes of microbatches, collectives, and the optimizer.
 
-    What is blank is the bubble. Passes are played one by one, `estimate.latency_us` is a closed form: they differ a
-    little where stages do. Messages that computation does not hide are at the end of their pass. The number at a stage
-    is its share of time at work.
+    Blank time is the bubble. Passes are played one by one, `estimate.latency_us` is a closed form: they differ a
+    little where stages do. Collectives that computation does not hide are at the end of their pass. The number at a
+    stage is its share of time at work.
 
     Raises:
         InvalidInputError: there are more than 20,000 passes.
