@@ -134,13 +134,15 @@ def distinct(words: Iterable[str]) -> str:
 
 
 def rests_on(contenders: Sequence[Runs]) -> str:
-    """Return the libraries and sources of the times of each arch: ``b200 cublas, corrected; sg2260 calibrated``."""
-    texts: dict[str, set[str]] = {}
-    for arch, result in ((runs.arch_name, run.result) for runs in contenders for run in runs.runs):
-        texts.setdefault(arch, set()).add(
-            ", ".join([*map(str, filter(None, [result.options.get("library")])), result.source])
-        )
-    return "; ".join(f"{arch}: {' and '.join(sorted(words))}" for arch, words in texts.items())
+    """Return libraries and sources of the times of each arch: ``b200 cublas (corrected), sg2260 (analytic)``."""
+    by_arch: dict[str, list[GEMMResult]] = {}
+    for runs in contenders:
+        by_arch.setdefault(runs.arch_name, []).extend(run.result for run in runs.runs)
+    texts = []
+    for arch, results in by_arch.items():
+        libraries = distinct(str(result.options["library"]) for result in results if "library" in result.options)
+        texts.append(f"{arch} {libraries} ({distinct(result.source for result in results)})".replace("  ", " "))
+    return ", ".join(texts)
 
 
 def caveat(contenders: Sequence[Runs], otherwise: str) -> str:
