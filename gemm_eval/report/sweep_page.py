@@ -74,7 +74,7 @@ def _verdict(points: Points) -> Verdict:
     chip += points.say_all([*result.field_names, *others], first.row)
     whole = Runs("", result.evaluator(first.point), runs)
     bounds = whole.say_bounds()
-    words = [(f"Point {first.point}", ", ".join(chip)), ("Its GEMMs are bound by", capital(bounds))]
+    words = [(f"Point {first.point}", ", ".join(chip)), ("Its GEMMs are bound by", bounds)]
     gains = _gains(points, first, runs)
     if gains:
         words.append(("It would gain from", "; ".join(gains[:_MOST_GAINS])))

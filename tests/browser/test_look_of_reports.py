@@ -43,10 +43,6 @@ CUT = """() => {
       if (Math.max(...over) > 1) found.push(`${text.textContent} leaves its picture`);
     }
   }
-  for (const svg of document.querySelectorAll(".drawing svg")) {
-    const place = svg.closest(".scroll").getBoundingClientRect();
-    if (svg.getBoundingClientRect().right > place.right) found.push("a drawing");
-  }
   return found;
 }"""
 

@@ -174,7 +174,7 @@ def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult,
     )
     found = dict(verdict.points)
     assert found[f"Point {best.point}"].startswith(f"num_cores {best.row['num_cores']}, sram ")
-    assert "would help" in " ".join(found)
+    assert "would gain" in " ".join(found)
     assert "num_cores" in found["What latency depends on"]
 
 
