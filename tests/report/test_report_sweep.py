@@ -175,7 +175,7 @@ def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult,
     found = dict(verdict.points)
     assert found[f"Point {best.point}"].startswith(f"num_cores {best.row['num_cores']}, sram ")
     assert "would gain" in " ".join(found)
-    assert "num_cores" in found["What latency depends on"]
+    assert "num_cores" in found["Strongest fields for latency"]
 
 
 def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
