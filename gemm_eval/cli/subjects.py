@@ -65,11 +65,7 @@ class Command(NamedTuple):
         return "\n\n".join(filter(None, (self.title, self.more, "Examples:", *examples)))
 
     def run(self, given: Mapping[str, Any]) -> Any:
-        """Call the function.
-
-        Raises:
-            GemmEvalError: a package of the extra is missing, or whatever the function raises.
-        """
+        """Call the function; GemmEvalError: a package of the extra is missing, or any error of the function."""
         module, _, name = self.function.partition(".")
         function = getattr(import_module(f"gemm_eval.validation.subjects.{module}"), name)
         taken = inspect.signature(function).parameters

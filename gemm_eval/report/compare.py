@@ -30,7 +30,7 @@ from gemm_eval.report.parts import (
     time_column,
 )
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.report.runs import Phase, Run, Runs, caveat, distinct, rests_on, sizes_of
+from gemm_eval.report.runs import Phase, Run, Runs, distinct, sizes_of, trust_in_runs
 from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.units import time_text
 from gemm_eval.workload import GemmProblem
@@ -77,10 +77,8 @@ def compare_report(
         dtype: types of weight GEMMs, or of GEMMs given by their sizes; default: as the model's file says, else the
             default type of each arch.
         ignore_memory: compare archs without room for the model too.
-
-    Raises:
-        InvalidOptionError: fewer than two archs, two of one name, or no GEMMs.
-        GemmEvalError: fewer than two archs can run the workload; or matplotlib is not installed.
+    Raises InvalidOptionError (fewer than two archs, two of one name, or no GEMMs); GemmEvalError (fewer than two archs
+    can run the workload; or matplotlib is not installed).
     """
     names = [evaluator.arch.name for evaluator in evaluators]
     if len(names) < _LEAST_ARCHS or len(set(names)) < len(names):
@@ -228,7 +226,7 @@ def _verdict(contests: Sequence[Contest]) -> Verdict:
             points.append((f"{first.title}: {first.arch_name}", f"{_lead(contest)}. {reason}"))
     order = [runs for contest in contests for runs in ranked(contest)]
     alone = "GEMMs alone on an idle device: attention, collectives and the host of an engine are not in these times."
-    return Verdict(headline, [*points, ("Times rest on", rests_on(order)), ("Keep in mind", caveat(order, alone))])
+    return Verdict(headline, [*points, *trust_in_runs(order, alone)])
 
 
 _CERTAINTY = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Cell, Chart, Column, Facts, Part, Text, Verdict, table_of, text_column, time_column
+from gemm_eval.report.runs import trust_in_estimate
 from gemm_eval.serving import Deployments, LeftOut, ServingEstimate
 from gemm_eval.units import time_text
 
@@ -30,11 +31,7 @@ _COLUMNS: tuple[tuple[Column, Callable[[ServingEstimate], Cell]], ...] = (
 
 
 def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -> Page:
-    """Return the page on the deployments that `find_deployments` returned, and the `engine_commands` of the best.
-
-    Raises:
-        InfeasibleError: there is none within the limits.
-    """
+    """Return the page on `Deployments`, with `engine_commands` of the best; InfeasibleError: none is in the limits."""
     best = deployments.best
     columns = [column for column, _ in _COLUMNS]
     rows = [[say(estimate) for _, say in _COLUMNS] for estimate in deployments.front]
@@ -66,26 +63,15 @@ def _verdict(deployments: Deployments, best: ServingEstimate) -> Verdict:
         f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} "
         f"tok/s/GPU at {best.tokens_per_s_per_user:,.0f} tok/s/user."
     )
-    ttft, tpot = (" to ".join(map(time_text, ends)) for ends in (best.ttft_interval_us, best.tpot_interval_us))
-    rest = f"{best.concurrency:,} requests in flight, TTFT {time_text(best.ttft_us)}, TPOT {time_text(best.tpot_us)}"
-    points = [
-        ("The best deployment has", rest),
-        ("80% of measured means are expected within", f"{ttft} (TTFT) and {tpot} (TPOT)"),
-    ]
+    caveat = "All requests have one size: bursts and long tails of lengths queue longer."
+    if best.is_full:
+        caveat = "Requests queue here: trust the throughput, not TTFT."
+    rates = f"TTFT {time_text(best.ttft_us)}, TPOT {time_text(best.tpot_us)}"
+    points = [("The best deployment has", f"{best.concurrency:,} requests in flight, {rates}")]
     if fastest is not best:
-        rate = f"{fastest.tokens_per_s_per_user:,.0f} tok/s/user"
-        text = f"{fastest.layout}: {rate}, {fastest.concurrency:,} requests in flight"
-        points.append(("Fastest for a client", text))
-    points += [
-        ("Times rest on", f"Engine {best.engine}. {best.basis}"),
-        (
-            "Keep in mind",
-            "Requests queue here: trust the throughput, not TTFT."
-            if best.is_full
-            else "All requests have one size: bursts and long tails of lengths queue longer.",
-        ),
-    ]
-    return Verdict(headline, points)
+        text = f"{fastest.tokens_per_s_per_user:,.0f} tok/s/user, {fastest.concurrency:,} requests in flight"
+        points.append(("Fastest for a client", f"{fastest.layout}: {text}"))
+    return Verdict(headline, points + trust_in_estimate(best, caveat))
 
 
 def _facts(deployments: Deployments) -> list[tuple[str, str]]:

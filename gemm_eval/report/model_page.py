@@ -38,6 +38,7 @@ from gemm_eval.report.runs import (
     changed_evaluators,
     distinct,
     gemm_table,
+    trust_in_estimate,
 )
 from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, load_model, num_parameters, say_memory
 from gemm_eval.units import time_text
@@ -70,10 +71,8 @@ def model_report(
         evaluator: of the arch.
         phases: ``"prefill"`` (the last chunk of a prompt), ``"decode"`` or both.
         batch, prompt_len, output_len, options: as for `estimate_model`.
-
-    Raises:
-        InfeasibleError: weights and KV cache do not fit into the DRAM of a device; see `check_memory`.
-        ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
+    Raises InfeasibleError (weights and KV cache do not fit into the DRAM of a device; see `check_memory`);
+    ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError (as `evaluate_many` does).
     """
     config = model if isinstance(model, ModelConfig) else load_model(model)
     estimate = estimate_model(config, evaluator, batch, prompt_len=prompt_len, output_len=output_len, **options)
@@ -133,16 +132,8 @@ def _verdict(estimate: ModelEstimate, steps: Sequence[Runs], gains: Sequence[Seq
             (f"GEMMs of {step.name} would gain from", helps),
         ]
     rate = f"{float(f'{estimate.decode_tokens_per_s_per_device:.3g}'):,.0f} tokens/s a device in decode"
-    first_us, each_us = (
-        " to ".join(map(time_text, getattr(estimate, f"{name}_interval_us"))) for name in ("ttft", "tpot")
-    )
-    points += [
-        ("80% of measured times are expected within", f"{first_us} (TTFT) and {each_us} (TPOT)"),
-        ("Times rest on", f"Engine {estimate.options['engine']}. {estimate.basis}"),
-        ("Keep in mind", _caveat(estimate)),
-    ]
     first, each = time_text(estimate.ttft_us), time_text(estimate.tpot_us)
-    return Verdict(f"TTFT {first}, TPOT {each} ({rate}).", points)
+    return Verdict(f"TTFT {first}, TPOT {each} ({rate}).", points + trust_in_estimate(estimate, _caveat(estimate)))
 
 
 def _caveat(estimate: ModelEstimate) -> str:

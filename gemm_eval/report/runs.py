@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.estimate import OperationCost, StepEstimate
+from gemm_eval.estimate import ModelEstimate, OperationCost, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, sum_interval
 from gemm_eval.report.parts import Cell, Column, Table, percent_column, text_column, time_column
+from gemm_eval.serving import ServingEstimate
 from gemm_eval.units import per_s, time_text
 from gemm_eval.workload import GemmProblem
 
@@ -133,22 +134,26 @@ def distinct(words: Iterable[str]) -> str:
     return ", ".join(sorted(set(words)))
 
 
-def rests_on(contenders: Sequence[Runs]) -> str:
-    """Return libraries and sources of the times of each arch: ``b200 cublas (corrected), sg2260 (analytic)``."""
-    by_arch: dict[str, list[GEMMResult]] = {}
-    for runs in contenders:
-        by_arch.setdefault(runs.arch_name, []).extend(run.result for run in runs.runs)
-    texts = []
-    for arch, results in by_arch.items():
-        libraries = distinct(str(result.options["library"]) for result in results if "library" in result.options)
-        texts.append(f"{arch} {libraries} ({distinct(result.source for result in results)})".replace("  ", " "))
-    return ", ".join(texts)
+def trust_in_runs(contenders: Sequence[Runs], caveat: str) -> list[tuple[str, str]]:
+    """Return libraries and sources of each arch, and a caveat: `caveat`, unless an arch has no timings."""
+    texts: dict[str, str] = {}
+    for arch in dict.fromkeys(runs.arch_name for runs in contenders):
+        results = [run.result for runs in contenders if runs.arch_name == arch for run in runs.runs]
+        names = [arch, *sorted({str(result.options["library"]) for result in results if "library" in result.options})]
+        texts[arch] = f"{' '.join(names)} ({distinct(result.source for result in results)})"
+    untimed = ", ".join(arch for arch, text in texts.items() if "analytic" in text)
+    warning = f"No timings of {untimed}: coefficients carry over, or are assumed." if untimed else caveat
+    return [("Times rest on", ", ".join(texts.values())), ("Keep in mind", warning)]
 
 
-def caveat(contenders: Sequence[Runs], otherwise: str) -> str:
-    """Return a warning about archs without timings; `otherwise` where all have some."""
-    untimed = distinct(runs.arch_name for runs in contenders for run in runs.runs if run.result.source == "analytic")
-    return f"No timings of {untimed}: coefficients carry over, or are assumed." if untimed else otherwise
+def trust_in_estimate(estimate: ModelEstimate | ServingEstimate, caveat: str) -> list[tuple[str, str]]:
+    """Return the intervals of TTFT and TPOT, engine, libraries and sources, and a caveat."""
+    ends = [" to ".join(map(time_text, of)) for of in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
+    return [
+        ("80% of measured times are expected within", f"{ends[0]} (TTFT) and {ends[1]} (TPOT)"),
+        ("Times rest on", f"Engine {estimate.basis.engine}. {estimate.basis}"),
+        ("Keep in mind", caveat),
+    ]
 
 
 def sizes_of(problem: GemmProblem) -> list[Cell]:

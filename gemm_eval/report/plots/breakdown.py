@@ -46,9 +46,7 @@ def plot_breakdown(
         results: of any archs; a `GEMMTable` is taken too. Drawn from top to bottom.
         names: of the results (default: their sizes).
         counts: how often each runs: bars are then the time of all its runs.
-
-    Raises:
-        InvalidInputError: no results, not as many names or counts, or counts below 1.
+    Raises InvalidInputError (no results, not as many names or counts, or counts below 1).
     """
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Patch
@@ -146,9 +144,7 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
 
     Args:
         estimates: one, or several, drawn from top to bottom.
-
-    Raises:
-        InvalidInputError: no estimates.
+    Raises InvalidInputError (no estimates).
     """
     from matplotlib.patches import Patch
 

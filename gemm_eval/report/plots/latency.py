@@ -51,10 +51,8 @@ def plot_latency_over_m(
         K, N, G: sizes.
         M: the values, 1 to 512 by default. Powers of two and the like get logarithmic axes.
         dtype: as in `GEMMEvaluator.evaluate`; None: every chip's own default.
-
-    Raises:
-        InvalidInputError: no evaluator or more than eight, no M.
-        InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
+    Raises InvalidInputError (no evaluator or more than eight, no M); InvalidProblemError, UnsupportedError,
+    InfeasibleError (as `GEMMEvaluator.evaluate_many`).
     """
     from matplotlib.patches import Patch
 

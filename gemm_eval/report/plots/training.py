@@ -30,10 +30,8 @@ def plot_training_step(estimate: TrainingEstimate) -> Figure:
     Blank time is the bubble. Passes are played one by one, `estimate.latency_us` is a closed form: they differ a
     little where stages do. Collectives that computation does not hide are at the end of their pass. The number at a
     stage is its share of time at work.
-
-    Raises:
-        InvalidInputError: there are more than 20,000 passes.
-        UnsupportedError: the schedule is not 1F1B or interleaved.
+    Raises InvalidInputError (there are more than 20,000 passes); UnsupportedError (the schedule is not 1F1B or
+    interleaved).
     """
     from matplotlib.patches import Patch
 
