@@ -44,6 +44,8 @@ BESIDE_CODE = {
     "data.md": "arch/measured/README.md",
     "models/multicore.md": "gemm_eval/models/multicore/MODEL.md",
     "models/gpu.md": "gemm_eval/models/gpu/MODEL.md",
+    "models/gpu-operations.md": "gemm_eval/models/gpu/OPERATIONS.md",
+    "models/gpu-evidence.md": "gemm_eval/models/gpu/EVIDENCE.md",
     "models/w4a16.md": "gemm_eval/models/gpu/w4a16/MODEL.md",
     "models/triton.md": "gemm_eval/models/gpu/triton/MODEL.md",
     "models/transformers.md": "gemm_eval/transformer/MODELS.md",

@@ -37,7 +37,7 @@ def show(
     name: Annotated[str, argument("Preset name or YAML file.", "NAME|FILE", complete=complete_archs)],
     json: JsonOption = False,
 ) -> None:
-    """Show an architecture: every number with its unit and where it comes from, and the peaks that follow.
+    """Show an architecture: every number with its unit and source, and the peaks that follow.
 
     Examples:
 

@@ -12,30 +12,31 @@ if TYPE_CHECKING:
 
 
 app = group(
-    "Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
-    "show what was packed."
+    "Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and show "
+    "packed files."
 )
 
 
 @command(app)
 def convert(
     folder: Annotated[
-        Path, argument("Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.", "FOLDER")
+        Path, argument("Checkpoint in Hugging Face's format: *.safetensors, config.json.", "FOLDER")
     ],
-    out: Annotated[Path, option("New folder; one that is there has to be empty.", "--out", "-o")],
+    out: Annotated[Path, option("New or empty folder.", "--out", "-o")],
     activation: Annotated[str | None, option(
-        "Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
+        "Type of activations, fp16 or bf16. Default: the type of their scales, or of four-bit "
         "floats that of their bias or of the model."
     )] = None,
     gptq_version: Annotated[
-        int | None, option("How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.")
+        int | None, option("How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint's own setting is "
+        "wrong.")
     ] = None,
     replace: Annotated[
-        bool, option("Replace what an earlier conversion wrote to the folder, whole or not.", "--replace")
+        bool, option("Replace an earlier conversion in the folder, complete or not.", "--replace")
     ] = False,
     json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Pack all quantized layers of a checkpoint, layer by layer, without torch; what else it holds is copied.
+    """Pack all quantized layers of a checkpoint, layer by layer, without torch; other tensors and files are copied.
 
     The result loads by `gemm_eval.kernels.load_packed`, and its tensors by W4Linear.load_state_dict.
 
@@ -57,12 +58,12 @@ def convert(
 
 @command(app)
 def show(
-    path: Annotated[Path, argument("Folder that `convert` made, or a file of packed layers.", "PATH")],
+    path: Annotated[Path, argument("Folder made by `convert`, or a file of packed layers.", "PATH")],
     json: JsonOption = False,
 ) -> None:
-    """List the packed layers of a folder or file: sizes, what is stored beside the 4 bits, act-order, bias.
+    """List the packed layers of a folder or file: sizes, quantization mode, act-order, bias.
 
-    Each layer is loaded, so that what is damaged is found.
+    Each layer is loaded, so damage is detected.
 
     Examples:
 

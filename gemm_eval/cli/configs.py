@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.config_records import ConfigRecord
 
 
-app = group("Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.")
+app = group("Build, list and merge files of the best config of our W4A16 kernels for each GEMM.")
 
-_Out = Annotated[Path, option("File to write; one that is there is replaced.", "--out", "-o")]
+_Out = Annotated[Path, option("File to write; an existing file is replaced.", "--out", "-o")]
 
 
 @command(app)
 def build(
     out: _Out,
     timings: Annotated[list[Path] | None, argument(
-        "Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.", "[TIMINGS...]"
+        "Data sets of `gemm-eval measure --kernel w4a16`. Default: the package's.", "[TIMINGS...]"
     )] = None,
     arch: Annotated[
         str, option("Preset of the GPU that was measured.", metavar="NAME", complete=complete_gpus)

@@ -86,14 +86,14 @@ def top(
     *,
     arch: opt.ArchOption,
     sizes: opt.BatchedSizes,
-    count: Annotated[int, opt.option("How many mappings to list, 1 to 10000.", "--count", "-c")] = 10,
+    count: Annotated[int, opt.option("Number of mappings to list, 1 to 10000.", "--count", "-c")] = 10,
     distinct: Annotated[
         opt.Distinct, opt.option("mapping: the best mappings; partition: the best of each partition (not on a GPU).")
     ] = opt.Distinct.MAPPING,
     gemm: opt.GemmOptions,
     output: opt.Output,
 ) -> None:
-    """List the best mappings of C = A x B and what tells them apart.
+    """List the best mappings of C = A x B and their differences.
 
     DRAM traffic of the chip and SRAM used in a core or SM in bytes, differences to the best in percent.
 
@@ -128,9 +128,9 @@ def grouped(
     explain: opt.ExplainOption = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
-    """Find the best mapping of a grouped GEMM: for each group, C = A x B with rows of its own.
+    """Find the best mapping of a grouped GEMM: each group has its own rows and weights.
 
-    The experts of a mixture run so: each has its own weights, and as many rows as tokens are routed to it.
+    The experts of a mixture run so: an expert has as many rows as tokens are routed to it.
 
     Examples:
 

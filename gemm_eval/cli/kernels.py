@@ -32,7 +32,7 @@ def kernels(
     ] = None,
     activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16; fp8: of A alone, W4A8.")] = "fp16",
     mode: Annotated[
-        str, opt.option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
+        str, opt.option("Quantization mode of the weights: column, group, group_zero, mxfp4, nvfp4.")
     ] = "group",
     group_size: Annotated[int | None, opt.option(
         "Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
@@ -42,17 +42,17 @@ def kernels(
         bool, opt.option("Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.", "--compile")
     ] = False,
     measured: Annotated[bool, opt.option(
-        "Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
+        "Print instead their measured times on this GPU beside cuBLAS, from the package's timings.",
         "--measured"
     )] = False,
     json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
-    """List the W4A16 kernels, or with --activation fp8 those of W4A8: which of them a GPU can run, and what they are.
+    """List the W4A16 kernels, or with --activation fp8 those of W4A8, that a GPU can run, and their properties.
 
-    Shown are tile, cluster, schedule and stages, and what a kernel takes.
+    The table has tile, cluster, schedule, stages and resources of each kernel.
 
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
-    registers of a thread, bytes that were spilled, and CTAs that an SM holds at once.
+    registers of a thread, spilled bytes, and CTAs that an SM holds at once.
 
     Examples:
 
@@ -92,17 +92,17 @@ def asm(
     arch: Annotated[
         str, opt.option("GPU preset or YAML file, for occupancy.", metavar="NAME|FILE", complete=opt.complete_gpus)
     ] = "h200-sxm",
-    kernel: Annotated[str | None, opt.option("Which kernel, where the file has several.")] = None,
+    kernel: Annotated[str | None, opt.option("Name of the kernel in a file with several.")] = None,
     smem_bytes: Annotated[
-        int, opt.option("Dynamic shared memory of a CTA: a launch says it, the file does not.", min=0)
+        int, opt.option("Dynamic shared memory of a CTA in bytes, which the file does not contain.", min=0)
     ] = 0,
     json: opt.JsonOption = False,
 ) -> None:
     """Print the score card of a compiled kernel: its share of an SM, and the instructions of its main loop.
 
     Counts are instructions of one warp, of one iteration of the main loop: the innermost loop with the most tensor-core
-    instructions. A cubin says most. PTX says threads and no registers, which are yet to be chosen; SASS says no
-    threads, and registers only as nvdisasm writes it for some GPUs. Without both there is no occupancy. Reading a cubin
+    instructions. A cubin has most. PTX has threads but no registers; SASS has no threads, and registers only as
+    nvdisasm writes it for some GPUs. Occupancy needs both. Reading a cubin
     needs nvdisasm: pip install 'gemm_eval[asm]', or triton.
 
     Examples:
@@ -127,21 +127,21 @@ def profile(
     arch: Annotated[
         str | None,
         opt.option(
-            "GPU whose kernels the model chooses. Default: this machine's.", metavar="NAME", complete=opt.complete_gpus
+            "GPU for which the model chooses. Default: this machine's.", metavar="NAME", complete=opt.complete_gpus
         ),
     ] = None,
     dtype: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
     group_size: _GroupSize = 128,
     zero_points: Annotated[
-        bool, opt.option("Whether each group has a zero point.", "--zero-points/--no-zero-points")
+        bool, opt.option("Store a zero point for each group.", "--zero-points/--no-zero-points")
     ] = False,
     l2: Annotated[str, opt.option("cold: weights come from memory; warm: from L2.", "--l2")] = "cold",
-    count: Annotated[int | None, opt.option("How many kernels to list. Default: 10; all with --json.", min=1)] = None,
+    count: Annotated[int | None, opt.option("Number of kernels to list. Default: 10; all with --json.", min=1)] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
 
-    Lists the fastest ones, and says how far the cost model's choice is from the best, and what it predicted. Bandwidth
+    Lists the fastest kernels, the distance of the cost model's choice from the best, and its prediction. Bandwidth
     counts packed weights and scales, A and C once each.
 
     Examples:
@@ -204,23 +204,21 @@ def crossover(
     dense_dtype: Annotated[str, opt.option("Type of the dense weights and of all activations: fp16, bf16.")] = "fp16",
     l2: opt.L2Option = None,
     clock: opt.ClockOption = None,
-    max_m: Annotated[int, opt.option("The largest M that is looked at.")] = 16384,
+    max_m: Annotated[int, opt.option("Largest M of the search.")] = 16384,
     min_speedup: Annotated[
-        float, opt.option("What counts as a win: 1.05 asks W4A16 for 5%. Predictions of one K and N only.")
+        float, opt.option("Smallest speedup that counts as a win: 1.05 is 5%. Predictions of one K and N only.")
     ] = 1.0,
     measured: Annotated[
-        bool, opt.option("Beside it what was measured, by timings that come with the library.", "--measured")
+        bool, opt.option("Show measured times beside the predicted ones, from the package's timings.", "--measured")
     ] = False,
-    all_: Annotated[
-        bool, opt.option("All measured K and N: goes with --measured, and without K and N.", "--all")
-    ] = False,
+    all_: Annotated[bool, opt.option("All measured K and N; needs --measured, and no K and N.", "--all")] = False,
     plot: Annotated[Path | None, opt.option("Write a plot of one K and N (PNG).", metavar="FILE")] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Predict up to which M our W4A16 kernels beat cuBLAS with dense weights, for C[M,N] = A[M,K] x B[K,N].
 
-    There is rarely one M up to which it does: both sides climb in steps. Shown are the ranges, the first loss, the last
-    win, and what bounds each side. A speedup is the time of the dense GEMM over that of W4A16.
+    There is rarely a single M, because both sides climb in steps. The answer has the ranges, the first loss, the
+    last win, and the bound of each side. A speedup is the time of the dense GEMM over that of W4A16.
 
     Examples:
 

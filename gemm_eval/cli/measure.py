@@ -39,7 +39,8 @@ class GpuOptions:
     kernel: Annotated[
         str,
         option(
-            "Whose kernels: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in fp32, or "
+            "Library to time: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in "
+            "fp32, or "
             "int8: what PyTorch runs), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
             "(bf16; PyTorch's grouped GEMM) or w4a16 and w4a8, our own for 4-bit weights (fp16, bf16: of C). Default: "
             "cublas, with --draw torch.",
@@ -50,11 +51,11 @@ class GpuOptions:
     draw: Annotated[
         int | None,
         option(
-            "Of torch: so many GEMMs drawn at random instead of a set, round and odd, in three layouts and in batches, "
+            "Time so many random GEMMs of torch instead of a set, round and odd, in three layouts and in batches, "
             "with all operands out of L2."
         ),
     ] = None
-    seed: Annotated[int, option("Of --draw: of its random numbers.")] = 0
+    seed: Annotated[int, option("Seed of --draw.")] = 0
     shape_sets: Annotated[
         list[str] | None,
         option(
@@ -65,16 +66,14 @@ class GpuOptions:
             "--set",
         ),
     ] = None
-    candidates: Annotated[int | None, option("Of cublaslt-candidates: most algorithms of each GEMM. Default: 8.")] = (
-        None
-    )
-    top: Annotated[
-        int | None, option("Of w4a16: so many configs of each GEMM that promise most. Default: every legal config.")
+    candidates: Annotated[
+        int | None, option("cublaslt-candidates: largest number of algorithms of a GEMM. Default: 8.")
     ] = None
-    num_random: Annotated[int, option("Of w4a16, with --top: so many others, drawn at random.", "--random")] = 0
-    cublas: Annotated[
-        bool, option("Of w4a16: whether to time cuBLAS on the same GEMMs as well.", "--dense/--no-dense")
-    ] = True
+    top: Annotated[
+        int | None, option("w4a16: number of the most promising configs of each GEMM. Default: every legal config.")
+    ] = None
+    num_random: Annotated[int, option("w4a16, with --top: number of other configs, drawn at random.", "--random")] = 0
+    cublas: Annotated[bool, option("w4a16: also time cuBLAS on the same GEMMs.", "--dense/--no-dense")] = True
     quick: Annotated[
         bool, option("Three replays of a millisecond each, for campaigns over many kernels.", "--quick")
     ] = False
@@ -86,14 +85,12 @@ class GpuOptions:
     ] = ""
     clock: Annotated[str, option("burst: at boost clock; sustained: under constant load.")] = "burst"
     budget_seconds: Annotated[
-        float | None, option("Stop before so many seconds and write what there is; a rerun goes on.")
+        float | None, option("Stop before so many seconds and write the results; a rerun continues.")
     ] = None
     gpu_name: Annotated[str | None, option("Name for the files. Default: from the driver's name.")] = None
     pool_gib: Annotated[float, option("Size of the pool of random weights, in GiB.")] = 4.0
-    trace: Annotated[
-        bool, option("Whether to find out kernel names; those of w4a16 are known.", "--trace/--no-trace")
-    ] = True
-    show: Annotated[bool, option("Print what would be measured, and about how long.", "--list")] = False
+    trace: Annotated[bool, option("Record kernel names; those of w4a16 are known.", "--trace/--no-trace")] = True
+    show: Annotated[bool, option("Print the GEMMs to measure, and the approximate time.", "--list")] = False
 
 
 @command(app, _DEFAULT)
@@ -107,7 +104,7 @@ def measure_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
 
     With --draw these are GEMMs unlike those of any model: sizes from 1 to 18,000, log-uniform.
 
-    With --kernel grouped these are grouped GEMMs, the experts of mixtures: groups with rows of their own in one call.
+    With --kernel grouped these are grouped GEMMs, the experts of mixtures: groups of different rows in one call.
 
     With --kernel w4a16 each GEMM is timed with every legal config of our kernels, or with --top and --random some; a
     second data set has cuBLAS on the same GEMMs, and a table compares them.
@@ -132,13 +129,13 @@ def measure_host(
         show_default=False
     )] = None,
     threads: Annotated[
-        int | None, option("Threads, each on a core of its own. Default: all cores.", show_default=False)
+        int | None, option("Number of threads, one a core. Default: all cores.", show_default=False)
     ] = None,
-    budget_s: Annotated[float, option("Seconds for all of it, about.")] = 90.0,
+    budget_s: Annotated[float, option("Approximate total time in seconds.")] = 90.0,
     dtype: Annotated[str, option("fp32, or fp64, whose timings are written without a spec.")] = "fp32",
     json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Make this machine's CPU an arch: its cores, caches, vector units and bandwidths, and numpy's GEMMs on it, timed.
+    """Make this machine's CPU an arch, from its cores, caches, vector units, bandwidths and timings of numpy's GEMMs.
 
     Writes a spec for --arch FILE, whose few rates that only timings tell are fitted, and how far it is from the timings
     on weights (N, K) that a fit has not seen; beside it the timings, for validate multicore, and the bandwidths of the

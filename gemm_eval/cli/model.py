@@ -61,7 +61,7 @@ def gemms(
     expert_parallel: Annotated[int, _degree("ep", "Expert parallel degree; of models with experts.")] = 1,
     types: opt.ModelTypes,
     pipeline_parallel: Annotated[
-        int, _degree("pp", "Pipeline parallel degree. Memory is that of the stage that holds most; GEMMs are of all.")
+        int, _degree("pp", "Pipeline parallel degree. Memory is that of the fullest stage.")
     ] = 1,
     new_tokens: Annotated[int | None, opt.option(
         "New tokens of the --seq-len positions: a chunk of prefill, or tokens guessed in decode. Default: all in "
@@ -262,26 +262,27 @@ def model(
         ),
     ] = None,
     separate_quantization: Annotated[bool, opt.option(
-        "Quantize activations by a kernel of its own before each fp8, fp4 or int8 GEMM. Default, as engines "
-        "do: in the norm or activation before, and in attention where one static scale holds (fp8).",
+        "Quantize activations by a separate kernel before each fp8, fp4 or int8 GEMM. "
+        "Default: as engines, in the norm or activation before, and in attention where there "
+        "is one static scale (fp8).",
         "--separate-quantization", panel=_KERNELS
     )] = False,
     interconnect: opt.InterconnectOption = None,
     engine: Annotated[str, opt.option(
-        "Serving engine, whose kernels and host times count: ideal (the sum of the kernels), vllm, sglang, trtllm, or "
+        "Serving engine, with its kernels and host times: ideal (the sum of the kernels), vllm, sglang, trtllm, or "
         "a YAML file.", metavar="NAME|FILE", panel=_KERNELS
     )] = "ideal",
     run: opt.ModelRun,
-    operations: Annotated[bool, opt.option("Also what each operation of both steps takes.", "--operations")] = False,
+    operations: Annotated[bool, opt.option("Also show the time of each operation.", "--operations")] = False,
     memory: opt.MemoryOptions,
     output: opt.Output,
 ) -> None:  # fmt: skip
     """Predict TTFT, TPOT, tokens a second and memory of a model on an arch.
 
-    A step is the sum of its operations: GEMMs, fused attention, experts, collectives, and what is bound by
-    memory. The chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU
-    waits for the engine's host is in it. The network to clients is not. A model that does not fit is refused, with what
-    would help; several batches or prompts show which do.
+    A step is the sum of its operations: GEMMs, fused attention, experts, collectives, and memory-bound kernels. The
+    chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU waits for
+    the engine's host is included. The network to clients is not. A model that does not fit is refused, with changes
+    that would make it fit; several batches or prompts show which fit.
 
     Examples:
 

@@ -46,30 +46,30 @@ def attention(
     dtype: Annotated[
         str | None,
         opt.option(
-            "Of queries, and what is computed in. Default: the arch's.", metavar="TYPE", complete=opt.complete_types
+            "Type of queries and of products. Default: the arch's.", metavar="TYPE", complete=opt.complete_types
         ),
     ] = None,
     kv_dtype: Annotated[str | None, opt.option(
-        "Of keys and values in the cache. Default: --dtype.", "--kv-dtype", metavar="TYPE", complete=opt.complete_types
+        "Type of the cache. Default: --dtype.", "--kv-dtype", metavar="TYPE", complete=opt.complete_types
     )] = None,
     window: Annotated[
         int | None, _size("window", "Positions that a query attends to at most. Default: all.", _KIND)
     ] = None,
     causal: Annotated[
-        bool, opt.option("To positions up to the query's own, or to all.", "--causal/--full", panel=_KIND)
+        bool, opt.option("Attend to positions up to the query's, or to all.", "--causal/--full", panel=_KIND)
     ] = True,
     latent: Annotated[
         bool, opt.option("MLA, absorbed: values are elements of the keys, of one KV head.", "--latent", panel=_KIND)
     ] = False,
     backward: Annotated[
-        bool, opt.option("The gradients of queries, keys and values.", "--backward", panel=_KIND)
+        bool, opt.option("Predict the gradients of queries, keys and values.", "--backward", panel=_KIND)
     ] = False,
     fused: Annotated[bool | None, opt.option(
-        "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
+        "Keep scores on the chip, or run two GEMMs with a softmax between them. Default: fused where it can be.",
         "--fused/--unfused", panel=_KIND
     )] = None,
     library: Annotated[str | None, opt.option(
-        "Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn, flash, or "
+        "Library of fused GPU kernels: trtllm (with positions and the write of the cache), cudnn, flash, or "
         "flashinfer (one query over latents). Default: trtllm.", metavar="WORD", panel=_KIND
     )] = None,
     output: opt.Output,
@@ -124,17 +124,17 @@ def collective(
         str, opt.argument("all_reduce, all_gather, reduce_scatter, all_to_all or send.", "WHAT")
     ],
     sizes: Annotated[str, opt.argument(
-        "Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
+        "Bytes that one device adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
         "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps).", "SIZE,..."
     )],
     ranks: Annotated[str, opt.option(f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
     nodes: Annotated[int | None, opt.option(
-        "Nodes in which they lie, equally many in each. Default: the fewest that hold them.", parser=integer
+        "Nodes, with equally many GPUs in each. Default: the fewest that hold them.", parser=integer
     )] = None,
     dtype: Annotated[
         str | None,
         opt.option(
-            "Of the elements: narrow ones are not added up by a switch.", metavar="TYPE",
+            "Type of the elements; a switch does not add up narrow ones.", metavar="TYPE",
             complete=opt.complete_types,
         ),
     ] = None,
@@ -222,20 +222,20 @@ def moe(
         int | None, _of_layer("shared-inter", "Intermediate width of a shared expert. Default: as the others.")
     ] = None,
     gated: Annotated[bool | None, opt.option(
-        "Gate and up projection, or up alone. Default: gated, or as the model has it.",
+        "Gate and up projection, or up alone. Default: gated, or from the model.",
         "--gated/--no-gate", panel=_SIZES
     )] = None,
     tp: Annotated[int, opt.option("Tensor parallel degree: ranks that share an expert.", "--tp", panel=_RANKS)] = 1,
     ep: Annotated[int, opt.option("Expert parallel degree: ranks that share the experts.", "--ep", panel=_RANKS)] = 1,
     rank: Annotated[
-        str, opt.option("Whose time: most_loaded, mean, or the number of a rank.", metavar="WORD|N", panel=_RANKS)
+        str, opt.option("Rank to predict: most_loaded, mean, or the number of a rank.", metavar="WORD|N", panel=_RANKS)
     ] = "most_loaded",
     distribution: Annotated[str, opt.option(
         "Tokens over experts: balanced, uniform, power_law_ALPHA, weights:W,W,... or counts:N,N,... (one for "
         "each expert).", metavar="WORD", panel=_ROUTING
     )] = "balanced",
-    num_draws: Annotated[int, opt.option("How often random routing is drawn.", "--draws", panel=_ROUTING)] = 5,
-    seed: Annotated[int, opt.option("Of the draws.", panel=_ROUTING)] = 0,
+    num_draws: Annotated[int, opt.option("Number of draws of random routing.", "--draws", panel=_ROUTING)] = 5,
+    seed: Annotated[int, opt.option("Seed of the draws.", panel=_ROUTING)] = 0,
     dtype: opt.DtypeOption = None,
     run: opt.ModelRun,
     output: opt.Output,

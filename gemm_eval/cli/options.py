@@ -171,13 +171,13 @@ ArchesOption = Annotated[list[str], option(
 )]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]
 InterconnectOption = Annotated[str | None, option(
-    "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
-    "Default: as the arch says.", metavar="NAME"
+    "Topology of GPUs over PCIe in a server: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
+    "Default: from the arch.", metavar="NAME"
 )]  # fmt: skip
 
 _SET = "changes"
 SetOption = Annotated[list[str] | None, option(
-    "What if: change a field of every --arch, such as num_sms=160 or l2_bytes=64MiB. Repeatable.", "--set",
+    "Change a field of every --arch for a what-if, such as num_sms=160 or l2_bytes=64MiB. Repeatable.", "--set",
     metavar="NAME=X"
 )]  # fmt: skip
 
@@ -185,12 +185,12 @@ SetOption = Annotated[list[str] | None, option(
 
 _TYPES, _GPU, _SIZES = "Data types", "GPUs only", "Sizes by name"
 _LIBRARY_HELP = (
-    "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
-    "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (good weight-only kernels, "
-    "which no library has), vllm or sglang (the kernels that these call, by the nearest ones that were timed). Default "
-    "(auto): cublas for dense types, trtllm for block-scaled ones and where it runs fp8; 4-bit weights: gemm-eval on "
-    "Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output names it. cublas/13.1: a version, "
-    "where timings tell versions apart."
+    "Kernel library: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
+    "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell), hypothetical (weight-only kernels that "
+    "no library has), vllm or sglang (the kernels that an engine calls, by the nearest timed ones). Default "
+    "(auto): cublas for dense types, trtllm for block-scaled ones, and for fp8 where it runs it; 4-bit weights: "
+    "gemm-eval on Hopper, trtllm elsewhere; else hypothetical. The output names it. cublas/13.1 is a version that "
+    "was timed."
 )
 DtypeOption = Annotated[str | None, option(
     "Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
@@ -198,25 +198,25 @@ DtypeOption = Annotated[str | None, option(
     "mxfp8, mxfp4, nvfp4. Default: the default type of the arch.", panel=_TYPES, complete=complete_schemes
 )]  # fmt: skip
 ModelLibraryOption = Annotated[
-    str | None, option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU)
+    str | None, option(f"{_LIBRARY_HELP} GEMMs without kernels in the library use their default library.", panel=_GPU)
 ]
 L2Option = Annotated[str | None, option(
     "cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
-    "warm: what fits is. Default: cold.", "--l2", panel=_GPU
+    "warm: operands are in L2 as far as they fit. Default: cold.", "--l2", panel=_GPU
 )]  # fmt: skip
 ClockOption = Annotated[str | None, option(
-    "burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.", panel=_GPU
+    "burst: the clock of an idle, cool GPU; sustained: the clock after minutes of load. Default: burst.", panel=_GPU
 )]  # fmt: skip
 CorrectionOption = Annotated[bool | None, option(
-    "Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
+    "Apply the correction learned from timings, where there is one. Default: yes.",
     "--correction/--no-correction", panel=_GPU
 )]  # fmt: skip
 IdleCoresOption = Annotated[bool, option(
-    "Whether a mapping may leave some cores of a multi-core chip without work.", "--idle-cores/--no-idle-cores"
+    "Allow mappings that leave some cores of a multi-core chip idle.", "--idle-cores/--no-idle-cores"
 )]  # fmt: skip
 PolicyOption = Annotated[str | None, option(
-    "Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
-    "Default: as the YAML of the chip says.", metavar="NAME"
+    "Multi-core chips with rules: library (the mapping that the library chooses) or best (the best of the chip). "
+    "Default: from the YAML of the chip.", metavar="NAME"
 )]  # fmt: skip
 
 
@@ -255,7 +255,7 @@ class GemmOptions:
         int | None, option("Columns of B that share a scale. Default: 1.", "--group-n", panel=_TYPES)
     ] = None
     layout: Annotated[str | None, option(
-        "How A and B lie in memory: tn (default; K runs along both), nn (N along B), nt (and M along A) or tt.",
+        "Layout of A and B in memory: tn (default; K runs along both), nn (N along B), nt (and M along A) or tt.",
         panel=_TYPES
     )] = None  # fmt: skip
     accumulate: Annotated[
@@ -265,8 +265,8 @@ class GemmOptions:
     l2: L2Option = None
     clock: ClockOption = None
     quantize_from: Annotated[str | None, option(
-        "Type of A before it is quantized to that of the GEMM, in time that counts: bf16, fp16 or fp32. Default: "
-        "it is there already.", panel=_GPU
+        "Type of A before it is quantized to that of the GEMM: bf16, fp16 or fp32. Default: A "
+        "is quantized already.", panel=_GPU
     )] = None  # fmt: skip
     correction: CorrectionOption = None
     idle_cores: IdleCoresOption = True
@@ -328,7 +328,7 @@ MappingOption = Annotated[str | None, option(
     f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
 )]  # fmt: skip
 ExplainOption = Annotated[bool | None, option(
-    "Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
+    "Explain in words the bound of the GEMM and the most useful changes. Default: yes in text, no with --json.",
     "--explain/--no-explain"
 )]  # fmt: skip
 
@@ -423,7 +423,7 @@ def _size_params(
 BatchedSizes = Annotated[Sizes, "G M K N"]
 SeveralSizes = Annotated[Sizes, "G M K N", SEVERAL, SEVERAL]
 PlainSizes = Annotated[Sizes, "M K N"]
-KernelSizes = Annotated[Sizes, "M K N", "Lists what can run these sizes; K and N are multiples of 8."]
+KernelSizes = Annotated[Sizes, "M K N", "Lists the kernels for these sizes; K and N are multiples of 8."]
 WeightSizes = Annotated[Sizes, "K N"]
 
 
@@ -433,20 +433,20 @@ ModelArgument = Annotated[
     str, argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models)
 ]
 DenseDtypeOption = Annotated[str | None, option(
-    "Type of what checkpoints keep: scores and values of attention, KV cache, routers, LM head. Default: the "
+    "Type of unquantized parts: scores and values of attention, KV cache, routers, LM head. Default: the "
     "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16).",
     complete=complete_types
 )]  # fmt: skip
 KvDtypeOption = Annotated[str | None, option(
-    "Type of the KV cache. Default: that of the checkpoint if it says one, else of --dense-dtype.",
+    "Type of the KV cache. Default: that of the checkpoint if it names one, else --dense-dtype.",
     complete=complete_types
 )]  # fmt: skip
 MemoryFracOption = Annotated[float | None, option(
-    "Share of the DRAM of a GPU that a model may use, as the flag of its engine means it. Default: the engine's; 0.9.",
+    "Share of a GPU's memory for the model, as defined by the engine's flag. Default: the engine's; 0.9.",
     show_default=False
 )]  # fmt: skip
 IgnoreMemoryOption = Annotated[
-    bool, option("Go on where the model is larger than the DRAM of a GPU.", "--ignore-memory")
+    bool, option("Continue if the model is larger than the DRAM of a GPU.", "--ignore-memory")
 ]
 
 
@@ -482,8 +482,8 @@ class ModelTypes:
     """Types of the GEMMs of a model, and the load of its experts."""
 
     dtype: Annotated[str | None, option(
-        "Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: as the model's "
-        "file says, else the default type of the arch.", complete=complete_schemes
+        "Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: from the "
+        "model's file, else the default type of the arch.", complete=complete_schemes
     )] = None  # fmt: skip
     dense_dtype: DenseDtypeOption = None
     expert_dtype: Annotated[str | None, option(
@@ -491,8 +491,9 @@ class ModelTypes:
         complete=complete_schemes
     )] = None  # fmt: skip
     expert_load: Annotated[str, option(
-        "Rows of each expert: uniform: as routing at random gives in expectation; balanced or power_law_ALPHA: of "
-        "the most loaded device, in a seeded draw; expected: the active experts, all as many.", metavar="WORD"
+        "Rows of each expert: uniform: expected rows of random routing; balanced or "
+        "power_law_ALPHA: rows of the most loaded device in a seeded draw; expected: equal "
+        "rows for all active experts.", metavar="WORD"
     )] = "uniform"  # fmt: skip
 
 
@@ -501,7 +502,7 @@ class MemoryOptions:
     """The share of a device's memory that a model may take, and whether it is shown."""
 
     show_memory: Annotated[
-        bool, option("Also show what takes the memory of a device, part by part, and the largest batch.", "--memory")
+        bool, option("Also show the memory of a device, part by part, and the largest batch.", "--memory")
     ] = False
     memory_frac: MemoryFracOption = None
     ignore_memory: IgnoreMemoryOption = False

@@ -99,10 +99,10 @@ def make_table(
 
 WORD_COLUMNS = frozenset({
     "A", "A from", "GEMM", "GPU", "L2", "act-order", "algorithm", "arch", "bias", "bound", "clus-\nter", "config",
-    "date", "differs in", "engine", "field", "finding", "fits", "found by", "gpu", "instructions of a warp", "kernel",
-    "kind: source", "layer", "layout", "memory", "multicore", "operation", "order", "part", "raster", "result",
-    "schedule", "source", "split-K", "table", "tensor-core instruction", "tile", "title", "type", "types", "unit",
-    "weights", "what", "winner", "work",
+    "date", "details", "differs in", "engine", "field", "finding", "fits", "found by", "gpu",
+    "instructions of a warp", "kernel", "kind: source", "layer", "layout", "memory", "multicore", "operation",
+    "order", "part", "raster", "result", "schedule", "source", "split-K", "table", "tensor-core instruction",
+    "tile", "title", "type", "types", "unit", "weights", "what", "winner", "work",
 })  # fmt: skip
 """Headers of columns of words, which are aligned to the left; numbers are aligned to the right."""
 

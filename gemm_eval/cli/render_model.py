@@ -116,7 +116,7 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
             "layers": f"{gemm.num_layers}",
             "bound": result.bound,
             "time": time_text(result.latency_us),
-            "in all": time_text(us),
+            "total": time_text(us),
             "share": format_share(us, total_us),
             "of peak": format_share(result.utilization_frac, 1.0),
         }
@@ -207,10 +207,10 @@ def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:
             "operation": cost.operation.name,
             "layers": str(cost.operation.num_layers),
             "time": time_text(cost.latency_us),
-            "in all": time_text(cost.total_us),
+            "total": time_text(cost.total_us),
             "share": format_share(cost.total_us, step.latency_us),
             "bound": cost.bound,
-            "what": cost.detail,
+            "details": cost.detail,
         }
         for cost in step.costs
     ]

@@ -32,10 +32,7 @@ def give_kernels(
     arch: str, activation: str, mode: str, group_size: int | None, sizes: Sizes | None, family: str | None, *,
     is_compiling: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print the kernels of a mode, of one family or of all, and which of them a GPU can run.
-
-    `activation` "fp8": those of `w4a8_gemm`, with outputs in fp16.
-    """
+    """Print the kernels of a mode, of a family or of all, that a GPU can run; `activation` "fp8": of `w4a8_gemm`."""
     from gemm_eval.dtypes import DType, parse_dtype
     from gemm_eval.kernels import limits_of, list_kernels
     from gemm_eval.kernels.families import families, fp8_families

@@ -23,7 +23,7 @@ _GPUS = (8, 16)
 _US_PER_MS = 1e3
 _DEFINITIONS = (
     "TTFT: from sending a request to its first token, with queueing. TPOT: the rest of its time over the tokens after "
-    "the first (AIPerf: inter token latency). ITL: between two messages of a stream (AIPerf: inter chunk latency). "
+    "the first (AIPerf: inter token latency). ITL: between two chunks of a stream (AIPerf: inter chunk latency). "
     "tok/s/user: 1 / TPOT. tok/s/GPU: output tokens of all requests."
 )
 
@@ -63,17 +63,17 @@ def serve(
         panel=_REQUESTS
     )] = False,
     engine: Annotated[list[str] | None, opt.option(
-        "vllm, sglang, trtllm, ideal or a YAML file; repeat it to compare. Default: the one that most is known of on "
-        "the arch.", metavar="NAME", show_default=False
+        "vllm, sglang, trtllm, ideal or a YAML file; repeat it to compare. Default: the "
+        "engine with most timings on the arch.", metavar="NAME", show_default=False
     )] = None,
     tensor_parallel: Annotated[str | None, _counts("tp", "Tensor parallel degrees.")] = None,
     pipeline_parallel: Annotated[str | None, _counts("pp", "Pipeline parallel degrees.")] = None,
     expert_parallel: Annotated[str | None, _counts("ep", "Expert parallel degrees.")] = None,
     disaggregated: Annotated[bool, opt.option(
-        "Also pools of workers that read prompts, beside others that decode.", "--disagg/--no-disagg", panel=_DEVICES
+        "Also search separate pools of prefill and decode workers.", "--disagg/--no-disagg", panel=_DEVICES
     )] = True,
     dtype: Annotated[list[str] | None, opt.option(
-        "Types of weights: bf16, fp8, ...; repeat it to compare. Default: as the model's file says.",
+        "Types of weights: bf16, fp8, ...; repeat it to compare. Default: from the model's file.",
         complete=opt.complete_schemes, show_default=False
     )] = None,
     kv_dtype: opt.KvDtypeOption = None,
@@ -88,7 +88,8 @@ def serve(
 
     All layouts of tensor, pipeline, expert and attention data parallelism, replicas, pools of prefill and decode
     workers, types and loads are estimated; the Pareto front of tok/s/GPU over tok/s/user is shown, best first, and
-    the commands that start the best. With one --tp and one --concurrency it says what clients see of that layout.
+    the commands that start the best. With one --tp and one --concurrency it prints the
+    latencies and rates of that layout.
 
     Examples:
 

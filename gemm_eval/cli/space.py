@@ -31,7 +31,7 @@ def sweep(
     *,
     space: Annotated[Path, opt.argument("Chips, workloads, objectives; see below.", "SPACE.yaml")],
     out: Annotated[Path, opt.option(
-        "Folder for the points, as parquet. If it has some of them, the sweep goes on where it was.", "--out",
+        "Folder for the points, as parquet. If it has some of them, the sweep continues there.", "--out",
         metavar="FOLDER"
     )],
     limit: LimitOption = None,
@@ -39,7 +39,7 @@ def sweep(
 ) -> None:  # fmt: skip
     """Evaluate a design space of chips against workloads, and print the Pareto front.
 
-    SPACE.yaml says what varies: base (an arch), fields (lists, ranges, or "= expression" in other fields), workloads
+    SPACE.yaml defines the space: base (an arch), fields (lists, ranges, or "= expression" in other fields), workloads
     (models or GEMMs), objectives, constraints (area_mm2 <= 200) and sampling; gemm_eval.sweep.read_sweep_file
     documents it, and examples/chip_space.yaml is one. Models run with fused attention unless they say fused: false. The
     points stay in FOLDER, for `pareto` and `report`. A sweep that leaves no point is an error.
@@ -65,10 +65,10 @@ def sweep(
 def pareto(
     ctx: typer.Context,
     *,
-    folder: Annotated[Path, opt.argument("Where `gemm-eval sweep` has put its points.", "FOLDER")],
+    folder: Annotated[Path, opt.argument("Folder of points of `gemm-eval sweep`.", "FOLDER")],
     objective: Annotated[
         list[str] | None,
-        opt.option("A column that counts; repeat for several. Default: those of the sweep.", "--objective", "-o"),
+        opt.option("Column to optimize; repeat for several. Default: those of the sweep.", "--objective", "-o"),
     ] = None,
     limit: LimitOption = None,
     explain: Annotated[int | None, opt.option("Explain a point instead, GEMM by GEMM.", metavar="POINT")] = None,
@@ -149,10 +149,10 @@ def report(
     ctx: typer.Context,
     *,
     folder: Annotated[
-        Path | None, opt.argument("A sweep: where `gemm-eval sweep` has put its points.", "FOLDER")
+        Path | None, opt.argument("Folder of points of `gemm-eval sweep`.", "FOLDER")
     ] = None,
     out: Annotated[
-        Path, opt.option("The page; a file that is there is replaced.", "--out", metavar="FILE")
+        Path, opt.option("File of the page; an existing file is replaced.", "--out", metavar="FILE")
     ] = Path("report.html"),
     model: Annotated[str | None, opt.option(
         "Instead of a sweep: a preset name or a Hugging Face config.json.",
@@ -169,7 +169,7 @@ def report(
     phase: Annotated[opt.Phase, opt.option("With --model: which forward pass.")] = opt.Phase.BOTH,
     batch_size: Annotated[int, opt.option("With --model: number of sequences.", "--batch")] = 1,
     prompt_len: Annotated[
-        int, opt.option("With --model: tokens of a prompt; of several --arch, of the context.", "--prompt")
+        int, opt.option("With --model: tokens of a prompt; with several --arch, of the context.", "--prompt")
     ] = 1024,
     output_len: Annotated[int, opt.option("With --model and one --arch: tokens of an answer.", "--output")] = 256,
     tensor_parallel: Annotated[int, opt.option("With --model: tensor parallel degree.", "--tp")] = 1,
@@ -184,10 +184,10 @@ def report(
     run: opt.ModelRun,
     idle_cores: opt.IdleCoresOption = True,
 ) -> None:  # fmt: skip
-    """Write a self-contained HTML page: the best choice and why, plots, tables that sort and filter.
+    """Write a self-contained HTML page: the best choice, its reasons, plots, sortable tables.
 
-    Of a sweep (FOLDER), of a transformer on an arch (--model llama-3-70b --arch h200-sxm: the estimate of `gemm-eval
-    model`), or, with several --arch, of who is fastest at the GEMMs of a model or at others, and why.
+    The page is about a sweep (FOLDER), about a transformer on an arch (--model llama-3-70b --arch h200-sxm: the
+    estimate of `gemm-eval model`), or with several --arch about the fastest at the GEMMs of a model or at --gemm.
 
     Examples:
 

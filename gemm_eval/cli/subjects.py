@@ -64,11 +64,7 @@ class Command(NamedTuple):
         return "\n\n".join(filter(None, (self.title, self.more, "Examples:", *examples)))
 
     def run(self, given: Mapping[str, Any]) -> Any:
-        """Call the function.
-
-        Raises:
-            GemmEvalError: a package of the extra is missing, or whatever the function raises.
-        """
+        """Call the function; GemmEvalError: a package of the extra is missing, or any error of the function."""
         module, _, name = self.function.partition(".")
         function = getattr(import_module(f"gemm_eval.validation.subjects.{module}"), name)
         taken = inspect.signature(function).parameters
@@ -104,11 +100,11 @@ def _flag(name: str, text: str, flag: str = "") -> Option:
 
 
 def _seed(words: str) -> Option:
-    return Option("seed", f"What {words}.", int, 0, least=0)
+    return Option("seed", f"Seed that {words}.", int, 0, least=0)
 
 
 def _worst(words: str) -> Option:
-    return Option("worst", f"How many of the {words} to print.", int, 5, least=0)
+    return Option("worst", f"Number of the {words} to print.", int, 5, least=0)
 
 
 def _dense_data(default: str) -> Option:
@@ -125,7 +121,7 @@ def _w4a16_data(default: str) -> Option:
 
 
 def _library(words: str, default: str) -> Option:
-    return Option("library", f"Whose kernels: {words}.", str, default, metavar="WORD")
+    return Option("library", f"Kernel library: {words}.", str, default, metavar="WORD")
 
 
 def _family(words: str) -> Option:
@@ -137,24 +133,24 @@ _H200 = _GPU._replace(default="h200-sxm")
 _FOLDS = Option(
     "folds", "Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", int, 5, least=2
 )  # fmt: skip
-_PAIRS = _seed("deals the (N, K) pairs to folds")
-_HEADS = _seed("deals heads to folds")
+_PAIRS = _seed("assigns (N, K) pairs to folds")
+_HEADS = _seed("assigns heads to folds")
 _LOADS = _seed("draws loads of experts, and the rows of fits")
 _REFIT = Option(
-    "refit", "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
-    "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", bool | None,
+    "refit", "Fit the model on the held-in rows, or score the committed calibration. Default: fit with a calibration; "
+    "elsewhere score the coefficients that carry over.", bool | None,
     flag="--refit/--no-fit",
 )  # fmt: skip
-_DTYPE = Option("dtype", "Types of a file that does not say them: fp16, w4a16, ...", str | None)
+_DTYPE = Option("dtype", "Types of a file without these columns: fp16, w4a16, ...", str | None)
 _TRITON_DATA = Option(
-    "data", "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.", _File,
+    "data", "A table that measure_triton.py of examples/ wrote. Default: the package's.", _File,
     metavar="FILE",
 )  # fmt: skip
 _CHIP_DATA = Option(
-    "data", "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.", _File,
+    "data", "CSV of timings: chip, dtype, M, K, N, latency_us. Default: the package's.", _File,
     metavar="FILE",
 )  # fmt: skip
-_OUT = Option("out", "Where to write. Default: its place in arch/calibration of a checkout.", _File, metavar="FILE")
+_OUT = Option("out", "File to write. Default: the file in arch/calibration of a checkout.", _File, metavar="FILE")
 
 SUBJECTS = (
     Subject(
@@ -164,14 +160,14 @@ SUBJECTS = (
             (
                 _H200, _dense_data("all that is committed for the arch"), _FOLDS, _PAIRS, _REFIT,
                 _worst("worst (N, K) pairs"),
-                Option("library", "Kernel library of a file that does not say it: cublas, trtllm.", str | None),
+                Option("library", "Kernel library of a file without that column: cublas, trtllm.", str | None),
                 _DTYPE,
             ),
             "Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.",
-            "Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted "
+            "Baselines on the same rows: the roofline of the data sheet, a roofline with fitted "
             "constants, and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill "
-            "above. On a GPU without a calibration of its own nothing is fitted on its timings: the model and the "
-            "fitted roofline carry over to it.",
+            "above. On a GPU without its own calibration nothing is fitted: the model and the fitted "
+            "roofline carry over.",
             ("validate dense --arch h200-sxm", "validate dense --arch h200-sxm --worst 10"),
         ),
         Command(
@@ -209,7 +205,7 @@ SUBJECTS = (
             (
                 _GPU,
                 Option(
-                    "subject", "What is corrected: dense (GEMMs), attention, collective, memory-bound, moe, triton or "
+                    "subject", "Subject to correct: dense (GEMMs), attention, collective, memory-bound, moe, triton or "
                     "multicore. --family and --library are of dense alone; --data of it, or a file of a chip or of "
                     "Triton's kernels.", str, "dense", metavar="WORD",
                 ),
@@ -219,13 +215,13 @@ SUBJECTS = (
                     "all committed sets of the library on this GPU, and those held back that say is_corrected"
                 ),
                 _PAIRS, _OUT._replace(
-                    name="out_folder", help="Where to write. Default: arch/calibration of a checkout.", flag="--out",
+                    name="out_folder", help="Folder to write. Default: arch/calibration of a checkout.", flag="--out",
                     metavar="DIR",
                 ),
             ),
-            "Learn what timings show beyond the terms of the model: corrections of a kernel family, or of a subject.",
-            "Of GEMMs each question has a correction: of types, L2 and clock state. A correction that is not better "
-            "than the model alone on held-out rows, of GEMMs in every regime of M, is written as off. "
+            "Learn corrections of a kernel family, or of a subject, from timings.",
+            "GEMMs have a correction for each set of types, L2 and clock state. A correction that is not better "
+            "than the model alone on held-out rows (GEMMs: in every regime of M) is written as off. "
             "Needs scikit-learn.",
             (
                 "calibrate correction --arch h200-sxm --family sm90_wgmma",
@@ -238,7 +234,7 @@ SUBJECTS = (
         calibrate=Command(
             "gemms.calibrate_intervals",
             (_GPU, Option("family", "Kernel family, such as sm90_wgmma. Default: all.", str | None), _PAIRS),
-            "Fit the 80% intervals of the corrections of a GPU anew, on the sets of `calibrate correction`; takes a "
+            "Fit the 80% intervals of the corrections of a GPU again, on the sets of `calibrate correction`; takes a "
             "minute.",
             "Coefficients and corrections stay as they are: for what these intervals hold, corrections are learned on "
             "four fifths of the (N, K) pairs at a time. Needs scikit-learn.",
@@ -307,9 +303,9 @@ SUBJECTS = (
                 _archs("measured collectives"),
                 Option("hold_out", "blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
                        str, "blocks", metavar="WORD"),
-                _flag("groups", "Also by size of the message, and by ranks."),
+                _flag("groups", "Also by size and by ranks."),
             ),
-            "Score messages between the GPUs of a node, each block of sizes and ranks by a fit on the others.",
+            "Score collectives between the GPUs of a node, each block of sizes and ranks by a fit on the others.",
             "The rate of the link, latency and rate fitted (alpha-beta), and a table interpolated stand beside the "
             "model. Takes a minute for all.",
             ("validate collective --arch h200-sxm",),
@@ -324,7 +320,7 @@ SUBJECTS = (
         "memory-bound",
         Command(
             "memory_bound.exam", (_archs("measured kernels"), _flag("groups", "Also by number of rows.")),
-            "Score kernels whose time is that of their bytes, such as norms, each width of rows by a fit on the "
+            "Score memory-bound kernels, such as norms, each width of rows by a fit on the "
             "others.",
             "The rate of the data sheet, overhead and rate fitted for each kernel, and a table interpolated stand "
             "beside the model. Takes seconds.",
@@ -332,7 +328,7 @@ SUBJECTS = (
         ),
         Command(
             "memory_bound.calibrate", (_GPU, _library("engines or torch", "engines"), _OUT),
-            "Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out.",
+            "Fit memory-bound kernels, such as norms, on committed tables; widths are held out.",
             examples=("calibrate memory-bound --arch h200-sxm",),
         ),
     ),
@@ -356,7 +352,7 @@ SUBJECTS = (
         "stacks",
         Command(
             "stacks.validate", (_archs("measured stacks"), _flag("operations", "Also each operation of each step.")),
-            "Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.",
+            "Compare whole steps of stacks of layers, prompts and decode, with timings, and their memory.",
             "Llama-3-8B- and Qwen3-30B-A3B-shaped layers in torch, in bf16 and W4A16. Takes seconds.",
             ("validate stacks --operations",),
         ),
@@ -368,7 +364,7 @@ SUBJECTS = (
             (
                 _archs("served runs"), _names("engines", "Engines: vllm, sglang, trtllm. Repeatable. Default: each.")
                 ._replace(flag="--engine"),
-                _flag("fits", "Also the runs that host times were fitted on."),
+                _flag("fits", "Also score the runs that host times were fitted on."),
                 Option(
                     "data", "CSV of your own runs: gpu, engine, model, prompt_len, output_len, concurrency, ttft_us, "
                     "tpot_us; tp, ep, groups, dtype, kv_dtype where they are not 1 or the checkpoint's.", _File,
@@ -390,7 +386,7 @@ SUBJECTS = (
         "training",
         Command(
             "training.validate", (),
-            "Set training steps that others published beside ours: tokens a second, MFU, and where the time goes.",
+            "Compare published training steps with ours: tokens a second, MFU, and where the time goes.",
             "Tables of Megatron Bridge and NeMo, the reports on Llama 3 and DeepSeek-V3; nothing is fitted on them.",
             ("validate training",),
         ),
@@ -400,21 +396,21 @@ SUBJECTS = (
         Command(
             "w4a16.validate",
             (
-                _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT,
-                _flag("ablation", "Also what the error is without each term of the model; takes minutes."),
+                _H200, _w4a16_data("the package's"), _FOLDS, _PAIRS, _REFIT,
+                _flag("ablation", "Also print the error without each term of the model; takes minutes."),
                 _worst("largest errors near the best"),
             ),
             "Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.",
-            "The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, "
-            "for the model, for other rules, and for timing a few of the model's first. TensorRT-LLM's public W4A16 "
-            "timings stand below.",
+            "The choice is judged by its regret: the time of the chosen config over the best timed one, for "
+            "the model, for other rules, and for timing a few of the model's first. TensorRT-LLM's public timings "
+            "follow.",
             ("validate w4a16 --worst 10", "validate w4a16 --ablation"),
         ),
         Command(
             "w4a16.calibrate",
             (
                 _GPU, _family("coefficients are fitted, such as w4a16_sm90"),
-                _w4a16_data("those that come with the library, but for those held back"), _PAIRS, _OUT,
+                _w4a16_data("the package's, without those held back"), _PAIRS, _OUT,
             ),
             "Fit a family of our W4A16 kernels, each row at the config that ran.",
             examples=("calibrate w4a16 --arch h200-sxm --family w4a16_sm90",),
@@ -427,7 +423,7 @@ SUBJECTS = (
             (
                 _presets("")._replace(help="Multi-core chips with timings, or all.", complete="measured_chips"),
                 _CHIP_DATA, _FOLDS, _PAIRS, _REFIT._replace(
-                    help="Fit on the held-in rows, or score the committed calibration as it is.", type=bool,
+                    help="Fit on the held-in rows, or score the committed calibration.", type=bool,
                     default=True,
                 ),
             ),
@@ -438,12 +434,12 @@ SUBJECTS = (
             "chips.calibrate",
             (
                 _GPU._replace(help="Multi-core preset or YAML file.", complete="multicore"), _CHIP_DATA,
-                _names("fit", "What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all "
+                _names("fit", "Field to fit, such as launch_us, or in a table load_clock_frac.bf16 (.* all "
                        "types). Repeatable. Default: the coefficients that the YAML of the chip names.", "PATH"),
                 _FOLDS, _PAIRS, _OUT,
             ),
-            "Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.",
-            "They are laid over the YAML of the chip whenever it is loaded; answers then say source: calibrated.",
+            "Fit launch, clock, bandwidths and overlap of a multi-core chip on timings.",
+            "They replace numbers of the chip's YAML when it is loaded; answers then have source: calibrated.",
             ("calibrate multicore --arch tpu-v5e --out tpu-v5e.yaml",),
         ),
     ),

@@ -51,7 +51,7 @@ def train(
         "ZeRO: 0 nothing, 1 optimizer states, 2 gradients, 3 weights are divided over data-parallel devices. Several: "
         "1,3.", "--zero", metavar="N,...", panel=_STEP
     )] = "1",
-    recompute: Annotated[str, _words("recompute", "What the backward pass computes again: none, selective (norms, "
+    recompute: Annotated[str, _words("recompute", "Recomputation in the backward pass: none, selective (norms, "
         "activations, MLA's up-projections) or full (each layer).")] = "none,selective,full",
     schedule: Annotated[str, _words(
         "schedule", "Pipeline schedules: 1f1b, interleaved, zero-bubble, dualpipe."
@@ -68,14 +68,14 @@ def train(
     memory_frac: opt.MemoryFracOption = None,
     ignore_memory: opt.IgnoreMemoryOption = False,
     plot: Annotated[Path | None, opt.option(
-        "Also draw what each pipeline stage does over the fastest step (PNG). Needs the extra plot.", metavar="FILE"
+        "Also draw the passes of each pipeline stage over the fastest step (PNG). Needs the extra plot.", metavar="FILE"
     )] = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
     """Predict time, MFU and memory of a training step, on the fastest of all legal layouts.
 
-    A step is what Megatron-LM runs: GEMMs with both gradients, attention, memory-bound kernels, messages, the bubble of
-    the pipeline, and the optimizer. Data loading, checkpoints and restarts are not in it.
+    A step is what Megatron-LM runs: GEMMs with both gradients, attention, memory-bound kernels, collectives, the bubble
+    of the pipeline, and the optimizer. Data loading, checkpoints and restarts are not in it.
 
     Examples:
 

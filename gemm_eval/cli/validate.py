@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.subjects import Fitted
 
 validate = opt.group(
-    "Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
+    "Compare predicted with measured latencies of GEMMs, operations, whole models and servers.\n\n"
     "A model is judged on rows that were held out of its fit, by (N, K) pair."
 )
 calibrate = opt.group(

@@ -312,7 +312,7 @@ class GEMMEvaluator:
         """Return the extra time of a GEMM or of attention in a step of inference, relative to itself alone, in us.
 
         `evaluate` and `evaluate_attention` time a kernel that runs again and again. Between others its code is not near
-        the SMs any more, and its inputs have just been written by them (MODEL.md of GPUs, "In a step"). Memory-bound
+        the SMs any more, and its inputs have just been written by them (OPERATIONS.md, "In a step"). Memory-bound
         kernels were timed between others. `num_rows` are rows of A and C, or queries. 0 on multi-core chips.
         """
         if not isinstance(self.arch, GpuSpec):

@@ -30,7 +30,7 @@ from gemm_eval.report.parts import (
     time_column,
 )
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.report.runs import Phase, Run, Runs, distinct, sizes_of
+from gemm_eval.report.runs import Phase, Run, Runs, distinct, sizes_of, trust_in_runs
 from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.units import time_text
 from gemm_eval.workload import GemmProblem
@@ -77,10 +77,8 @@ def compare_report(
         dtype: types of weight GEMMs, or of GEMMs given by their sizes; default: as the model's file says, else the
             default type of each arch.
         ignore_memory: compare archs without room for the model too.
-
-    Raises:
-        InvalidOptionError: fewer than two archs, two of one name, or no GEMMs.
-        GemmEvalError: fewer than two archs can run the workload; or matplotlib is not installed.
+    Raises InvalidOptionError (fewer than two archs, two of one name, or no GEMMs); GemmEvalError (fewer than two archs
+    can run the workload; or matplotlib is not installed).
     """
     names = [evaluator.arch.name for evaluator in evaluators]
     if len(names) < _LEAST_ARCHS or len(set(names)) < len(names):
@@ -129,7 +127,7 @@ def compare_report(
         Section("Archs", [*overview, Text(_NOTE)]),
         Section("Figures", [_breakdown(contest) for contest in contests]),
         *(Section(contest[0].title, _tables(contest)) for contest in contests),
-        Section("In full", [text for contest in contests for text in _explained(contest)]),
+        Section("Explanations", [text for contest in contests for text in _explained(contest)]),
     ]
     name = f"{title} on {', '.join(runs[0].arch_name for runs in on_archs)}"
     return Page(name, subtitle, sections, [_verdict(contests), _picture(contests)])
@@ -223,17 +221,18 @@ def _verdict(contests: Sequence[Contest]) -> Verdict:
         first, second = ranked(contest)[:2]
         reason = f"{why(first, second)}. {_CERTAINTY[is_clear(contest)]}"
         if is_short:
-            points.append((f"{first.title}: why", reason))
-            points.append((f"{first.title}: {first.arch_name} itself is bound by", first.say_bounds()))
+            points.append((f"{first.title}: why", f"{reason} {first.arch_name} is bound by {first.say_bounds()}."))
         else:
             points.append((f"{first.title}: {first.arch_name}", f"{_lead(contest)}. {reason}"))
-    return Verdict(headline, points)
+    order = [runs for contest in contests for runs in ranked(contest)]
+    alone = "GEMMs alone on an idle device: attention, collectives and the host of an engine are not in these times."
+    return Verdict(headline, [*points, *trust_in_runs(order, alone)])
 
 
 _CERTAINTY = {
     None: "At least one has no interval.",
     True: "The 80% intervals do not overlap.",
-    False: "The 80% intervals overlap: a measurement may rank them the other way.",
+    False: "The 80% intervals overlap, so measurements may reverse the order.",
 }
 
 
@@ -277,7 +276,7 @@ def _arch_table(on_archs: Sequence[Sequence[Runs]]) -> Table:
         origins = [distinct(getattr(result, name) for result in results) for name in ("source", "model_version")]
         rows.append([arch.name, cores, *peaks, arch.dram_gb_per_s, *memories, *origins])
     note = "Cores: SMs of a GPU. On chip: L2 of a GPU, SRAM of all cores. Types are those that each arch runs here."
-    return Table(columns, rows, caption="What the archs have", note=note)
+    return Table(columns, rows, caption="The archs", note=note)
 
 
 def _sizes(arch: ArchSpec) -> list[Cell]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.estimate import ModelEstimate, StepEstimate, estimate_model
+from gemm_eval.estimate import IDEAL, ModelEstimate, StepEstimate, estimate_model
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.figures import bound_color
 from gemm_eval.report.page import Page, Section
@@ -40,6 +40,7 @@ from gemm_eval.report.runs import (
     changed_evaluators,
     distinct,
     gemm_table,
+    trust_in_estimate,
 )
 from gemm_eval.serving import Deployments, LeftOut, ServingEstimate
 from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, load_model, num_parameters, say_memory
@@ -50,6 +51,7 @@ _MOST_GAINS = 2
 _MOST_HEAVY = 3
 _MOST_EXPLAINED = 3
 _OTHERS = "#6b7683"
+_MUCH = 0.1  # of the time
 _SHOWN = ("batch", "prompt_len", "output_len", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 
 
@@ -72,10 +74,8 @@ def model_report(
         evaluator: of the arch.
         phases: ``"prefill"`` (the last chunk of a prompt), ``"decode"`` or both.
         batch, prompt_len, output_len, options: as for `estimate_model`.
-
-    Raises:
-        InfeasibleError: weights and KV cache do not fit into the DRAM of a device; see `check_memory`.
-        ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
+    Raises InfeasibleError (weights and KV cache do not fit into the DRAM of a device; see `check_memory`);
+    ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError (as `evaluate_many` does).
     """
     config = model if isinstance(model, ModelConfig) else load_model(model)
     estimate = estimate_model(config, evaluator, batch, prompt_len=prompt_len, output_len=output_len, **options)
@@ -131,13 +131,24 @@ def _verdict(estimate: ModelEstimate, steps: Sequence[Runs], gains: Sequence[Seq
         heavy = ", ".join(f"{part} {us / step.total_us:.0%}" for part, _, us, *_ in _parts(step)[:_MOST_HEAVY])
         helps = "; ".join(map(str, of_step[:_MOST_GAINS])) or "No single doubling of the spec saves 0.5%."
         points += [
-            (f"GEMMs of {step.name} are bound by", step.say_bounds()),
-            (f"{step.title} is mostly", heavy),
+            (f"{step.title} is mostly", f"{heavy}; GEMMs are bound by {step.say_bounds()}"),
             (f"GEMMs of {step.name} would gain from", helps),
         ]
     rate = f"{float(f'{estimate.decode_tokens_per_s_per_device:.3g}'):,.0f} tokens/s a device in decode"
     first, each = time_text(estimate.ttft_us), time_text(estimate.tpot_us)
-    return Verdict(f"TTFT {first}, TPOT {each} ({rate}).", points)
+    return Verdict(f"TTFT {first}, TPOT {each} ({rate}).", points + trust_in_estimate(estimate, _caveat(estimate)))
+
+
+def _caveat(estimate: ModelEstimate) -> str:
+    """Return the largest reason to doubt the estimate."""
+    untimed_frac = max(step.frac_by_source.get("analytic", 0.0) for step in (estimate.prefill, estimate.decode))
+    if estimate.num_devices > estimate.num_joined_devices:
+        return "Collectives between nodes use the network of the arch, which no timing covers."
+    if untimed_frac > _MUCH:
+        return f"No timings of {estimate.arch_name} for {untimed_frac:.0%} of a step: coefficients carry over."
+    if estimate.engine == IDEAL:
+        return "Kernels alone: engine vllm, sglang or trtllm adds the time of its host."
+    return "TTFT is that of one prompt without queueing; gemm-eval serve has requests under load."
 
 
 def _picture(steps: Sequence[Runs]) -> Bars:
@@ -174,7 +185,7 @@ def _facts(config: ModelConfig, estimate: ModelEstimate, steps: Sequence[Runs]) 
         ("hidden size", f"{config.hidden_size:,}"),
         ("parameters", f"{num_parameters(config) / 1e9:,.2f} billion"),
         ("types of weight GEMMs", options["dtype"] or "those of the checkpoint"),
-        ("type of what is kept", options["dense_dtype"]),
+        ("type of unquantized parts", options["dense_dtype"]),
         ("engine", options["engine"]),
         *((name.replace("_", " "), f"{options[name]:,}") for name in _SHOWN),
         ("memory", say_memory(estimate.memory, arch, estimate.engine.memory_share(options["memory_frac"]))),
@@ -199,7 +210,7 @@ def _totals(steps: Sequence[Runs]) -> Table:
         (text_column("phase"), lambda step: step.name),
         (Column("tokens"), lambda step: step.num_tokens),
         (time_column("latency"), lambda step: step.total_us),
-        (time_column("a token"), lambda step: step.total_us / step.num_tokens),
+        (time_column("per token"), lambda step: step.total_us / step.num_tokens),
         (Column("rate", "tokens/s"), lambda step: step.tokens_per_s),
         (percent_column("of peak"), lambda step: 100.0 * step.utilization_frac),
         (text_column("heaviest GEMM"), heaviest),
@@ -225,10 +236,10 @@ def _tables(step: Runs) -> list[Part]:
         (text_column("kind"), lambda cost: cost.operation.kind),
         (Column("layers"), lambda cost: cost.operation.num_layers),
         (time_column("latency"), lambda cost: cost.latency_us),
-        (time_column("in all"), lambda cost: cost.total_us),
+        (time_column("total"), lambda cost: cost.total_us),
         (percent_column("share"), lambda cost: 100.0 * cost.total_us / step.total_us),
         (text_column("bound"), lambda cost: cost.bound),
-        (text_column("what"), lambda cost: cost.detail),
+        (text_column("details"), lambda cost: cost.detail),
     ]
     tokens = f"{of.batch:,} x {of.new_tokens:,} new of {of.seq_len:,} tokens"
     operations = table_of(step.costs, columns, f"Operations of {step.name}, in the order they run: {tokens}")
@@ -252,7 +263,7 @@ def _help(step: Runs, gains: Sequence[ChangeGain]) -> list[Part]:
         (text_column("helps most"), lambda gain: gain.helps_most),
     ]
     caption = f"{step.title}: changes of the arch, one at a time"
-    note = f"All GEMMs are mapped anew for each; changes that save less than {MIN_GAIN_FRAC:.1%} are left out."
+    note = f"All GEMMs are mapped again for each change; changes that save less than {MIN_GAIN_FRAC:.1%} are left out."
     explained = [
         Text(run.result.explain(), title=f"{run.name}, {run.total_us / step.total_us:.0%} of {step.name}")
         for run in step.heaviest(_MOST_EXPLAINED)
@@ -281,17 +292,13 @@ _COLUMNS: tuple[tuple[Column, Callable[[ServingEstimate], Cell]], ...] = (
 
 
 def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -> Page:
-    """Return the page on the deployments that `find_deployments` returned, and the `engine_commands` of the best.
-
-    Raises:
-        InfeasibleError: there is none within the limits.
-    """
+    """Return the page on `Deployments`, with `engine_commands` of the best; InfeasibleError: none is in the limits."""
     best = deployments.best
     columns = [column for column, _ in _COLUMNS]
     rows = [[say(estimate) for _, say in _COLUMNS] for estimate in deployments.front]
     chart = Chart(
         columns, rows, _USER, _DEVICE, log_y=True, highlight=[True] * len(rows), joined="before",
-        caption="Throughput of a GPU over the speed that a client sees: no deployment lies above",
+        caption="Throughput of a GPU over the rate of one client; no deployment is above the line",
     )  # fmt: skip
     start: list[Part] = [Text(text, is_code=True) for text in commands]
     left: list[tuple[Column, Callable[[LeftOut], Cell]]] = [
@@ -301,11 +308,11 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
         (text_column("engine"), lambda item: item.engine),
         (text_column("types"), lambda item: item.dtype or "of the checkpoint"),
     ]
-    front = table_of(deployments.front, _COLUMNS, "Deployments that no other beats in both rates")
+    front = table_of(deployments.front, _COLUMNS, "Deployments on the Pareto front of both rates")
     sections = [
-        Section("The front", [Facts(_deployments_facts(deployments)), front]),
-        Section("The best one", [Text(best.explain()), *start]),
-        Section("Left out", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
+        Section("Pareto front", [Facts(_deployments_facts(deployments)), front]),
+        Section("Best deployment", [Text(best.explain()), *start]),
+        Section("Excluded layouts", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
     ]
     lead: list[Part] = [_deployments_verdict(deployments, best), chart]
     return Page(f"Serving {deployments.model_name}", "deployments and their loads", sections, lead)
@@ -314,14 +321,18 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
 def _deployments_verdict(deployments: Deployments, best: ServingEstimate) -> Verdict:
     fastest = deployments.front[-1]
     headline = (
-        f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} output "
-        f"tokens/s a GPU at {best.tokens_per_s_per_user:,.0f} a client."
+        f"{best.layout} on {best.num_devices} x {best.arch_name} gives {best.tokens_per_s_per_device:,.0f} "
+        f"tok/s/GPU at {best.tokens_per_s_per_user:,.0f} tok/s/user."
     )
-    points = [("The best has", f"{best.concurrency:,} requests in flight, TTFT {time_text(best.ttft_us)}")]
+    caveat = "All requests have one size: bursts and long tails of lengths queue longer."
+    if best.is_full:
+        caveat = "Requests queue here: trust the throughput, not TTFT."
+    rates = f"TTFT {time_text(best.ttft_us)}, TPOT {time_text(best.tpot_us)}"
+    points = [("The best deployment has", f"{best.concurrency:,} requests in flight, {rates}")]
     if fastest is not best:
-        text = f"{fastest.layout}: {fastest.tokens_per_s_per_user:,.0f} tokens/s, {fastest.concurrency:,} in flight"
-        points.append(("A client is served fastest by", text))
-    return Verdict(headline, points)
+        text = f"{fastest.tokens_per_s_per_user:,.0f} tok/s/user, {fastest.concurrency:,} requests in flight"
+        points.append(("Fastest for a client", f"{fastest.layout}: {text}"))
+    return Verdict(headline, points + trust_in_estimate(best, caveat))
 
 
 def _deployments_facts(deployments: Deployments) -> list[tuple[str, str]]:

@@ -61,11 +61,7 @@ class Page:
     lead: Sequence[Part] = ()
 
     def to_html(self) -> str:
-        """Return the whole document. The same page gives the same text.
-
-        Raises:
-            InvalidOptionError: a cell is not what its column says.
-        """
+        """Return the document, the same text for the same page; InvalidOptionError: a cell does not fit its column."""
         numbers = itertools.count(1)
         anchors = [f"section-{next(numbers)}" for _ in self.sections]
 
@@ -82,11 +78,7 @@ class Page:
         return _template().render(page=self, **words).strip()
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page, whole or not at all, over the file at `path` if there is one; return its path.
-
-        Raises:
-            GemmEvalError: something that is no file is at `path`, or it cannot be written.
-        """
+        """Write the page atomically to `path`, and return its path; GemmEvalError: `path` is not writable."""
         from gemm_eval.storage import write_text
 
         target = Path(path)

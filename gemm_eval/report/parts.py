@@ -99,10 +99,7 @@ percent_column = partial(Column, unit="%", digits=3)
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Paragraphs, an empty line between them; lines stay lines. `title` is a heading below the section's.
-
-    `is_code`: what is typed or kept in a file; its spaces stay, and its lines do not wrap.
-    """
+    """Paragraphs, an empty line between them, under a heading `title`; `is_code` keeps the spaces of commands."""
 
     text: str
     title: str = ""

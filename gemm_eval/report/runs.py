@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.estimate import OperationCost, StepEstimate
+from gemm_eval.estimate import ModelEstimate, OperationCost, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, sum_interval
 from gemm_eval.report.parts import Cell, Column, Table, percent_column, text_column, time_column
+from gemm_eval.serving import ServingEstimate
 from gemm_eval.units import per_s, time_text
 from gemm_eval.workload import GemmProblem
 
@@ -133,6 +134,28 @@ def distinct(words: Iterable[str]) -> str:
     return ", ".join(sorted(set(words)))
 
 
+def trust_in_runs(contenders: Sequence[Runs], caveat: str) -> list[tuple[str, str]]:
+    """Return libraries and sources of each arch, and a caveat: `caveat`, unless an arch has no timings."""
+    texts: dict[str, str] = {}
+    for arch in dict.fromkeys(runs.arch_name for runs in contenders):
+        results = [run.result for runs in contenders if runs.arch_name == arch for run in runs.runs]
+        names = [arch, *sorted({str(result.options["library"]) for result in results if "library" in result.options})]
+        texts[arch] = f"{' '.join(names)} ({distinct(result.source for result in results)})"
+    untimed = ", ".join(arch for arch, text in texts.items() if "analytic" in text)
+    warning = f"No timings of {untimed}: coefficients carry over, or are assumed." if untimed else caveat
+    return [("Times rest on", ", ".join(texts.values())), ("Keep in mind", warning)]
+
+
+def trust_in_estimate(estimate: ModelEstimate | ServingEstimate, caveat: str) -> list[tuple[str, str]]:
+    """Return the intervals of TTFT and TPOT, engine, libraries and sources, and a caveat."""
+    ends = [" to ".join(map(time_text, of)) for of in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
+    return [
+        ("80% of measured times are expected within", f"{ends[0]} (TTFT) and {ends[1]} (TPOT)"),
+        ("Times rest on", f"Engine {estimate.basis.engine}. {estimate.basis}"),
+        ("Keep in mind", caveat),
+    ]
+
+
 def sizes_of(problem: GemmProblem) -> list[Cell]:
     """Return G, M, K, N; M of groups with rows of their own is the mean, for G x M to be the rows that there are."""
     M = problem.M if problem.row_groups is None else problem.rows / problem.G
@@ -141,7 +164,7 @@ def sizes_of(problem: GemmProblem) -> list[Cell]:
 
 GEMM_COLUMNS = (
     text_column("types"), *(Column(name) for name in "GMKN"), Column("count"), time_column("latency"),
-    time_column("in all"), percent_column("share"), text_column("bound"), percent_column("of peak"),
+    time_column("total"), percent_column("share"), text_column("bound"), percent_column("of peak"),
     Column("DRAM", "GB/s"), text_column("mapping"),
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text, Verdict, text_column
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
-from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, gemm_table
+from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, gemm_table, trust_in_runs
 from gemm_eval.report.sweep_points import BALANCE, BestDesign, Points, say_sampling
 from gemm_eval.sweep import SweepResult, what_if
 from gemm_eval.units import scaled_text
@@ -27,10 +27,7 @@ _MOST_CELLS = 32  # values of a field that a heat map shows
 
 
 def sweep_report(result: SweepResult) -> Page:
-    """Return the report on a sweep, finished or not: fronts, tables, the best designs and why.
-
-    ``sweep_report(result).write("sweep.html")`` writes it.
-    """
+    """Return the report on a sweep, finished or not; ``sweep_report(result).write("sweep.html")`` writes it."""
     points, reasons = Points(result), result.excluded()
     feasible, front, aim = points.feasible, points.front, result.objectives[0]
     by_aim = f"best first by {points.heading(aim)}"
@@ -72,18 +69,20 @@ def _verdict(points: Points) -> Verdict:
     others = [name for name in result.objectives[1:] if name not in points.varied]
     chip = [str(first.row["arch"])] if len(result.bases) > 1 else []
     chip += points.say_all([*result.field_names, *others], first.row)
-    bounds = Runs("", result.evaluator(first.point), runs).say_bounds()
-    words = [(f"Point {first.point}", ", ".join(chip)), ("What limits its GEMMs", capital(bounds))]
+    whole = Runs("", result.evaluator(first.point), runs)
+    bounds = whole.say_bounds()
+    words = [(f"Point {first.point}", ", ".join(chip)), ("Its GEMMs are bound by", bounds)]
     gains = _gains(points, first, runs)
     if gains:
-        words.append(("What would help it", "; ".join(gains[:_MOST_GAINS])))
+        words.append(("It would gain from", "; ".join(gains[:_MOST_GAINS])))
     words += [_other(points, design, first) for design in points.best[1:]]
     factors = points.effects(aim)
     fields = points.strongest(aim)[:_MOST_FIELDS]
     if fields:
         matters = ", ".join(f"{points.heading(name)} {factors[name]:.3g}x" for name in fields)
-        words.append((f"What {points.heading(aim)} depends on", matters))
-    return Verdict(_headline(points, first), words)
+        words.append((f"Strongest fields for {points.heading(aim)}", matters))
+    changed = "Points keep the coefficients and the correction of their base: no timing covers a changed chip."
+    return Verdict(_headline(points, first), words + trust_in_runs([whole], changed))
 
 
 def _runs_of(result: SweepResult, point: int) -> list[Runs]:
@@ -142,7 +141,7 @@ def _headline(points: Points, best: BestDesign) -> str:
     if not base_value > 0.0:  # nan neither
         return f"{headline}."
     ratio = value / base_value if is_most else base_value / value
-    than = f"{base} as it is ({points.say(aim, base_value)})"
+    than = f"the unchanged {base} ({points.say(aim, base_value)})"
     if abs(ratio - 1.0) < _SAME_FRAC:
         return f"{headline}, the same as {than}."
     if aim == _LATENCY:
@@ -171,18 +170,13 @@ def _warnings(points: Points) -> list[Part]:
     num, asked = len(points.result), points.result.description["num_points"]
     warnings: list[Part] = []
     if num < asked:
-        warnings.append(
-            Text(
-                f"{num:,} of {asked:,} points are done; this page knows nothing of the others. The same call of sweep, "
-                "or the same gemm-eval sweep, goes on with them.",
-                title="This sweep is not finished",
-            )
-        )
+        text = f"{num:,} of {asked:,} points are done; others are not on this page. The same sweep continues."
+        warnings.append(Text(text, title="This sweep is not finished"))
     if num and not len(points.feasible):
-        warnings.append(Text("Excluded points says what stood in the way.", title="No point is feasible"))
+        warnings.append(Text("The section Excluded points has the reasons.", title="No point is feasible"))
     elif num and not len(points.front):
-        aims = ", ".join(points.result.objectives)
-        warnings.append(Text(f"Of no point are all objectives known ({aims}).", title="There is no best design"))
+        text = f"No point has all objectives ({', '.join(points.result.objectives)})."
+        warnings.append(Text(text, title="There is no best design"))
     return warnings
 
 

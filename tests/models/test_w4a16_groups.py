@@ -10,7 +10,7 @@ from gemm_eval.arch import data_root
 
 
 def test_groups_that_were_timed() -> None:
-    """The figures of models/gpu/w4a16/MODEL.md, "Groups"."""
+    """The figures of models/gpu/EVIDENCE.md, "Our W4A16 kernels"."""
     timed = pd.read_csv(data_root() / "compared" / "h200-sxm-w4a16-grouped-rows.csv")
     evaluator = GEMMEvaluator("h200-sxm")
     predicted = [

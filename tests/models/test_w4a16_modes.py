@@ -27,7 +27,7 @@ def errors() -> pd.Series:
 
 @pytest.mark.parametrize(("mode", "mape"), [("column", 0.055), ("group_zero", 0.04), ("mxfp4", 0.06), ("nvfp4", 0.055)])
 def test_a_mode_needs_no_calibration_of_its_own(errors: pd.Series, mode: str, mape: float) -> None:
-    """The figures of models/gpu/w4a16/MODEL.md, "Modes": within 3% of the main mode, in the mean."""
+    """The figures of models/gpu/EVIDENCE.md, "Our W4A16 kernels": within 3% of the main mode, in the mean."""
     of_mode = errors[mode]
     assert len(of_mode) == 168
     assert of_mode.abs().mean() < mape

@@ -15,7 +15,7 @@ from tests.project.site_pages import pages, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 MKDOCS = ROOT / "mkdocs.yml"
-MODEL_PAGES = sorted(path for path in (ROOT / "gemm_eval").rglob("MODEL.md") if "\n## Symbols\n" in path.read_text())
+MODEL_PAGES = sorted(path for path in (ROOT / "gemm_eval").rglob("*.md") if "\n## Symbols\n" in path.read_text())
 _SPAN = re.compile(r"`([^`]+)`")
 _COEFFICIENT = re.compile(r"`?\bc\.([a-z][a-z0-9_]+)")
 _SPEC_FIELD = re.compile(r"\bspec `?([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`?")
@@ -75,7 +75,7 @@ def test_a_field_says_what_it_takes_in_which_unit_and_what_not() -> None:
 
 def test_the_reference_has_every_coefficient_that_model_pages_name() -> None:
     known = {item.name for items in reference.COEFFICIENT_TABLES.values() for item in items}
-    for path in (ROOT / "gemm_eval" / "models").rglob("MODEL.md"):
+    for path in (ROOT / "gemm_eval" / "models").rglob("*.md"):
         named = set(_COEFFICIENT.findall(path.read_text(encoding="utf-8")))
         assert named <= known, (path, named - known)
     assert "wgmma_frac" in known
@@ -122,7 +122,7 @@ def symbol_rows(path: Path) -> list[tuple[str, Path, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("path", MODEL_PAGES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", MODEL_PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_symbols_name_code_that_exists(path: Path) -> None:
     rows = symbol_rows(path)
     assert len(rows) >= 8

@@ -252,7 +252,7 @@ def test_a_training_step_is_the_passes_of_its_stages(tmp_path: Path) -> None:
         after_us = stage.data_us + stage.optimizer_us
         assert work_us == pytest.approx(plain.num_microbatches * stage.times.total_us + after_us)
     names = {text.get_text() for text in plot_training_step(plain).legends[0].get_texts()}
-    assert {"forward", "backward", "exposed messages of a pass", "optimizer"} <= names
+    assert {"forward", "backward", "exposed collectives of a pass", "optimizer"} <= names
     with pytest.raises(InvalidInputError, match="at most 20,000 passes"):
         plot_training_step(dataclasses.replace(plain, num_microbatches=10_000))
     arguments = "train llama-3.2-1b --arch h100-sxm --gpus 8 --batch 8 --seq-len 512 --pp 4 --micro-batch 1 --json"

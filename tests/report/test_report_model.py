@@ -69,7 +69,7 @@ def test_sections_and_overview(page: Page, steps: list[Runs], evaluator: GEMMEva
         flop = sum(count * result.problem.flop for _, result, count in step.runs)
         assert (row["phase"], row["tokens"], row["latency"]) == (step.name, step.num_tokens, step.total_us)
         assert row["rate"] == pytest.approx(row["tokens"] / (step.total_us * 1e-6))
-        assert row["a token"] * row["tokens"] == pytest.approx(step.total_us)
+        assert row["per token"] * row["tokens"] == pytest.approx(step.total_us)
         assert row["heaviest GEMM"] == f"{run.name}, {run.total_us / step.total_us:.0%}"
         assert row["of peak"] == pytest.approx(100 * flop / (step.total_us * 1e-6 * peak * 1e12), rel=1e-9)
     captions = [part.caption for part in parts(page, "Figures")]
@@ -84,7 +84,7 @@ def test_every_gemm_has_a_row_with_its_numbers(page: Page, steps: list[Runs]) ->
             result = run.result
             assert (row["GEMM"], *(row[name] for name in "GMKN")) == (run.name, *result.problem.sizes)
             assert (row["types"], row["count"], row["bound"]) == ("bf16", run.times, result.bound)
-            assert (row["latency"], row["in all"]) == (result.latency_us, run.total_us)
+            assert (row["latency"], row["total"]) == (result.latency_us, run.total_us)
             assert (row["of peak"], row["DRAM"]) == (100 * result.utilization_frac, result.dram_gb_per_s)
             assert row["share"] == pytest.approx(100 * run.total_us / step.total_us)
             assert row["mapping"] == str(result.mapping)
@@ -227,7 +227,7 @@ def test_a_model_phase_by_phase(evaluators: list[GEMMEvaluator]) -> None:
     page = compare_report("llama-3-8b", evaluators[:2], batch_size=2, seq_len=64)
     config = load_model("llama-3-8b")
 
-    assert [one.heading for one in page.sections] == ["Archs", "Figures", "Prefill", "Decode", "In full"]
+    assert [one.heading for one in page.sections] == ["Archs", "Figures", "Prefill", "Decode", "Explanations"]
     for phase in ("prefill", "decode"):
         ranking, by_gemm, _ = (rows(table) for table in tables(page, phase.capitalize()))
         for evaluator in evaluators[:2]:

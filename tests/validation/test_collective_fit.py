@@ -47,7 +47,7 @@ def test_a_fit_finds_what_was_planted(gpu: str) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_committed_calibrations_are_of_blocks_held_out(gpu: str) -> None:
-    """The figures of MODEL.md: all-reduces within 15%, and better than latency and rate fitted on the same rows."""
+    """All-reduces are within 15%, and better than latency and rate fitted on the same rows."""
     arch, sets, path = load_arch(gpu, GpuSpec), subject.tables(gpu), model.collective_calibration_path(gpu)
     link, found = subject.interconnect_of(arch), model.CollectiveCalibration.model_validate(read_yaml(path))
     assert 20 <= len(set(subject.folds_of(sets))) <= 24

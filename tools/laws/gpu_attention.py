@@ -1,4 +1,4 @@
-"""Laws of fused attention on GPUs, on random problems and all GPU presets: MODEL.md, "Attention".
+"""Laws of fused attention on GPUs, on random problems and all GPU presets: OPERATIONS.md, "Attention".
 
 Every case is one problem, whose answer is compared with the data sheet and with those of a longer, larger and narrower
 one. Where a law does not hold, the cause is named here.

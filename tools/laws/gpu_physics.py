@@ -2,7 +2,7 @@
 
 Each law compares the best configs of the same problems under two states, chips, types or sizes, or one answer with a
 figure of the data sheet. Where a law holds only up to a tolerance or but for named exceptions, both stand here with
-their causes, and in MODEL.md, "Laws".
+their causes, and in EVIDENCE.md, "Laws".
 """
 
 from __future__ import annotations

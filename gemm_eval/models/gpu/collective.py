@@ -1,4 +1,4 @@
-"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. MODEL.md, "Collectives".
+"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. OPERATIONS.md, "Collectives".
 
 Between nodes: `gemm_eval.models.gpu.network`.
 """

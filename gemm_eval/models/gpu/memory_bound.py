@@ -1,6 +1,6 @@
 """Kernels whose time is that of their bytes, and what kernels take more in a step.
 
-MODEL.md, "Memory-bound" and "In a step".
+OPERATIONS.md, "Memory-bound" and "In a step".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kernels of linear attention and of sparse attention on GPUs: one formula, coefficients by library and kernel.
 
-MODEL.md, "Linear and sparse attention".
+OPERATIONS.md, "Linear and sparse attention".
 """
 
 from __future__ import annotations

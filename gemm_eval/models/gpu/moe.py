@@ -27,7 +27,7 @@ _ACTIVATION_BYTES = 2  # of tokens, and of what the GEMMs give: bf16 or fp16
 
 
 def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[str, Any]:
-    """Return the time of each of `LAYER_TERMS`, in microseconds; MODEL.md, "Layers of experts".
+    """Return the time of each of `LAYER_TERMS`, in microseconds; OPERATIONS.md, "Layers of experts".
 
     A step of which `c` has no share of a rate at which it moves bytes is part of a GEMM.
     """

@@ -1,4 +1,4 @@
-"""Collectives between nodes: inside a node by its link, between nodes by a network. MODEL.md, "Between nodes".
+"""Collectives between nodes: inside a node by its link, between nodes by a network. OPERATIONS.md, "Between nodes".
 
 Nothing between nodes was timed: rates and latencies are those that makers and NCCL publish.
 """

@@ -1,16 +1,16 @@
 const words = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 const count = (number) => number.toLocaleString("en-US");
 
-// A drawing wider than its place is shown whole, and at its own size where that is asked for.
+// A drawing wider than its place scrolls at its own size, so that its words stay readable; a button fits it to the page.
 function setUpDrawing(figure) {
   const box = figure.querySelector(".scroll");
   const wide = Number(box.querySelector("svg").getAttribute("width"));
-  const button = make("button", { type: "button", hidden: "", "aria-pressed": "false" }, "Enlarge");
+  const button = make("button", { type: "button", hidden: "", "aria-pressed": "false" }, "Fit to the page");
   box.after(button);
   button.addEventListener("click", () => {
-    const isLarge = figure.classList.toggle("enlarged");
-    button.textContent = isLarge ? "Fit to the page" : "Enlarge";
-    button.setAttribute("aria-pressed", isLarge);
+    const isFitted = figure.classList.toggle("fitted");
+    button.textContent = isFitted ? "Enlarge" : "Fit to the page";
+    button.setAttribute("aria-pressed", isFitted);
   });
   new ResizeObserver(() => (button.hidden = wide <= box.clientWidth)).observe(box);
 }

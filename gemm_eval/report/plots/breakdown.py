@@ -47,9 +47,7 @@ def plot_breakdown(
         results: of any archs; a `GEMMTable` is taken too. Drawn from top to bottom.
         names: of the results (default: their sizes).
         counts: how often each runs: bars are then the time of all its runs.
-
-    Raises:
-        InvalidInputError: no results, not as many names or counts, or counts below 1.
+    Raises InvalidInputError (no results, not as many names or counts, or counts below 1).
     """
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Patch
@@ -147,9 +145,7 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
 
     Args:
         estimates: one, or several, drawn from top to bottom.
-
-    Raises:
-        InvalidInputError: no estimates.
+    Raises InvalidInputError (no estimates).
     """
     from matplotlib.patches import Patch
 
@@ -187,7 +183,7 @@ def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> No
         key = cost.operation.name, cost.operation.kind
         times[key] = times.get(key, 0.0) + cost.total_us
     end = 0.0
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": figures.SMALL - 1}
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": figures.SMALL - 0.75}
     for (name, kind), us in times.items():
         if us <= 0:
             continue
@@ -203,22 +199,20 @@ def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> No
 _STAGE, _EDGE = 0.78, 0.3
 _MOST_PASSES, _MANY_PASSES = 20_000, 80  # of all stages, and of one, beyond which no line is between them
 _COLORS = {
-    "forward": figures.SERIES[0], "backward": figures.SERIES[1], "exposed messages of a pass": figures.SERIES[5],
+    "forward": figures.SERIES[0], "backward": figures.SERIES[1], "exposed collectives of a pass": figures.SERIES[5],
     "exposed gradients and weights between replicas": figures.SERIES[4], "optimizer": figures.SERIES[3],
 }  # fmt: skip
 
 
 @figures.styled
 def plot_training_step(estimate: TrainingEstimate) -> Figure:
-    """Plot what each pipeline stage does over a step: passes of microbatches, messages, the optimizer.
+    """Plot the work of each pipeline stage over a step: passes of microbatches, collectives, and the optimizer.
 
-    What is blank is the bubble. Passes are played one by one, `estimate.latency_us` is a closed form: they differ a
-    little where stages do. Messages that computation does not hide are at the end of their pass. The number at a stage
-    is its share of time at work.
-
-    Raises:
-        InvalidInputError: there are more than 20,000 passes.
-        UnsupportedError: the schedule is not 1F1B or interleaved.
+    Blank time is the bubble. Passes are played one by one, `estimate.latency_us` is a closed form: they differ a
+    little where stages do. Collectives that computation does not hide are at the end of their pass. The number at a
+    stage is its share of time at work.
+    Raises InvalidInputError (there are more than 20,000 passes); UnsupportedError (the schedule is not 1F1B or
+    interleaved).
     """
     from matplotlib.patches import Patch
 

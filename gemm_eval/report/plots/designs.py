@@ -46,10 +46,8 @@ def plot_pareto(
         front: a mask [num_rows] of points to draw with a ring, when it should not be the front of x and y; say the
             front of three objectives. The staircase is always that of x and y.
         maximize: which of `x` and `y` are better when larger.
-
-    Raises:
-        InvalidInputError: columns of words where numbers are needed, or of unequal lengths.
-        InvalidOptionError: no such column, or nothing feasible.
+    Raises InvalidInputError (columns of words where numbers are needed, or of unequal lengths); InvalidOptionError (no
+    such column, or nothing feasible).
     """
     if isinstance(maximize, str) or not set(maximize) <= {x, y}:
         raise InvalidOptionError(f"maximize must be a sequence of {x!r} and {y!r}, got {shown(maximize)}")
@@ -156,10 +154,8 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
         x, y: columns of numbers or words, such as ``"num_cores"``.
         value: a column of numbers, whose unit is part of its name.
         reduce: ``"min"``, ``"max"`` or ``"median"`` over everything else that varies.
-
-    Raises:
-        InvalidInputError: `value` holds words.
-        InvalidOptionError: no such column or reduction, or nothing feasible.
+    Raises InvalidInputError (`value` holds words); InvalidOptionError (no such column or reduction, or nothing
+    feasible).
     """
     from matplotlib.colors import LogNorm, Normalize, to_hex
     from matplotlib.patches import Patch

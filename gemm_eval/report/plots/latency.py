@@ -51,10 +51,8 @@ def plot_latency_over_m(
         K, N, G: sizes.
         M: the values, 1 to 512 by default. Powers of two and the like get logarithmic axes.
         dtype: as in `GEMMEvaluator.evaluate`; None: every chip's own default.
-
-    Raises:
-        InvalidInputError: no evaluator or more than eight, no M.
-        InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
+    Raises InvalidInputError (no evaluator or more than eight, no M); InvalidProblemError, UnsupportedError,
+    InfeasibleError (as `GEMMEvaluator.evaluate_many`).
     """
     from matplotlib.patches import Patch
 
@@ -169,7 +167,7 @@ def _mark_changes(
         if places[end] - places[start] >= needed * (places[-1] - places[0]):
             above.text(
                 from_axis((places[start] + places[end]) / 2), 0.98, label, transform=above.get_xaxis_transform(),
-                ha="center", va="top", fontsize=figures.SMALL - 1, color=figures.MUTED,
+                ha="center", va="top", fontsize=figures.SMALL - 0.75, color=figures.MUTED,
             )  # fmt: skip
     tiles = _changes(table, _TILE) if isinstance(table.evaluator.arch, GpuSpec) else []
     if tiles:

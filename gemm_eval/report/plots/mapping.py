@@ -50,10 +50,7 @@ def plot_mapping(result: GEMMResult) -> Figure:
 
     Batch elements lie below each other. What is too fine to be seen is cut off, and the title says so; where
     blocks are too small for numbers, those of whole rows of blocks stand on the right.
-
-    Raises:
-        InvalidInputError: not a `GEMMResult`.
-        UnsupportedError: groups of the problem differ.
+    Raises InvalidInputError (not a `GEMMResult`); UnsupportedError (groups of the problem differ).
     """
     if not isinstance(result, GEMMResult):
         raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")

@@ -45,10 +45,8 @@ def plot_roofline(evaluator: GEMMEvaluator, gemms: Iterable[Any], *, names: Sequ
         gemms: `GemmProblem`, (G, M, K, N) in the chip's default type, or `LayerGemm` of a model, which have names and
             counts.
         names: of the GEMMs; written beside their markers where there is room. Default: those of `LayerGemm`.
-
-    Raises:
-        InvalidInputError: no GEMMs, or not as many names.
-        InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
+    Raises InvalidInputError (no GEMMs, or not as many names); InvalidProblemError, UnsupportedError, InfeasibleError
+    (as `GEMMEvaluator.evaluate_many`).
     """
     from matplotlib.lines import Line2D
 

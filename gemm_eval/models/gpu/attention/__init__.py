@@ -1,4 +1,4 @@
-"""Attention on GPUs: families of fused kernels, their coefficients, and what problems take. MODEL.md, "Attention"."""
+"""Attention on GPUs: families of fused kernels, their coefficients and their problems. OPERATIONS.md, "Attention"."""
 
 from gemm_eval.models.gpu.attention.families import (
     AITER,

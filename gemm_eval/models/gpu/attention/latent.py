@@ -144,7 +144,7 @@ def latent_kernel(arch: GpuSpec) -> LatentKernel:
 
 
 def latent_context_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> dict[str, Floats]:
-    """Return the time of each of `LATENT_CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention"."""
+    """Return the time of each of `LATENT_CONTEXT_TERMS`, [rows], in microseconds; OPERATIONS.md, "Attention"."""
     kernel = latent_kernel(arch)
     narrow = _is_narrow(arch, kernel, rows)
     moved, streamed, different = _context_bytes(rows, narrow)

@@ -1,4 +1,4 @@
-"""Columns of attention problems, and the coefficients of its kernels. MODEL.md, "Attention"."""
+"""Columns of attention problems, and the coefficients of its kernels. OPERATIONS.md, "Attention"."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def matrix_rate_name(c: Mapping[str, float], bits: int, head_dim: int) -> str:
 def context_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: ContextKernel
 ) -> dict[str, Floats]:
-    """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
+    """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; OPERATIONS.md, "Attention"."""
     is_8 = computes_in_8_bits(arch, rows)
     k_tiles, step_us = np.empty(len(rows), np.int64), np.empty(len(rows))
     per_us = cycles_per_us(arch.max_clock_ghz)
@@ -228,7 +228,7 @@ def _even_part(num_slots: int, units: int, blocks: int) -> int:
 def packed_heads_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: PackedKernel
 ) -> dict[str, Floats]:
-    """Return the time of each of `DECODE_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
+    """Return the time of each of `DECODE_TERMS`, [rows], in microseconds; OPERATIONS.md, "Attention"."""
     units = rows.batch * (rows.num_kv_heads if kernel.packs_heads else rows.num_heads)
     walked = rows.kv_len if kernel.counts_all_keys else rows.keys
     if kernel.waves is None:
