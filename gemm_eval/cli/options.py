@@ -71,12 +71,12 @@ def spread(function: CommandFunction) -> CommandFunction:
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
-            if hint in (ArchOption, ArchesOption):
+            if hint in (ArchOption, ArchesOption, GpuOption, OtherArchesOption):
                 params.append(_param(_SET, SetOption))
 
     def run(**given: Any) -> None:
         if changes := given.pop(_SET, None):
-            archs = given["arch"]
+            archs = given["arch"] or []
             given["arch"] = (
                 _changed(archs, changes) if isinstance(archs, str) else [_changed(a, changes) for a in archs]
             )
@@ -167,6 +167,10 @@ ArchOption = Annotated[
 ]
 ArchesOption = Annotated[list[str], option(
     "Preset name or YAML file of an architecture; repeat it to compare several.",
+    metavar="NAME", complete=complete_archs
+)]  # fmt: skip
+OtherArchesOption = Annotated[list[str] | None, option(
+    "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
     metavar="NAME", complete=complete_archs
 )]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]

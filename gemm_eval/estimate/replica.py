@@ -28,6 +28,7 @@ from gemm_eval.transformer import (
     model_memory,
     model_on,
     model_operations,
+    num_joined,
     sends_to_other_node,
     stage_config,
     stage_layers,
@@ -188,10 +189,13 @@ class Replica:
         expert_library: str | None = None, interconnect: str | None = None, memory_frac: float | None = None,
         engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
-        self.engine = engine = load_engine(engine)
-        self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         self.evaluator = evaluator = evaluator_of(arch)
         self.arch = evaluator.arch
+        engine = load_engine(engine)
+        if isinstance(self.arch, MulticoreSpec) and self.arch.host_us:
+            engine = engine.model_copy(update={"step_us": engine.step_us + self.arch.host_us})
+        self.engine = engine
+        self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         fusions = Fusions(**engine.fusions) if fusions is None else fusions
         published = model if isinstance(model, ModelConfig) else load_model(model)
         self.config = config = model_on(self.arch, published)
@@ -217,8 +221,8 @@ class Replica:
             "logit_bytes": engine.logit_bytes, "multiples": FrozenDict(multiples),
         }  # fmt: skip
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
-        if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
-            self._asked["node_devices"] = self.arch.interconnect.num_gpus
+        if self.arch.interconnect is not None:
+            self._asked["node_devices"] = num_joined(self.arch)
         self._stages = _equal_stages(
             config, pipeline_parallel, max(tensor_parallel, expert_parallel), self._asked.get("node_devices", MAX_DIM)
         )
@@ -228,7 +232,8 @@ class Replica:
         self.options: dict[str, Any] = degrees | types | {
             "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
             "memory_frac": self._share.frac,
-            "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
+            "separate_quantization": not fusions.quantization if isinstance(self.arch, GpuSpec) else None,
+            "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
 
     def share_prices(self, other: Replica) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
@@ -293,9 +293,8 @@ class _Workers:
 
     def pools(self, num_devices: int) -> Iterator[ServingEstimate]:
         """Yield the estimates of a pool of workers that read beside one of workers that decode; none: no network."""
-        arch = self._evaluator.arch
-        link = arch.interconnect if isinstance(arch, GpuSpec) else None
-        if link is None or (num_devices > link.num_gpus and link.network is None):
+        link = self._evaluator.arch.interconnect
+        if link is None or (num_devices > num_joined(self._evaluator.arch) and getattr(link, "network", None) is None):
             return
         for size, decoders in self._decoders.items():
             for num in range(1, (num_devices - 1) // size + 1):

@@ -26,7 +26,7 @@ from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, is_maxim
 from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
 from gemm_eval.sweep.workload import as_workloads
-from gemm_eval.words import shown
+from gemm_eval.words import did_you_mean, shown
 
 Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
 """The number of a chunk, what is called, and with what."""
@@ -251,6 +251,7 @@ def _check_columns(schema: Schema, aims: Sequence[str], limits: Sequence[Constra
             if name not in numbers:
                 raise InvalidOptionError(
                     f"{what} {shown(name)} is no column of numbers; there are {', '.join(numbers)}"
+                    f"{did_you_mean(name, numbers)}"
                 )
 
 
