@@ -159,11 +159,12 @@ class BaseSpec(Frozen):
         )
         return html_table(f"{self.name}: {self.title}", rows, ("field", "value", "kind"))
 
-    def implausible_numbers(self) -> Iterator[str]:
-        """Yield a sentence on each number that no chip is likely to have; a wrong unit is a common cause."""
+    def implausible_numbers(self) -> list[str]:
+        """Return a sentence on each number that no chip is likely to have; where all are likely, on their ratio."""
         chip: Any = self
         flop_per_byte = chip.peak_tflop_per_s() * 1e3 / chip.dram_gb_per_s
-        yield from implausible_numbers([*self, ("peak_flop_per_dram_byte", flop_per_byte)])
+        ratio = implausible_numbers([("peak_flop_per_dram_byte", flop_per_byte)])
+        return list(implausible_numbers(self)) or list(ratio)
 
     def _check_types(self, rates: str, *tables: str) -> None:
         """Check the types that the matrix unit multiplies, and that tables by type have no others.

@@ -28,6 +28,7 @@ from gemm_eval.words import did_you_mean
 MAX_CORES = 1 << 20
 """Most cores of a chip."""
 
+
 class ChipLink(Frozen):
     """The link of a multi-core chip to the others beside it: rates of its spec, as no such link was timed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -42,6 +43,7 @@ class _Application(Group):
         """Run and exit; see `EXIT_CODES`. Any exception that is not ours is a bug and goes through."""
         given = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
         try:
             code = super().main(given, *rest, **extra)
         except GemmEvalError as error:

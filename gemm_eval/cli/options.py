@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -97,7 +98,10 @@ def _changed(arch: str, changes: Sequence[str]) -> ArchSpec:
     pairs = {name: value for name, _, value in (text.partition("=") for text in changes)}
     if wrong := [name for name, value in pairs.items() if not (name and value)]:
         raise InvalidOptionError(f"--set takes FIELD=VALUE, such as num_sms=160, got {shown(wrong[0])}")
-    return load_arch(arch).with_(**{name.strip(): read_value(value) for name, value in pairs.items()})
+    spec = load_arch(arch).with_(**{name.strip(): read_value(value) for name, value in pairs.items()})
+    for sentence in spec.implausible_numbers():
+        warnings.warn(f"--set: {sentence}", stacklevel=2)
+    return spec
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from gemm_eval.evaluate.batch import ProblemBatch
-from gemm_eval.evaluate.table import progress_bar
+from gemm_eval.progress import progress_bar
 from gemm_eval.storage import cache_dir
 from gemm_eval.workload import RowGroups
 

@@ -201,7 +201,9 @@ class SweepResult:
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self.columns:
-                raise InvalidOptionError(f"no column {shown(name)}; there are {', '.join(self.columns)}{did_you_mean(name, self.columns)}")
+                raise InvalidOptionError(
+                    f"no column {shown(name)}; there are {', '.join(self.columns)}{did_you_mean(name, self.columns)}"
+                )
 
     def _aims(self, names: Sequence[str] | None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], list[bool]]:
         """Objectives [num, num_objectives] of the feasible points, where these stand, and which are to be large."""
