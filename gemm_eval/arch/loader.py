@@ -47,8 +47,9 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[ArchT], *, cali
 def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = None, *, calibrated: bool = True) -> Any:
     """Load an architecture by preset name (``"sg2260e"``) or from a YAML file (``"my/chip.yaml"``).
 
-    A file may say ``base: other`` (a preset name, a path relative to the file, or a generation of SMs that presets have
-    for their base, ``_sm90.yaml``) and give only what differs. A number is given bare, or as ``{value: 8, kind: spec, source: where}``; kind is spec, derived, measured, fitted or assumed.
+    A file may say ``base: other`` and give only what differs; other is a preset's name, a path relative to the file, or
+    a generation of SMs, ``_sm90.yaml``. A number is given bare, or as ``{value: 8, kind: spec, source: where}``; kind
+    is spec, derived, measured, fitted or assumed.
 
     Args:
         name_or_path: A preset's name, or the path of a YAML file.

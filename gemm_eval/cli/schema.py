@@ -23,13 +23,17 @@ def _schemas() -> dict[str, Any]:
     schemas = {name: answer_schema(kind | tuple[kind, ...]) for name, kind in answers.items()}  # type: ignore[valid-type]
     misfit = {"type": "object", "required": ["problem", "arch_name", "error"]}
     results = {"type": "array", "items": {"anyOf": [answer_schema(GEMMResult), misfit]}}
-    schemas["evaluate"] = {"type": "object", "properties": {"results": results}, "required": ["results"]}
+    for name in ("evaluate", "grouped", "top"):
+        schemas[name] = {"type": "object", "properties": {"results": results}, "required": ["results"]}
     schemas["serve"] = answer_schema(ServingEstimate | Deployments)
     return schemas
 
 
 def schema(
-    *, command: Annotated[str, opt.argument("attention, collective, evaluate, model, serve or train.", "COMMAND")]
+    *,
+    command: Annotated[
+        str, opt.argument("attention, collective, evaluate, grouped, model, serve, top or train.", "COMMAND")
+    ],
 ) -> None:
     """Print the JSON schema of what a command writes with --json.
 

@@ -172,7 +172,7 @@ class ModelEstimate(Result):
     @property
     def basis(self) -> Basis:
         """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
-        return Basis.of(self.engine, self.options, self.prefill, self.decode)
+        return Basis.of(self.engine, self.prefill, self.decode)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

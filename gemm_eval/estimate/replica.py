@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -137,10 +137,14 @@ class StepEstimate:
         return data | {"stages": [[cost.to_dict() for cost in stage] for stage in self.stages]}
 
 
+_LIBRARY_KINDS = {"gemm": "gemm", "attention": "attention", "collective": "collective", "expert": "moe"}
+
+
 class Basis(NamedTuple):
     """The basis of an answer: its engine, libraries by kind of kernel, and shares of the time of steps by source.
 
-    A library that is None is the default of its kernels; sources are those of `Price`.
+    Several libraries of a kind are a list with commas; None: there is no such kernel, or the chip is a multi-core one.
+    Sources are those of `Price`.
     """
 
     engine: str
@@ -148,13 +152,16 @@ class Basis(NamedTuple):
     sources: dict[str, dict[str, float]]
 
     @classmethod
-    def of(cls, engine: Engine, options: Mapping[str, Any], *steps: StepEstimate) -> Basis:
-        """Return the basis of steps of a replica with these options."""
-        experts = next((cost.how for cost in steps[-1].costs if cost.operation.kind == "moe"), None)
+    def of(cls, engine: Engine, *steps: StepEstimate) -> Basis:
+        """Return the basis of steps of a replica."""
+        costs = [cost for step in steps for cost in step.costs]
         libraries = {
-            "gemm": engine.gemm_library, "attention": options["attention_library"] or engine.attention_library,
-            "collective": options["collective_library"] or engine.collective_library, "expert": experts or None,
-        }  # fmt: skip
+            name: ", ".join(
+                dict.fromkeys(cost.library for cost in costs if cost.library and cost.operation.kind == kind)
+            )
+            or None
+            for name, kind in _LIBRARY_KINDS.items()
+        }
         return cls(str(engine), libraries, {step.phase: step.frac_by_source for step in steps})
 
     def __str__(self) -> str:
@@ -163,7 +170,7 @@ class Basis(NamedTuple):
             f"{phase} {', '.join(f'{source} {frac:.0%}' for source, frac in fracs.items())}"
             for phase, fracs in self.sources.items()
         ]
-        return f"Kernels: {libraries or 'default libraries'}; time by source: {'; '.join(sources)}."
+        return f"Kernels: {libraries or 'best mappings of the chip'}; time by source: {'; '.join(sources)}."
 
 
 class Replica:

@@ -132,7 +132,8 @@ class CollectiveResult(Result):
         lines = [
             f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
             f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
-            f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
+            f"Joined by {self.interconnect}. Library: {self.library}; source: {self.source}; coefficients "
+            f"{self.origin}.",
             interval_line(self.low_us, self.high_us),
             *term_lines(self.breakdown, COLLECTIVE_TERMS | NETWORK_TERMS),
         ]
