@@ -28,7 +28,7 @@ def compile_dense(evaluator: GEMMEvaluator, dtype: str = "fp16") -> None:
     problem = evaluator.evaluate(*SHAPE, dtype=dtype).problem
     best = evaluator.top(problem, 2)[0]
     evaluator.evaluate_mapping(problem, best.mapping)
-    evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)], dtype)
+    evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)], dtype)["low_us"]
     best.explain()
 
 
@@ -119,17 +119,15 @@ def main(names: list[str]) -> None:
         for name in names:
             jobs[name][1]()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from gemm_eval.progress import progress_bar
 
     jobs = jobs if names else JOBS
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     num_processes = min(MAX_PROCESSES, os.cpu_count() or 1)
-    with Progress(*columns, console=Console(stderr=True)) as progress, ThreadPoolExecutor(num_processes) as pool:
-        text = "gemm_eval: compiling its kernels, once per machine and version"
-        bar = progress.add_task(text, total=sum(seconds for seconds, _ in jobs.values()))
+    all_s = round(sum(seconds for seconds, _ in jobs.values()))
+    text, is_terminal = "gemm_eval: compiling its kernels, once per machine and version", sys.stderr.isatty()
+    with progress_bar(all_s, text, is_terminal or None) as advance, ThreadPoolExecutor(num_processes) as pool:
         for done in as_completed([pool.submit(run_job, name) for name in jobs]):
-            progress.advance(bar, done.result())
+            advance(round(done.result()))
 
 
 if __name__ == "__main__":

@@ -285,12 +285,11 @@ def _compile_all(folder: Path) -> bool:
 
 def _run_compiler() -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    is_terminal = sys.stderr.isatty()
-    if not is_terminal:
+    if not sys.stderr.isatty():
         _announce()
     subprocess.run(
         [sys.executable, "-m", "gemm_eval.compiled"], env=os.environ | {"PYTHONPATH": path}, check=True,
-        timeout=_MAX_COMPILE_S, stdout=subprocess.DEVNULL, stderr=None if is_terminal else subprocess.DEVNULL,
+        timeout=_MAX_COMPILE_S, stdout=subprocess.DEVNULL,
     )  # fmt: skip
 
 

@@ -150,6 +150,7 @@ class UnitError(ValueError):
 
 _QUANTITY = re.compile(r"([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?)\s*([A-Za-z%][A-Za-z0-9/]{0,7})")
 _PLAUSIBLE = {"ghz": (0.01, 20.0), "gb_per_s": (0.1, 1e6), "w": (1e-3, 1e5), "us": (1e-4, 1e5), "ns": (0.1, 1e5)}
+_PLAUSIBLE |= {"peak_flop_per_dram_byte": (1.0, 3e4)}  # presets: 37 (H20) to 12,500 (IPU, DDR4)
 
 
 def unit_of(field: str) -> str | None:
@@ -180,7 +181,7 @@ def in_unit_of(field: str, value: Any) -> Any:
 def implausible_numbers(fields: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yield a sentence on each number that no chip is likely to have; a wrong unit is a common cause."""
     for field, value in fields:
-        low, high = _PLAUSIBLE.get(unit_of(field) or "", (0.0, math.inf))
+        low, high = _PLAUSIBLE.get(unit_of(field) or field, (0.0, math.inf))
         for number in value.values() if isinstance(value, Mapping) else [value]:
             if isinstance(number, int | float) and number and not low <= number <= high:
                 yield f"{field} is {number:,g}, and {low:g} to {high:,g} was expected: check its unit"

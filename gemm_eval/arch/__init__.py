@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         smem_taken_bytes,
     )
     from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch, split_provenance
-    from gemm_eval.arch.multicore import MAX_CORES, MulticoreSpec
+    from gemm_eval.arch.multicore import MAX_CORES, ChipLink, MulticoreSpec
     from gemm_eval.arch.multicore_calibration import (
         MulticoreCalibration,
         MulticoreErrors,
@@ -68,6 +68,7 @@ __all__ = [
     "TWO_SOCKETS",
     "ArchSpec",
     "CheckFinding",
+    "ChipLink",
     "ClockState",
     "DeviceLimits",
     "Frozen",

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.loader import ArchSpec
-from gemm_eval.units import implausible_numbers
 
 PUBLISHED_TOLERANCE_FRAC = 0.01
 """How far a figure of a spec may be from the published one: makers round their headlines to two or three digits."""
@@ -36,7 +35,7 @@ def check_arch(arch: ArchSpec) -> list[CheckFinding]:
     Returns:
         Findings on published figures first, then notes. The spec is sound when all of them are `ok`.
     """
-    notes = (CheckFinding(text.split()[0], True, f"{_NOTE}{text}") for text in implausible_numbers(arch))
+    notes = (CheckFinding(text.split()[0], True, f"{_NOTE}{text}") for text in arch.implausible_numbers())
     return [*_compare_with_published(arch), *notes, *_note_unsourced_numbers(arch)]
 
 

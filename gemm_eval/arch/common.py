@@ -12,6 +12,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.html import html_table
+from gemm_eval.units import implausible_numbers
 from gemm_eval.words import one_line
 
 
@@ -157,6 +158,13 @@ class BaseSpec(Frozen):
             if name not in ("sources", "provenance", "published") and value not in (None, "", {})
         )
         return html_table(f"{self.name}: {self.title}", rows, ("field", "value", "kind"))
+
+    def implausible_numbers(self) -> list[str]:
+        """Return a sentence on each number that no chip is likely to have; where all are likely, on their ratio."""
+        chip: Any = self
+        flop_per_byte = chip.peak_tflop_per_s() * 1e3 / chip.dram_gb_per_s
+        ratio = implausible_numbers([("peak_flop_per_dram_byte", flop_per_byte)])
+        return list(implausible_numbers(self)) or list(ratio)
 
     def _check_types(self, rates: str, *tables: str) -> None:
         """Check the types that the matrix unit multiplies, and that tables by type have no others.

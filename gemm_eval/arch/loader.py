@@ -18,7 +18,7 @@ from gemm_eval.arch.multicore_calibration import with_calibration
 from gemm_eval.arch.paths import data_root, preset_files
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
-from gemm_eval.units import UnitError, implausible_numbers, in_unit_of, unit_of
+from gemm_eval.units import UnitError, in_unit_of, unit_of
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
 
 ArchSpec = MulticoreSpec | GpuSpec
@@ -47,8 +47,9 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[ArchT], *, cali
 def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = None, *, calibrated: bool = True) -> Any:
     """Load an architecture by preset name (``"sg2260e"``) or from a YAML file (``"my/chip.yaml"``).
 
-    A file may say ``base: other`` (a preset name, or a path relative to the file) and give only what differs. A number
-    is given bare, or as ``{value: 8, kind: spec, source: where}``; kind is spec, derived, measured, fitted or assumed.
+    A file may say ``base: other`` and give only what differs; other is a preset's name, a path relative to the file, or
+    a generation of SMs, ``_sm90.yaml``. A number is given bare, or as ``{value: 8, kind: spec, source: where}``; kind
+    is spec, derived, measured, fitted or assumed.
 
     Args:
         name_or_path: A preset's name, or the path of a YAML file.
@@ -75,7 +76,7 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
         raise ArchValidationError(f"type must be {wanted} here, got {kind} ({path}: type)")
     spec = build_spec(model, data, origin=str(path))
     if data_root() not in path.parents:
-        for sentence in implausible_numbers(spec):
+        for sentence in spec.implausible_numbers():
             warnings.warn(f"{path}: {sentence}", stacklevel=2)
     return spec
 
@@ -120,7 +121,11 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
     is_path = isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path:
         path = Path(text)
-        return relative_to / path if relative_to is not None and not path.is_absolute() else path
+        if relative_to is None or path.is_absolute():
+            return path
+        generation = data_root() / "gpu" / text  # such as _sm90.yaml, the base of presets
+        is_generation = text.startswith("_") and os.sep not in text and not (relative_to / path).exists()
+        return generation if is_generation else relative_to / path
     presets = preset_files(*_KINDS)
     if _NAME.fullmatch(text) and text in presets:
         return presets[text]

@@ -13,6 +13,7 @@ from gemm_eval.arch.common import (
     DTypeKey,
     Fields,
     Frac,
+    Frozen,
     NonNegative,
     Positive,
     Table,
@@ -26,6 +27,18 @@ from gemm_eval.words import did_you_mean
 
 MAX_CORES = 1 << 20
 """Most cores of a chip."""
+
+
+class ChipLink(Frozen):
+    """The link of a multi-core chip to the others beside it: rates of its spec, as no such link was timed."""
+
+    topology: Literal["switch", "ring"] = Field(
+        description="switch: any two chips at full rate, at once; ring: each with two neighbours, half the rate to each"
+    )
+    gb_per_s: Positive = Field(description="out of a chip, one direction, all its links together")
+    latency_us: Positive = Field(description="from a chip to the next, of a few bytes, with the software on the way")
+    num_chips: Annotated[int, Field(ge=2, le=1024)] = Field(description="chips that it joins, at most")
+
 
 _Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
 
@@ -109,6 +122,9 @@ class MulticoreSpec(BaseSpec):
     shared_gb_per_s: Positive | None = Field(default=None, description="its bandwidth, of the whole chip")
 
     # DRAM
+    dram_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = Field(
+        default=None, description="DRAM of the chip; absent: whether a model fits is not checked"
+    )
     dram_gb_per_s: Positive = Field(description="DRAM bandwidth of the whole chip")
     dram_write_gb_per_s: Positive | None = Field(
         default=None, description="DRAM bandwidth of the whole chip where it writes; default: dram_gb_per_s"
@@ -179,6 +195,14 @@ class MulticoreSpec(BaseSpec):
     )
     launch_floor_us: NonNegative = Field(
         default=0.0, description="least time from a GEMM to the next: a queue, or a host that dispatches meanwhile"
+    )
+
+    # whole models, on one chip or several
+    host_us: NonNegative = Field(
+        default=0.0, description="time of the host before each step of inference, in which the chip waits"
+    )
+    interconnect: ChipLink | None = Field(
+        default=None, description="what joins it to other chips; absent: collectives between chips are refused"
     )
 
     by_dtype: Table[DTypeKey, Fields] = Field(

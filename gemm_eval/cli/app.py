@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -45,6 +46,7 @@ class _Application(Group):
         """Run and exit; see `EXIT_CODES`. Any exception that is not ours is a bug and goes through."""
         given = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
         try:
             code = super().main(given, *rest, **extra)
         except GemmEvalError as error:
@@ -81,13 +83,17 @@ def _schemas() -> dict[str, Any]:
     schemas = {name: answer_schema(kind | tuple[kind, ...]) for name, kind in answers.items()}  # type: ignore[valid-type]
     misfit = {"type": "object", "required": ["problem", "arch_name", "error"]}
     results = {"type": "array", "items": {"anyOf": [answer_schema(GEMMResult), misfit]}}
-    schemas["evaluate"] = {"type": "object", "properties": {"results": results}, "required": ["results"]}
+    for name in ("evaluate", "grouped", "top"):
+        schemas[name] = {"type": "object", "properties": {"results": results}, "required": ["results"]}
     schemas["serve"] = answer_schema(ServingEstimate | Deployments)
     return schemas
 
 
 def schema(
-    *, command: Annotated[str, argument("attention, collective, evaluate, model, serve or train.", "COMMAND")]
+    *,
+    command: Annotated[
+        str, argument("attention, collective, evaluate, grouped, model, serve, top or train.", "COMMAND")
+    ],
 ) -> None:
     """Print the JSON schema of what a command writes with --json.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -71,12 +72,12 @@ def spread(function: CommandFunction) -> CommandFunction:
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
-            if hint in (ArchOption, ArchesOption):
+            if hint in (ArchOption, ArchesOption, GpuOption, OtherArchesOption):
                 params.append(_param(_SET, SetOption))
 
     def run(**given: Any) -> None:
         if changes := given.pop(_SET, None):
-            archs = given["arch"]
+            archs = given["arch"] or []
             given["arch"] = (
                 _changed(archs, changes) if isinstance(archs, str) else [_changed(a, changes) for a in archs]
             )
@@ -97,7 +98,10 @@ def _changed(arch: str, changes: Sequence[str]) -> ArchSpec:
     pairs = {name: value for name, _, value in (text.partition("=") for text in changes)}
     if wrong := [name for name, value in pairs.items() if not (name and value)]:
         raise InvalidOptionError(f"--set takes FIELD=VALUE, such as num_sms=160, got {shown(wrong[0])}")
-    return load_arch(arch).with_(**{name.strip(): read_value(value) for name, value in pairs.items()})
+    spec = load_arch(arch).with_(**{name.strip(): read_value(value) for name, value in pairs.items()})
+    for sentence in spec.implausible_numbers():
+        warnings.warn(f"--set: {sentence}", stacklevel=2)
+    return spec
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
@@ -167,6 +171,10 @@ ArchOption = Annotated[
 ]
 ArchesOption = Annotated[list[str], option(
     "Preset name or YAML file of an architecture; repeat it to compare several.",
+    metavar="NAME", complete=complete_archs
+)]  # fmt: skip
+OtherArchesOption = Annotated[list[str] | None, option(
+    "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
     metavar="NAME", complete=complete_archs
 )]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]

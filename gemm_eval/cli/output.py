@@ -18,6 +18,7 @@ from rich.table import Table
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.units import time_text
 from gemm_eval.words import shown, visible
 
 if TYPE_CHECKING:
@@ -99,10 +100,10 @@ def make_table(
 
 WORD_COLUMNS = frozenset({
     "A", "A from", "GEMM", "GPU", "L2", "act-order", "algorithm", "arch", "bias", "bound", "clus-\nter", "config",
-    "date", "details", "differs in", "engine", "field", "finding", "fits", "found by", "gpu",
-    "instructions of a warp", "kernel", "kind: source", "layer", "layout", "memory", "multicore", "operation",
-    "order", "part", "raster", "result", "schedule", "source", "split-K", "table", "tensor-core instruction",
-    "tile", "title", "type", "types", "unit", "weights", "what", "winner", "work",
+    "basis", "date", "details", "differs in", "engine", "field", "finding", "fits", "found by", "gpu",
+    "instructions of a warp", "kernel", "kind: source", "layer", "layout", "library", "memory", "multicore",
+    "operation", "order", "part", "raster", "result", "schedule", "source", "split-K", "table",
+    "tensor-core instruction", "tile", "title", "type", "types", "unit", "weights", "what", "winner", "work",
 })  # fmt: skip
 """Headers of columns of words, which are aligned to the left; numbers are aligned to the right."""
 
@@ -202,6 +203,11 @@ def format_number(value: float) -> str:
 def format_share(part: float, whole: float) -> str:
     """Percentage with one decimal."""
     return f"{part / whole:.1%}" if whole else "-"
+
+
+def format_interval(low_us: float, high_us: float) -> str:
+    """Return an 80% interval of times: 135 us to 156 us."""
+    return f"{time_text(low_us)} to {time_text(high_us)}"
 
 
 def format_change(value: float, base: float) -> str:

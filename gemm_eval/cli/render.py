@@ -11,6 +11,7 @@ from gemm_eval.cli.output import (
     KeyTable,
     format_change,
     format_decomposition,
+    format_interval,
     format_number,
     format_raster,
     format_share,
@@ -73,7 +74,7 @@ def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
     yield row("type of B", lambda _, r: str(r.problem.types.b))
     yield row("type of C", lambda _, r: str(r.problem.output_dtype))
     yield row("latency", lambda _, r: time_text(r.latency_us))
-    yield row("80% interval", lambda _, r: f"{time_text(r.low_us)} to {time_text(r.high_us)}")
+    yield row("80% interval", lambda _, r: format_interval(r.low_us, r.high_us))
     if any(result.physics_us != result.latency_us for _, result in pairs):
         yield row("model alone", lambda _, r: time_text(r.physics_us))
     yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
@@ -158,6 +159,7 @@ def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
         ("#", "rank", ""),
         ("latency", "result", lambda r: time_text(r.latency_us)),
         ("vs best", "result", lambda r: format_change(r.latency_us, best.latency_us)),
+        ("80% within", "result", lambda r: format_interval(r.low_us, r.high_us)),
         *(_CHIP_COLUMNS if is_chip else _GPU_COLUMNS),
         ("cores" if is_chip else "SMs", "result", lambda r: f"{r.active_cores} of {count}"),
         ("bound", "result", lambda r: r.bound),
@@ -170,7 +172,7 @@ def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
     print_table(rows, columns, title=f"{best.problem} on {arch.name}")
     of_chip = f"Partition of G,M,N,K over {count} cores; tile m x n x k"
     legend = of_chip if is_chip else "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
-    make_console().print(f"\n{legend}; differences are to the best.")
+    make_console().print(f"\n{legend}; differences are to the best. Source: {best.source}.")
 
 
 _CHIP_COLUMNS: tuple[Column, ...] = (

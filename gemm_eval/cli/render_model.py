@@ -7,7 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.cli.output import Column, format_number, format_share, format_term, make_console, print_table
+from gemm_eval.cli.output import (
+    Column,
+    format_interval,
+    format_number,
+    format_share,
+    format_term,
+    make_console,
+    print_table,
+)
 from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
 from gemm_eval.moe import BREAKDOWN, MoeLayerTable
@@ -42,8 +50,10 @@ def _attention_cells(result: AttentionResult) -> dict[str, str]:
         "time": time_text(result.latency_us),
         "TFLOP/s": format_number(result.tflop_per_s),
         "GB/s": format_number(result.gb_per_s),
+        "80% within": format_interval(result.low_us, result.high_us),
         "bound": result.bound,
         "kernel": result.kernel,
+        "library": result.library,
         "source": result.source,
     }
 
@@ -56,11 +66,13 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
         console.print(first.explain(), highlight=False)
         return
     title = f"{first.problem.what} on {first.arch_name}, {first.link_gb_per_s:,.0f} GB/s a direction; {first.library}"
-    rows = [result.to_dict()["problem"] | result.to_dict() for result in results]
+    rows = [result.to_dict()["problem"] | result.to_dict() | {"result": result} for result in results]
     columns: list[Column] = [
         ("ranks", "num_ranks", ""), *([("nodes", "num_nodes", "")] if any(r.num_nodes > 1 for r in results) else []),
         ("bytes", "message_bytes", ","), ("time", "latency_us", time_text),
+        ("80% within", "result", lambda result: format_interval(result.low_us, result.high_us)),
         ("bus GB/s", "bus_gb_per_s", format_number), ("bound", "bound", ""), ("algorithm", "algorithm", ""),
+        ("source", "source", ""),
     ]  # fmt: skip
     print_table(rows, columns, title=title, num_keys=2)
     console.print(f"Joined by {first.interconnect}. Coefficients {first.origin}.", highlight=False)
@@ -79,10 +91,13 @@ def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> Non
             "busiest": f"{result.expert_imbalance:.2f}x",
             "ranks": f"{result.imbalance:.2f}x",
             "time": time_text(result.latency_us),
+            "80% within": format_interval(result.low_us, result.high_us),
             "least": time_text(result.min_us),
             "most": time_text(result.max_us),
             "TFLOP/s": f"{result.tflop_per_s:,.1f}",
             "bound": result.bound,
+            "library": result.library or "-",
+            "source": result.source,
             **{
                 format_term(term): time_text(result.breakdown[term])
                 for term in BREAKDOWN
@@ -116,8 +131,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
             "layers": f"{gemm.num_layers}",
             "bound": result.bound,
             "time": time_text(result.latency_us),
+            "80% within": format_interval(result.low_us, result.high_us),
             "total": time_text(us),
             "share": format_share(us, total_us),
+            "library": result.options.get("library", "-"),
+            "source": result.source,
             "of peak": format_share(result.utilization_frac, 1.0),
         }
         for (gemm, result), us in zip(rows, all_us, strict=True)
@@ -177,6 +195,8 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
                 "prompt": f"{estimate.prompt_len:,}",
                 "TTFT": time_text(estimate.ttft_us),
                 "TPOT": time_text(estimate.tpot_us),
+                "80% of TTFT within": format_interval(*estimate.ttft_interval_us),
+                "80% of TPOT within": format_interval(*estimate.tpot_interval_us),
                 "request": time_text(estimate.request_us),
                 "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
                 "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",
@@ -186,7 +206,9 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
             for estimate in estimates
         ]
         print_table(rows, num_keys=3)
-        console.print(f"\n{first.arch_name}: {first.basis}", highlight=False)
+        console.print()
+        for name, basis in dict.fromkeys((estimate.arch_name, str(estimate.basis)) for estimate in estimates):
+            console.print(f"{name}: {basis}", highlight=False)
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()
@@ -208,8 +230,11 @@ def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:
             "layers": str(cost.operation.num_layers),
             "time": time_text(cost.latency_us),
             "total": time_text(cost.total_us),
+            "80% within": format_interval(cost.low_us, cost.high_us),
             "share": format_share(cost.total_us, step.latency_us),
             "bound": cost.bound,
+            "library": cost.library or "-",
+            "source": cost.source or "-",
             "details": cost.detail,
         }
         for cost in step.costs

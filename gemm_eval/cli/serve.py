@@ -187,7 +187,7 @@ def _show_one(model: str, estimate: ServingEstimate) -> None:
 
 
 def _show(result: Deployments, commands: tuple[str, ...]) -> None:
-    from gemm_eval.cli.output import Column, format_number, make_console, print_table
+    from gemm_eval.cli.output import Column, format_interval, format_number, make_console, print_table
     from gemm_eval.units import time_text
 
     console = make_console()
@@ -197,12 +197,14 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         ("tok/s/GPU", "tokens_per_s_per_device", ",.0f"), ("tok/s/user", "tokens_per_s_per_user", ",.0f"),
         ("TTFT", "ttft_us", time_text), ("p99", "ttft_p99_us", time_text), ("TPOT", "tpot_us", time_text),
         ("ITL p99", "itl_p99_us", time_text), ("requests/s", "requests_per_s", format_number),
+        ("80% of TTFT within", "estimate", lambda r: format_interval(*r.ttft_interval_us)),
+        ("80% of TPOT within", "estimate", lambda r: format_interval(*r.tpot_interval_us)),
     ]  # fmt: skip
     title = (
         f"{result.model_name}, {result.prompt_len:,} + {result.output_len:,} tokens: the Pareto front of "
         f"{result.num_points:,} deployments, {result.num_within:,} within the limits"
     )
-    print_table(list(map(_row, result.front)), columns, title=title)
+    print_table([_row(estimate) | {"estimate": estimate} for estimate in result.front], columns, title=title)
     console.print(f"\n{_DEFINITIONS}", highlight=False)
     for reason, num in list(result.reasons().items())[:_MOST_LEFT_OUT]:
         first = next(item for item in result.left_out if item.reason == reason)
@@ -210,6 +212,9 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         console.print(f"left out: {first.layout}{others} on {first.arch_name}: {reason}", highlight=False)
     if len(result.reasons()) > _MOST_LEFT_OUT:
         console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: --json")
+    if len(result.best_by_arch) > 1:
+        bests = (f"{r.arch_name} {r.tokens_per_s_per_device:,.0f} ({r.layout})" for r in result.best_by_arch)
+        console.print(f"best tok/s/GPU within the limits: {', '.join(bests)}", highlight=False)
     best = result.best
     console.print(f"{best.layout} on {best.arch_name}: {best.basis}", highlight=False)
     _print_commands(commands)

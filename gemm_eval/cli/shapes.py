@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.cli.options import RUN_OPTIONS, TYPE_OPTIONS
-from gemm_eval.cli.output import format_number, make_console, print_table, read_records
+from gemm_eval.cli.output import format_interval, format_number, make_console, print_table, read_records
 from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.units import time_text
@@ -200,7 +200,7 @@ def _placed(shape: Shape, error: InvalidInputError | UnsupportedError) -> Invali
 
 
 _ARCH, _TYPES_HEADER, _BOUND, _SOURCE = "arch", "types", "bound", "source"
-_COSTS = ("time", "TFLOP/s", "of peak", "DRAM GB/s", _BOUND, _SOURCE)
+_COSTS = ("time", "80% within", "TFLOP/s", "of peak", "DRAM GB/s", _BOUND, "library", _SOURCE)
 _MISFIT = "does not fit"
 
 
@@ -236,9 +236,11 @@ def _cells(answer: Answer, row: dict[str, Any]) -> dict[str, str]:
         return cells | dict.fromkeys(_COSTS, "-") | {"time": _MISFIT}
     return cells | {
         "time": time_text(row["latency_us"]),
+        "80% within": format_interval(row["low_us"], row["high_us"]),
         "TFLOP/s": format_number(row["tflop_per_s"]),
         "of peak": f"{row['utilization_frac']:.1%}",
         "DRAM GB/s": format_number(row["dram_bytes"] / row["latency_us"] / 1e3),
         _BOUND: row["bound"],
+        "library": row["library"] or "-",
         _SOURCE: row["source"],
     }

@@ -88,12 +88,12 @@ def pareto(
     from gemm_eval.sweep import load_sweep
 
     if explain is not None:
-        refuse_others(ctx, "--explain", {"explain", "folder", "json"})
+        refuse_others(ctx, "--explain", {"explain", "folder", "objective", "json"})
     result = load_sweep(folder)
     if explain is None:
         _give_front(result, objective, limit, output)
         return
-    text = result.explain(explain)
+    text = result.explain(explain, objective)
     opt.give(output.json, lambda: {"point": explain, "explanation": text}, lambda: print_line(text))
 
 
@@ -162,10 +162,7 @@ def report(
         "Instead of a model: a GEMM to compare several --arch on; repeat it for more.",
         metavar="G,M,K,N"
     )] = None,
-    arch: Annotated[list[str] | None, opt.option(
-        "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
-        metavar="NAME", complete=opt.complete_archs
-    )] = None,
+    arch: opt.OtherArchesOption = None,
     phase: Annotated[opt.Phase, opt.option("With --model: which forward pass.")] = opt.Phase.BOTH,
     batch_size: Annotated[int, opt.option("With --model: number of sequences.", "--batch")] = 1,
     prompt_len: Annotated[

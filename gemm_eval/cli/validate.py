@@ -10,6 +10,7 @@ import typer
 
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.subjects import SUBJECTS, Command, Option
+from gemm_eval.progress import progress_status
 
 if TYPE_CHECKING:
     from gemm_eval.validation.subjects import Fitted
@@ -53,15 +54,17 @@ def _typer_option(item: Option) -> Any:
 def _validate(command: Command, *, json: bool, **given: Any) -> None:
     from gemm_eval.cli.output import make_console, print_json
 
-    result = command.run(given)
-    from gemm_eval.validation.subjects import Report, exam_report
+    with progress_status("validate"):
+        result = command.run(given)
+        from gemm_eval.validation.subjects import Report, exam_report
 
-    report = result if isinstance(result, Report) else exam_report(result, **given)
+        report = result if isinstance(result, Report) else exam_report(result, **given)
+        answer = report.document() if json else list(report.parts())
     if json:
-        print_json(report.document())
+        print_json(answer)
         return
     console = make_console()
-    for part in report.parts():
+    for part in answer:
         console.print(part)
 
 
@@ -70,7 +73,12 @@ def _calibrate(command: Command, **given: Any) -> None:
 
     console = make_console()
     results: Iterable[Fitted] = command.run(given)
-    for item in results:
+    iterator = iter(results)
+    while True:
+        with progress_status("calibrate"):
+            item = next(iterator, None)
+        if item is None:
+            break
         path = given.get("out") or item.path
         if path is not None and item.path is not None:
             path = given["out_folder"] / item.path.name if given.get("out_folder") else path

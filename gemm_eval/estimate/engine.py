@@ -155,7 +155,8 @@ class Engine(Frozen):
     def explain(self) -> str:
         """Return sentences on what an answer for this engine rests on."""
         if self.name == _IDEAL:
-            return "Engine: ideal, the sum of the kernels; no time of the host."
+            host = f"{self.step_us:,.0f} us of the host a step" if self.step_us else "no time of the host"
+            return f"Engine: ideal, the sum of the kernels; {host}."
         host = f"{self.step_us:,.0f} us a step and {self.seq_us:,.1f} us a sequence of it"
         kind = self.provenance["step_us"].kind if "step_us" in self.provenance else "assumed"
         return (

@@ -140,7 +140,10 @@ class ModelEstimate(Result):
 
     def explain(self) -> str:
         """Return a short text: the figures that are asked for, and where the time goes."""
-        held = f"{self.memory.total_bytes / 1e9:,.1f} GB a device"
+        held = (
+            f"{self.memory.total_bytes / 1e9:,.1f} GB a device; whether that fits is not checked, as {self.arch_name} "
+            "does not say its dram_bytes"
+        )
         if self.memory_limit_bytes is not None:
             held = (
                 f"{self.memory.total_bytes / 1e9:,.1f} of {self.memory_limit_bytes / 1e9:,.0f} GB a device ("
@@ -169,7 +172,7 @@ class ModelEstimate(Result):
     @property
     def basis(self) -> Basis:
         """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
-        return Basis.of(self.engine, self.options, self.prefill, self.decode)
+        return Basis.of(self.engine, self.prefill, self.decode)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -177,7 +180,7 @@ class ModelEstimate(Result):
         sentences = []
         gemms = [(c.operation.name, c.operation.work) for c in self.decode.costs if c.operation.kind == "gemm"]
         narrow = [(name, work) for name, work in gemms if isinstance(work, GemmWork) and work.quantize_from is not None]
-        if narrow and self.memory_limit_bytes is not None:  # multi-core chips have no model of quantization
+        if narrow and self.options["separate_quantization"] is not None:  # None: multi-core chips, no model of it
             fused = dict.fromkeys(name for name, work in narrow if work.is_quantized)
             apart = dict.fromkeys(name for name, work in narrow if not work.is_quantized)
             parts = [f"by the kernel before for {', '.join(fused)}"] if fused else []

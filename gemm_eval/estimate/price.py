@@ -35,6 +35,7 @@ class Price(NamedTuple):
         how: kernel of attention, or algorithm of a collective; empty: nothing to add.
         low_us, high_us: 80% of measured times of such work lie between; None: not known.
         has_positions: attention turns positions and writes the cache too.
+        library: whose kernels; empty: a multi-core chip.
         detail, num_bytes: sizes and kernel in words, and compulsory bytes, where they are asked for.
     """
 
@@ -47,6 +48,7 @@ class Price(NamedTuple):
     has_positions: bool = False
     detail: str = ""
     num_bytes: int = 0
+    library: str = ""
 
     def longer(self, more_us: float) -> Price:
         """Return a price of as much more time, its interval moved with it."""
@@ -153,8 +155,9 @@ class Prices:
     def _table_rows(self, table: GEMMTable) -> list[Price]:
         columns = (table[name].tolist() for name in ("latency_us", "bound", "source"))
         prices = [Price(*row) for row in zip(*columns, strict=True)]
-        ends = zip(*(np.where(np.isnan(table[name]), None, table[name]) for name in ("low_us", "high_us")), strict=True)
-        return [price._replace(low_us=low, high_us=high) for price, (low, high) in zip(prices, ends, strict=True)]
+        ends = (np.where(np.isnan(table[name]), None, table[name]) for name in ("low_us", "high_us"))
+        more = zip(prices, *ends, table["library"], strict=True)
+        return [price._replace(low_us=low, high_us=high, library=of or "") for price, low, high, of in more]
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""
@@ -165,7 +168,7 @@ class Prices:
         prices = (
             Price(
                 r.latency_us, r.bound, r.source, r.kernel, r.low_us, r.high_us,
-                r.has_positions and self.engine.writes_cache,
+                r.has_positions and self.engine.writes_cache, library=r.library,
             )
             for r in results
         )  # fmt: skip
@@ -175,7 +178,9 @@ class Prices:
     def _price_mixers(self, works: Sequence[MixerWork]) -> list[Price]:
         library = self.engine.name if self.engine.name in MIXER_LIBRARIES else None
         results = self.evaluator.evaluate_mixers([work.problem for work in works], library=library)
-        prices = (Price(r.latency_us, r.bound, r.source, r.library, r.low_us, r.high_us) for r in results)
+        prices = (
+            Price(r.latency_us, r.bound, r.source, r.library, r.low_us, r.high_us, library=r.library) for r in results
+        )
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
@@ -189,7 +194,9 @@ class Prices:
                 some, moe_layers(self._gemm_evaluator, some, library=library, progress=False), strict=True
             ):
                 how = "" if library is None else library
-                prices[layer] = Price(r.latency_us, r.bound, r.source, how, r.low_us, r.high_us)
+                prices[layer] = Price(
+                    r.latency_us, r.bound, r.source, how, r.low_us, r.high_us, library=r.library or ""
+                )
         return [prices[layer] for layer in layers]
 
     def _library_of(self, layer: MoeLayer) -> str | None:
@@ -211,7 +218,8 @@ class Prices:
         )  # fmt: skip
         bounds = ("link", "network")
         return [
-            Price(r.latency_us, bounds[r.num_nodes > 1], r.source, r.algorithm, r.low_us, r.high_us) for r in results
+            Price(r.latency_us, bounds[r.num_nodes > 1], r.source, r.algorithm, r.low_us, r.high_us, library=r.library)
+            for r in results
         ]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
@@ -229,14 +237,14 @@ def price_of(result: GEMMResult) -> Price:
     return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
 
 
-_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "source")
+_COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "library", "source")
 
 
 class OperationCost(NamedTuple):
     """The time of one run of an operation of a step on one device, between other kernels, and what limits it.
 
     80% of measured times lie within `low_us` to `high_us`. `how` is the kernel of attention, the library of experts, or
-    the algorithm of a collective; empty: nothing to add. `source` is that of `Price`.
+    the algorithm of a collective; empty: nothing to add. `source` and `library` are those of `Price`.
     """
 
     operation: Operation
@@ -246,6 +254,7 @@ class OperationCost(NamedTuple):
     bound: str
     how: str = ""
     source: str = ""
+    library: str = ""
 
     @property
     def total_us(self) -> float:
@@ -297,6 +306,6 @@ def costs_of(prices: Prices, operations: Sequence[Operation]) -> tuple[Operation
     return tuple(
         OperationCost(operation, 0.0, 0.0, 0.0, IN_ATTENTION)
         if operation.layer_kind in with_positions and getattr(operation.work, "what", "") in _POSITIONS
-        else OperationCost(operation, *price.interval, price.bound, price.how, price.source)
+        else OperationCost(operation, *price.interval, price.bound, price.how, price.source, price.library)
         for operation, price in priced
     )

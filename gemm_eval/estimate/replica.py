@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -28,6 +28,7 @@ from gemm_eval.transformer import (
     model_memory,
     model_on,
     model_operations,
+    num_joined,
     sends_to_other_node,
     stage_config,
     stage_layers,
@@ -136,10 +137,14 @@ class StepEstimate:
         return data | {"stages": [[cost.to_dict() for cost in stage] for stage in self.stages]}
 
 
+_LIBRARY_KINDS = {"gemm": "gemm", "attention": "attention", "collective": "collective", "expert": "moe"}
+
+
 class Basis(NamedTuple):
     """The basis of an answer: its engine, libraries by kind of kernel, and shares of the time of steps by source.
 
-    A library that is None is the default of its kernels; sources are those of `Price`.
+    Several libraries of a kind are a list with commas; None: there is no such kernel, or the chip is a multi-core one.
+    Sources are those of `Price`.
     """
 
     engine: str
@@ -147,13 +152,16 @@ class Basis(NamedTuple):
     sources: dict[str, dict[str, float]]
 
     @classmethod
-    def of(cls, engine: Engine, options: Mapping[str, Any], *steps: StepEstimate) -> Basis:
-        """Return the basis of steps of a replica with these options."""
-        experts = next((cost.how for cost in steps[-1].costs if cost.operation.kind == "moe"), None)
+    def of(cls, engine: Engine, *steps: StepEstimate) -> Basis:
+        """Return the basis of steps of a replica."""
+        costs = [cost for step in steps for cost in step.costs]
         libraries = {
-            "gemm": engine.gemm_library, "attention": options["attention_library"] or engine.attention_library,
-            "collective": options["collective_library"] or engine.collective_library, "expert": experts or None,
-        }  # fmt: skip
+            name: ", ".join(
+                dict.fromkeys(cost.library for cost in costs if cost.library and cost.operation.kind == kind)
+            )
+            or None
+            for name, kind in _LIBRARY_KINDS.items()
+        }
         return cls(str(engine), libraries, {step.phase: step.frac_by_source for step in steps})
 
     def __str__(self) -> str:
@@ -162,7 +170,7 @@ class Basis(NamedTuple):
             f"{phase} {', '.join(f'{source} {frac:.0%}' for source, frac in fracs.items())}"
             for phase, fracs in self.sources.items()
         ]
-        return f"Kernels: {libraries or 'default libraries'}; time by source: {'; '.join(sources)}."
+        return f"Kernels: {libraries or 'best mappings of the chip'}; time by source: {'; '.join(sources)}."
 
 
 class Replica:
@@ -188,10 +196,13 @@ class Replica:
         expert_library: str | None = None, interconnect: str | None = None, memory_frac: float | None = None,
         engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
-        self.engine = engine = load_engine(engine)
-        self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         self.evaluator = evaluator = evaluator_of(arch)
         self.arch = evaluator.arch
+        engine = load_engine(engine)
+        if isinstance(self.arch, MulticoreSpec) and self.arch.host_us:
+            engine = engine.model_copy(update={"step_us": engine.step_us + self.arch.host_us})
+        self.engine = engine
+        self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
         fusions = Fusions(**engine.fusions) if fusions is None else fusions
         published = model if isinstance(model, ModelConfig) else load_model(model)
         self.config = config = model_on(self.arch, published)
@@ -217,8 +228,8 @@ class Replica:
             "logit_bytes": engine.logit_bytes, "multiples": FrozenDict(multiples),
         }  # fmt: skip
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
-        if isinstance(self.arch, GpuSpec) and self.arch.interconnect is not None:
-            self._asked["node_devices"] = self.arch.interconnect.num_gpus
+        if self.arch.interconnect is not None:
+            self._asked["node_devices"] = num_joined(self.arch)
         self._stages = _equal_stages(
             config, pipeline_parallel, max(tensor_parallel, expert_parallel), self._asked.get("node_devices", MAX_DIM)
         )
@@ -228,7 +239,8 @@ class Replica:
         self.options: dict[str, Any] = degrees | types | {
             "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
             "memory_frac": self._share.frac,
-            "separate_quantization": not fusions.quantization, "interconnect": box, "engine": str(engine),
+            "separate_quantization": not fusions.quantization if isinstance(self.arch, GpuSpec) else None,
+            "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
 
     def share_prices(self, other: Replica) -> None:

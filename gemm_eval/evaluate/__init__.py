@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult, MixerResult, memory_bounds
     from gemm_eval.evaluate.result import DIALECT, GEMMResult, Lever, Result, answer_schema
     from gemm_eval.evaluate.select import select_config
-    from gemm_eval.evaluate.table import GEMMTable, progress_bar
+    from gemm_eval.evaluate.table import GEMMTable
 
 __all__ = [
     "CHIPS", "CORRECTION", "DIALECT", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator",
     "GEMMResult", "GEMMTable", "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "MixerResult",
     "ProblemBatch", "Result", "RunArguments", "answer_schema", "chip_coefficients",
     "chip_features", "chip_group", "chip_interval", "interval_line",
-    "memory_bounds", "progress_bar", "select_config", "shared_frac", "source_of", "sum_interval", "w4a16_crossover",
+    "memory_bounds", "select_config", "shared_frac", "source_of", "sum_interval", "w4a16_crossover",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -59,6 +59,7 @@ class AttentionResult(Result):
             or too few of them). Fused on multi-core chips: ``matrix``, ``vector``, ``dram``, ``shared``, ``noc``,
             ``feed``, ``reduction``, ``launch`` or ``sync``, as in `GEMMResult`.
         kernel: family of kernels, the mapping of a multi-core chip, or ``unfused``.
+        library: whose fused kernels; empty: unfused, or a multi-core chip.
         is_fused: scores stay on the chip; else two batched GEMMs with a softmax between them, through DRAM.
         has_positions: rotary positions and the write of new keys and values to the cache are in it.
         roofs: microseconds that the products, the exponentials and the compulsory DRAM bytes take at least.
@@ -85,6 +86,7 @@ class AttentionResult(Result):
     origin: str
     mapping: AttentionMapping | None = None
     dram_bytes: int | None = None
+    library: str = ""
     _derived: ClassVar = ("flop", "tflop_per_s", "gb_per_s")
 
     def __repr__(self) -> str:
@@ -114,7 +116,8 @@ class AttentionResult(Result):
         lines = [
             f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)}, {self.tflop_per_s:,.1f} TFLOP/s, "
             f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
-            f"Kernel: {self.kernel}; coefficients {self.origin}.",
+            f"Kernel: {self.kernel}{' of ' * bool(self.library)}{self.library}; source: {self.source}; coefficients "
+            f"{self.origin}.",
             interval_line(self.low_us, self.high_us),
             *term_lines(self.breakdown, self.term_meanings, _SHOWN_FROM_US),
             f"At least: {at_least}.",
@@ -217,6 +220,7 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
     latency_us = np.maximum(costs.latency_us * answers.factor, least_us)
     ends = zip(*(of.tolist() for of in answers.ends_us(latency_us)), strict=True)
     has_positions = library == DEFAULT_ATTENTION
+    name = library if arch.sm_arch in SM_ARCHS else AITER
     results = []
     for problem, family, of_model, us, interval in zip(
         problems, costs.families.tolist(), costs.terms, latency_us.tolist(), ends, strict=True
@@ -226,7 +230,9 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
         source = source_of(origin, us, physics_us)
         if us != physics_us:
             terms, meanings = {**terms, CORRECTION: us - physics_us}, {**meanings, CORRECTION: CORRECTION_MEANING}
-        results.append(_result(arch, problem, terms, interval, meanings, family, has_positions, source, origin.text))
+        results.append(
+            _result(arch, problem, terms, interval, meanings, family, has_positions, source, origin.text, name)
+        )
     return results
 
 
@@ -263,7 +269,7 @@ def _unfused(
 
 def _result(
     arch: ArchSpec, problem: AttentionProblem, terms: Mapping[str, float], interval_us: tuple[float, float],
-    meanings: Mapping[str, str], kernel: str, has_positions: bool, source: str, origin: str,
+    meanings: Mapping[str, str], kernel: str, has_positions: bool, source: str, origin: str, library: str = "",
 ) -> AttentionResult:  # fmt: skip
     latency_us = sum(terms.values())
     roofs = _roofs(arch, problem, recomputes=kernel != "unfused")
@@ -272,7 +278,7 @@ def _result(
     bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"
     return AttentionResult(
         problem, arch.name, latency_us, *interval_us, FrozenDict(terms), FrozenDict(meanings), bound, kernel,
-        kernel != "unfused", has_positions, FrozenDict(roofs), source, origin,
+        kernel != "unfused", has_positions, FrozenDict(roofs), source, origin, library=library,
     )  # fmt: skip
 
 

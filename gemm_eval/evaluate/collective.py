@@ -1,11 +1,12 @@
-"""The time of collectives between GPUs, in a node and between nodes."""
+"""The time of collectives between GPUs, in a node and between nodes, and between multi-core chips."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, Interconnect
+from gemm_eval.arch import SM_ARCHS, ArchSpec, ChipLink, GpuSpec, Interconnect, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import UnsupportedError
@@ -14,7 +15,7 @@ from gemm_eval.evaluate.result import Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import collective
 from gemm_eval.models.gpu.network import NETWORK_SPREAD, Nodes, network_cost, nodes_of
-from gemm_eval.units import time_text
+from gemm_eval.units import bytes_per_us, time_text
 from gemm_eval.workload import CollectiveProblem
 
 COLLECTIVE_TERMS = {
@@ -32,6 +33,8 @@ NETWORK_TERMS = {
 """Terms of collectives between nodes, besides `COLLECTIVE_TERMS`."""
 
 _BYTES_PER_US_OF_GB = 1e3
+CHIP_LINK = "link"
+"""The library of collectives between multi-core chips: what rates and latencies of their spec allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class CollectiveResult(Result):
     Attributes:
         library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``,
             on AMD's GPUs likewise ``aiter`` or ``rccl``; between nodes ``nccl``, or ``deepep`` for tokens to experts
-            and back.
+            and back; ``link`` between multi-core chips.
         latency_us: time of the call, in microseconds; 0 for one rank.
         low_us, high_us: 80% of measured times are expected between them.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
@@ -121,7 +124,8 @@ class CollectiveResult(Result):
         lines = [
             f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
             f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
-            f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
+            f"Joined by {self.interconnect}. Library: {self.library}; source: {self.source}; coefficients "
+            f"{self.origin}.",
             interval_line(self.low_us, self.high_us),
             *term_lines(self.breakdown, COLLECTIVE_TERMS | NETWORK_TERMS),
         ]
@@ -146,7 +150,9 @@ def _words_of(arch: ArchSpec) -> dict[str, str]:
 
     The last is the default: serving engines have kernels of their own for the short all-reduces of a decode step.
     """
-    is_other_maker = isinstance(arch, GpuSpec) and arch.sm_arch not in SM_ARCHS
+    if isinstance(arch, MulticoreSpec):
+        return {CHIP_LINK: CHIP_LINK}
+    is_other_maker = arch.sm_arch not in SM_ARCHS
     return collective.MODELLED_AS if is_other_maker else {name: name for name in collective.COLLECTIVE_LIBRARIES}
 
 
@@ -178,9 +184,7 @@ def find_collective(
     check_word("library", word, tuple(whose))
     library = whose[word]
     if not isinstance(arch, GpuSpec):
-        raise UnsupportedError(
-            f"{arch.name} does not say what joins it to other chips: messages are modelled between GPUs"
-        )
+        return _between_chips(arch, problem)
     link = collective.link_of(arch)
     if interconnect is not None:
         link = link.in_box(interconnect)
@@ -216,4 +220,34 @@ def _between_nodes(arch: GpuSpec, link: Interconnect, nodes: Nodes, problem: Col
         cost.latency_us * NETWORK_SPREAD, cost.algorithm, FrozenDict(cost.breakdown), link.gb_per_s, link.topology,
         "analytic", f"in a node {origin.text}", collective.COLLECTIVE_MODEL_VERSION, nodes.num_nodes, network.kind,
         network.gb_per_s,
+    )  # fmt: skip
+
+
+def _between_chips(arch: MulticoreSpec, problem: CollectiveProblem) -> CollectiveResult:
+    """Return the time of a collective between multi-core chips: hops one after the other, and bytes over the link.
+
+    A switch takes log2 hops (twice for an all-reduce), a ring one to each other chip. On a ring the bytes of an
+    all-to-all pass a quarter of it in the mean, and a send has the link to one neighbour, half the rate.
+    """
+    link, ranks, what = arch.interconnect, problem.num_ranks, problem.what
+    if link is None:
+        raise UnsupportedError(
+            f"{arch.name} does not say what joins it to other chips: give its YAML an interconnect ("
+            f"{', '.join(ChipLink.model_fields)})"
+        )
+    if ranks > min(link.num_chips, problem.ranks_per_node or ranks):
+        raise UnsupportedError(
+            f"the link of {arch.name} joins at most {link.num_chips} chips, and no network is modelled; got {problem}"
+        )
+    is_ring, passes = link.topology == "ring", 2 if what == "all_reduce" else 1
+    hops = passes * (ranks - 1 if is_ring else math.ceil(math.log2(ranks)))
+    detour = {"all_to_all": max(1.0, ranks / 4), "send": 2.0}.get(what, 1.0) if is_ring else 1.0
+    link_us = problem.wire_bytes * detour / bytes_per_us(link.gb_per_s)
+    terms = _NOTHING | {"hops_us": hops * link.latency_us, "link_us": link_us}
+    latency_us = sum(terms.values())
+    return CollectiveResult(
+        problem, arch.name, CHIP_LINK, latency_us, latency_us / NETWORK_SPREAD, latency_us * NETWORK_SPREAD,
+        link.topology if ranks > 1 else "none", FrozenDict(terms), link.gb_per_s, link.topology, "analytic",
+        f"none: rate and latency of the spec, and an assumed interval, {NETWORK_SPREAD:g} times either way",
+        collective.COLLECTIVE_MODEL_VERSION,
     )  # fmt: skip

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gemm_eval.arch import data_root
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import ProblemBatch
-from gemm_eval.evaluate.table import progress_bar
+from gemm_eval.progress import progress_bar
 from gemm_eval.storage import ResultFile, cache_dir
 from gemm_eval.workload import RowGroups, RunOptions, make_types
 

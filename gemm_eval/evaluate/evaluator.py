@@ -484,7 +484,7 @@ class GEMMEvaluator:
             dtype, options: as for `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces
                 all types of the call.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
-            progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
+            progress: show progress on stderr (`gemm_eval.progress`); None: if the work takes over a second.
 
         Raises:
             InvalidProblemError: something in `problems` is no GEMM; nothing has been computed then.

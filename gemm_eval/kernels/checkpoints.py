@@ -28,7 +28,6 @@ import numpy
 from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate import progress_bar
 from gemm_eval.kernels.checkpoint_tensors import (
     PackedLayer,
     QuantizationConfig,
@@ -42,6 +41,7 @@ from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4
 from gemm_eval.kernels.layout import GROUP_SIZES, MIDDLE, Array, as_array, check_sizes, module_of, parse_activation
 from gemm_eval.kernels.weights import PackedW4, pack_w4
+from gemm_eval.progress import progress_bar
 from gemm_eval.storage import StoredTensor
 from gemm_eval.words import shown
 
@@ -313,7 +313,7 @@ def pack_checkpoint(
             that of their bias, or else of the model.
         version: 1 or 2, of GPTQ's zero points, where the checkpoint says it wrongly; None: as it says.
         xp: numpy or cupy, where to pack; None: numpy.
-        progress: whether to show a bar on stderr; None: on a terminal, if it takes over a second.
+        progress: whether to show progress on stderr; None: if it takes over a second.
 
     Raises:
         InvalidInputError: files that are missing or damaged.

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.evaluate import progress_bar
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
@@ -41,6 +40,7 @@ from gemm_eval.measure.shapes import (
 )
 from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner, TorchRunner
 from gemm_eval.measure.w4a16 import W4A8Runner, W4A16Runner
+from gemm_eval.progress import progress_bar
 from gemm_eval.storage import write_whole
 from gemm_eval.words import shown
 

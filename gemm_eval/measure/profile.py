@@ -12,12 +12,12 @@ import yaml
 from gemm_eval.arch import data_root
 from gemm_eval.device import Timing, TimingProtocol, measure_floor_us
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate import progress_bar
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.measure.data_set import meta_path, read_timings
 from gemm_eval.measure.runner import BuiltKernel, measure_shape
 from gemm_eval.measure.shapes import KernelItem, QuantShape
 from gemm_eval.measure.w4a16 import W4A16Runner, packed_sizes
+from gemm_eval.progress import progress_bar
 
 _POOL_BYTES = 1 << 30
 _NUM_FINALISTS = 10
@@ -71,7 +71,7 @@ def profile_kernels(
         items: the kernels of one GEMM.
         choices: configs among them whose times are to be exact whatever their place.
         l2: ``cold`` or ``warm``.
-        progress: show a progress bar on stderr; None: if stderr is a terminal.
+        progress: show progress on stderr; None: if it takes over a second.
 
     Raises:
         GemmEvalError: there is no item, or none could be timed, or a check failed.

@@ -22,11 +22,11 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.device import Rows
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.evaluate import progress_bar
 from gemm_eval.kernels import QuantizedTokens, dequantize_tokens, padded_k, quantize_rows, quantized_bytes, scale_unit
 from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, ceil_div, family_of
 from gemm_eval.measure.runner import MAX_ERRORS, BuiltKernel, Runner, decode, measure_shape, relative_error
 from gemm_eval.measure.shapes import KernelItem, QuantShape
+from gemm_eval.progress import progress_bar
 from gemm_eval.storage import cache_dir
 from gemm_eval.words import shown
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
@@ -54,6 +54,7 @@ class Deployments(Result):
             first. One that has less than 1% more tok/s/user than the one before is left out; of equal ones the one of
             fewest devices stays.
         nearest: the deployment that misses its limits by least where none keeps them.
+        best_by_arch: the deployment with most tok/s/GPU within the limits on each arch that has one, best first.
         num_points, num_within: deployments that were estimated, and those within the limits.
         left_out: layouts that cannot serve the requests.
     """
@@ -68,6 +69,7 @@ class Deployments(Result):
     num_points: int
     num_within: int
     left_out: tuple[LeftOut, ...]
+    best_by_arch: tuple[ServingEstimate, ...] = ()
     _derived: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
@@ -101,6 +103,7 @@ class Deployments(Result):
         """Return plain values, ready for JSON; estimates without the operations of their steps."""
         return Result.to_dict(self) | {
             "front": [summary(estimate) for estimate in self.front],
+            "best_by_arch": [summary(estimate) for estimate in self.best_by_arch],
             "nearest": None if self.nearest is None else summary(self.nearest),
             "left_out": [item._asdict() for item in self.left_out],
         }
@@ -195,10 +198,14 @@ def find_deployments(
 
     limits = (ttft_us, tpot_us)
     within = [point for point in points if _excess(point, limits) <= 1.0]
+    best: dict[str, ServingEstimate] = {}
+    for point in sorted(within, key=lambda point: -point.tokens_per_s_per_device):
+        best.setdefault(point.arch_name, point)
     return Deployments(
         config.name, prompt_len, output_len, ttft_us, tpot_us, front=tuple(_front(within)),
         nearest=None if within or not points else min(points, key=lambda point: _excess(point, limits)),
         num_points=len(points), num_within=len(within), left_out=tuple(left_out),
+        best_by_arch=tuple(best.values()),
     )  # fmt: skip
 
 
@@ -293,9 +300,8 @@ class _Workers:
 
     def pools(self, num_devices: int) -> Iterator[ServingEstimate]:
         """Yield the estimates of a pool of workers that read beside one of workers that decode; none: no network."""
-        arch = self._evaluator.arch
-        link = arch.interconnect if isinstance(arch, GpuSpec) else None
-        if link is None or (num_devices > link.num_gpus and link.network is None):
+        link = self._evaluator.arch.interconnect
+        if link is None or (num_devices > num_joined(self._evaluator.arch) and getattr(link, "network", None) is None):
             return
         for size, decoders in self._decoders.items():
             for num in range(1, (num_devices - 1) // size + 1):

@@ -97,7 +97,7 @@ class ServingEstimate(Result):
     @property
     def basis(self) -> Basis:
         """The engine, the libraries of its kernels, and shares of the time of both steps by source."""
-        return Basis.of(self._engine, self.options, self.prefill, self.decode)
+        return Basis.of(self._engine, self.prefill, self.decode)
 
     @property
     def layout(self) -> str:

@@ -20,6 +20,7 @@ from gemm_eval.arch import ArchSpec, build_spec, with_entry
 from gemm_eval.checks import as_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.units import UnitError, in_unit_of
 from gemm_eval.words import did_you_mean, one_line, shown
 
 _MAX_CHARS = 1000
@@ -201,7 +202,10 @@ Field = Drawn | Dependent
 
 
 def as_field(name: str, value: Any) -> Field:
-    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``."""
+    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``.
+
+    Numbers may have units, ``"1.5 MiB"``, where the name of the field ends with one.
+    """
     if isinstance(value, Choices | Range | Dependent):
         return value
     if callable(value):
@@ -214,7 +218,9 @@ def as_field(name: str, value: Any) -> Field:
         )
     try:
         is_one = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
-        return Choices((value,) if is_one else tuple(value))
+        return Choices(tuple(in_unit_of(name, item) for item in ([value] if is_one else value)))
+    except UnitError as error:
+        raise InvalidOptionError(str(error)) from None
     except InvalidOptionError as error:
         raise InvalidOptionError(f"{name}: {error}") from None
 

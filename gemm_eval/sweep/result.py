@@ -22,7 +22,7 @@ from gemm_eval.sweep.metrics import Schema, is_maximized
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.space import ARCH
 from gemm_eval.sweep.workload import Workload
-from gemm_eval.words import shown
+from gemm_eval.words import did_you_mean, shown
 
 
 class SweepResult:
@@ -164,8 +164,11 @@ class SweepResult:
         """Return an evaluator of the chip of a point, with the options of the sweep."""
         return point_evaluator(self.arch(point), self._description["options"])
 
-    def explain(self, point: int) -> str:
-        """Return a text on a point: what it is, where the time of each workload goes, what would help the heaviest."""
+    def explain(self, point: int, objectives: str | Sequence[str] | None = None) -> str:
+        """Return a text on a point: what it is, where the time of each workload goes, what would help the heaviest.
+
+        `objectives` are the columns whose values it starts with, as for `pareto`; None: those of the sweep.
+        """
         row = self.row(point)
         chip = ", ".join(f"{name} {_format_value(row[name])}" for name in self.field_names)
         lines = [f"Point {point}: {row['arch']}" + (f" with {chip}" if chip else "")]
@@ -173,7 +176,9 @@ class SweepResult:
             lines.append(f"Excluded: {row['excluded']}")
             if row["excluded"].startswith(("invalid", "unsupported")):  # there is nothing to evaluate
                 return "\n".join(lines)
-        known = [name for name in self.objectives if row[name] is not None and not np.isnan(row[name])]
+        aims = self.objectives if objectives is None else [objectives] if isinstance(objectives, str) else objectives
+        self._check_columns(aims)
+        known = [name for name in aims if isinstance(row[name], int | float | np.number) and not np.isnan(row[name])]
         lines += [f"{name}: {row[name]:,.6g}" for name in known]
         of_attention = self.attention(point)
         for workload, table in zip(self.workloads, self.evaluate(point).values(), strict=True):
@@ -196,7 +201,9 @@ class SweepResult:
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self.columns:
-                raise InvalidOptionError(f"no column {shown(name)}; there are {', '.join(self.columns)}")
+                raise InvalidOptionError(
+                    f"no column {shown(name)}; there are {', '.join(self.columns)}{did_you_mean(name, self.columns)}"
+                )
 
     def _aims(self, names: Sequence[str] | None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], list[bool]]:
         """Objectives [num, num_objectives] of the feasible points, where these stand, and which are to be large."""

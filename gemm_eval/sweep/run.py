@@ -16,8 +16,9 @@ import numpy as np
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import check_flag
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.evaluate import GEMMEvaluator, progress_bar
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.progress import progress_bar
 from gemm_eval.sweep.chunk import SweepWork, evaluate_rows
 from gemm_eval.sweep.description import chunks_of, describe
 from gemm_eval.sweep.fields import build_arch, check_field
@@ -26,7 +27,7 @@ from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, is_maxim
 from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
 from gemm_eval.sweep.workload import as_workloads
-from gemm_eval.words import shown
+from gemm_eval.words import did_you_mean, shown
 
 Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
 """The number of a chunk, what is called, and with what."""
@@ -144,7 +145,7 @@ def sweep(
         allow_idle_cores: as for `GEMMEvaluator`, but off unless asked for: on, a search of 64 cores takes ten times as
             long.
         library, l2, clock: as for `GEMMEvaluator`, for GPUs. Nothing quantizes A first.
-        progress: show a progress bar with rate and remaining time; None: if stderr is a terminal and it takes long.
+        progress: show progress on stderr, with rate and remaining time; None: if it takes over a second.
 
     Raises:
         InvalidOptionError: an option, constraint or objective that cannot be.
@@ -251,6 +252,7 @@ def _check_columns(schema: Schema, aims: Sequence[str], limits: Sequence[Constra
             if name not in numbers:
                 raise InvalidOptionError(
                     f"{what} {shown(name)} is no column of numbers; there are {', '.join(numbers)}"
+                    f"{did_you_mean(name, numbers)}"
                 )
 
 

@@ -15,6 +15,7 @@ from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalErr
 from gemm_eval.sweep.fields import LogRange, Range
 from gemm_eval.sweep.space import Adaptive, Grid, LatinHypercube, Random, Space
 from gemm_eval.sweep.workload import Workload, as_workloads, model_workloads
+from gemm_eval.units import UnitError, in_unit_of
 from gemm_eval.words import shown
 from gemm_eval.workload import check_row_groups, make_problem
 
@@ -158,8 +159,8 @@ def _field(name: str, value: Any) -> Any:
     if not isinstance(ends, list) or len(ends) != 2 or not set(rest) <= {"num", "step"}:
         raise InvalidOptionError(f"{name}: a range is {{{kind}: [low, high], num: 5, step: 1}}, got {shown(value)}")
     try:
-        return _RANGES[kind](*ends, **rest)
-    except InvalidOptionError as error:
+        return _RANGES[kind](*(in_unit_of(name, end) for end in ends), **rest)
+    except (UnitError, InvalidOptionError) as error:
         raise InvalidOptionError(f"{name}: {error}") from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import ArchSpec, Interconnect
 from gemm_eval.checks import plain_number
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig
@@ -45,7 +45,7 @@ class MemoryShare(NamedTuple):
     def limit_on(self, arch: ArchSpec) -> Limit | None:
         """Return the limit on a device; None: the arch does not say its DRAM. InvalidOptionError: a bad share."""
         memory_limit(arch, self.frac)
-        return partial(self._limit_bytes, arch.dram_bytes) if isinstance(arch, GpuSpec) else None
+        return None if arch.dram_bytes is None else partial(self._limit_bytes, arch.dram_bytes)
 
     def _limit_bytes(self, dram_bytes: int, memory: ModelMemory) -> int:
         usable = dram_bytes - self.reserve_bytes
@@ -77,7 +77,7 @@ class MemoryLever(NamedTuple):
 def check_memory(config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = _SHARE, **options: Any) -> ModelMemory:
     """Check that a model fits into the DRAM of each device, as far as the size of that is known; return what it takes.
 
-    Multi-core chips do not say the size of their DRAM, and are not checked. `options` and other errors are those of
+    Multi-core chips without `dram_bytes` are not checked. `options` and other errors are those of
     `model_memory`.
 
     Raises:
@@ -104,7 +104,7 @@ def memory_limit(arch: ArchSpec, memory_frac: float = MEMORY_FRAC) -> int | None
     frac = plain_number(memory_frac)
     if frac is None or not 0 < frac <= 1:
         raise InvalidOptionError(f"memory_frac must be above 0 and at most 1, got {shown(memory_frac)}")
-    return int(arch.dram_bytes * frac) if isinstance(arch, GpuSpec) else None
+    return None if arch.dram_bytes is None else int(arch.dram_bytes * frac)
 
 
 def say_memory(memory: ModelMemory, arch: ArchSpec, share: MemoryShare = _SHARE) -> str:
@@ -113,9 +113,9 @@ def say_memory(memory: ModelMemory, arch: ArchSpec, share: MemoryShare = _SHARE)
         f"weights {memory.weight_bytes / 1e9:,.1f} GB, KV cache {memory.kv_cache_bytes / 1e9:,.1f} GB and activations "
         f"{memory.activation_bytes / 1e9:,.1f} GB a device"
     )
-    if isinstance(arch, GpuSpec):
+    if arch.dram_bytes is not None:
         return f"{held}, within {share} of {arch.dram_bytes / 1e9:,.1f} GB (memory_frac)"
-    return f"{held}; the size of its DRAM is not known, so whether they fit is not checked"
+    return f"{held}; whether they fit is not checked, as {arch.name} does not say its dram_bytes"
 
 
 def memory_document(
@@ -196,8 +196,8 @@ def memory_levers(
         return MemoryLever(option, value, memory.total_bytes) if _left_bytes(memory, limit) >= 0 else None
 
     joined = _MAX_DEGREE if arch is None else num_joined(arch)
-    link = arch.interconnect if isinstance(arch, GpuSpec) else None
-    reached = joined if link is None or link.network is None else _MAX_DEGREE
+    has_network = arch is not None and getattr(arch.interconnect, "network", None) is not None
+    reached = _MAX_DEGREE if has_network else joined
     result: list[MemoryLever | None] = []
     for option, at_most in (
         ("tensor_parallel", joined),
@@ -220,4 +220,5 @@ def memory_levers(
 
 def num_joined(arch: ArchSpec) -> int:
     """Return how many devices the link of an arch joins; 1: its spec has none."""
-    return arch.interconnect.num_gpus if isinstance(arch, GpuSpec) and arch.interconnect is not None else 1
+    link = arch.interconnect
+    return 1 if link is None else link.num_gpus if isinstance(link, Interconnect) else link.num_chips

@@ -149,7 +149,7 @@ class Exam(NamedTuple, Generic[T]):
         predict = self.predict(arch, sets)
         if self.learns is not None:
             predict = corrected(self.learns, arch, sets, predict, MODEL)
-        return held_out(self.folds(sets), predict)
+        return held_out(self.folds(sets), predict, f"{arch.name}, {', '.join(table.name for table in sets)}")
 
     def by_table(self, arch: GpuSpec, sets: Sequence[T]) -> Iterator[tuple[T, dict[str, Floats]]]:
         """Yield each table with its rows' held-out predictions."""

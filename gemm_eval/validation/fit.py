@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.progress import progress_note
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 MIN_ROWS = 30
@@ -180,6 +181,7 @@ def cross_fit(
     predictors = predictor if isinstance(predictor, Sequence) else [predictor] * num_folds
 
     def fit(fold: int) -> P:
+        progress_note(f"{', '.join(dict.fromkeys(item.name for item in sets))}, fit {fold + 1} of {num_folds}")
         kept = [
             timings.select((of_set != fold) & ~timings.in_band) for timings, of_set in zip(sets, fold_of, strict=True)
         ]
@@ -191,12 +193,17 @@ def cross_fit(
 
 
 def held_out(
-    groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]]
+    groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]], what: str = ""
 ) -> dict[str, Floats]:
-    """Return predictions of all rows; `predict` takes masks of the rows to fit on and of a held-out group."""
+    """Return predictions of all rows; `predict` takes masks of the rows to fit on and of a held-out group.
+
+    `what` the rows are of is shown as progress.
+    """
     names = np.asarray(groups)
     predicted: dict[str, Floats] = {}
-    for group in dict.fromkeys(names.tolist()):
+    all_groups = dict.fromkeys(names.tolist())
+    for number, group in enumerate(all_groups, 1):
+        progress_note(f"{what}, fit {number} of {len(all_groups)}")
         mask = names == group
         for who, latency_us in predict(~mask, mask).items():
             predicted.setdefault(who, np.zeros(len(names)))[mask] = latency_us

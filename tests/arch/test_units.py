@@ -8,7 +8,7 @@ import pytest
 
 from gemm_eval import ArchValidationError, load_arch
 from gemm_eval.arch import check_arch, list_archs
-from gemm_eval.units import UNITS, implausible_numbers, in_unit_of, unit_of
+from gemm_eval.units import UNITS, in_unit_of, unit_of
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,11 @@ def test_a_number_in_a_wrong_unit_is_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"frequency_ghz is 1,200, and 0.01 to 20 was expected: check its unit"):
         arch = load_arch(path)
     assert any("frequency_ghz is 1,200" in finding.message for finding in check_arch(arch))
+    path.write_text("base: demo-8core\nname: thin\ndram_gb_per_s: 0.5\n")
+    with pytest.warns(UserWarning, match=r"peak_flop_per_dram_byte is 131,072, and 1 to 30,000 was expected"):
+        load_arch(path)
 
 
 @pytest.mark.parametrize("name", list_archs())
 def test_numbers_of_presets_are_plausible(name: str) -> None:
-    assert list(implausible_numbers(load_arch(name))) == []
+    assert load_arch(name).implausible_numbers() == []

@@ -30,9 +30,9 @@ from gemm_eval import (
     InvalidProblemError,
     UnsupportedError,
 )
-from gemm_eval.evaluate import table as _progress
+from gemm_eval import progress as _progress
 from gemm_eval.evaluate.backend import Kind
-from gemm_eval.evaluate.table import progress_bar
+from gemm_eval.progress import progress_bar
 from gemm_eval.search import threads as _threads
 from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
@@ -446,7 +446,8 @@ def run_bar(monkeypatch: pytest.MonkeyPatch, stream: Any, is_shown: bool | None,
 @pytest.mark.parametrize(
     ("stream", "is_shown", "seconds", "is_seen"),
     [
-        (io.StringIO, True, 0.0, True), (io.StringIO, False, 9.0, False), (io.StringIO, None, 9.0, False),
+        (io.StringIO, True, 0.0, True), (io.StringIO, False, 9.0, False), (io.StringIO, None, 9.0, True),
+        (io.StringIO, None, 0.01, False),
         (Terminal, True, 0.0, True), (Terminal, False, 9.0, False), (Terminal, None, 9.0, True),
         (Terminal, None, 0.01, False), (lambda: None, None, 9.0, False), (lambda: None, False, 9.0, False),
     ],

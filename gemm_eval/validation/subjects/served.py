@@ -31,6 +31,7 @@ from gemm_eval.estimate import (
     load_engine,
 )
 from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive
@@ -308,7 +309,10 @@ def score_served(
     The roofline is fitted on `fits`, of other systems than that of the run.
     """
     predictor = Predictor()
-    estimates = [predictor.estimate(run, engine_of(run)) for run in runs]
+    estimates = []
+    for number, run in enumerate(runs, 1):
+        progress_note(f"run {number:,} of {len(runs):,}")
+        estimates.append(predictor.estimate(run, engine_of(run)))
     every = [*runs, *fits]
     ideals = [predictor.ideal(run) for run in every]
     moved_us = np.array([

@@ -1,0 +1,149 @@
+"""Progress on stderr: a bar or a spinner on a terminal; where stderr is a file or a pipe, a line every few seconds.
+
+What runs inside a bar or a spinner shows none of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_SHOW_AFTER_S = 1.0
+_LINE_EVERY_S = 5.0
+_SAME_EVERY = 6
+_shown: list[_Status | None] = []
+"""The bar (None) or the spinner that is shown, if there is one."""
+
+
+@contextmanager
+def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of items newly done, of `total`; `what` is done, in a few words.
+
+    `is_shown` None: show progress if the work takes over a second, or where stderr is no terminal over five.
+    """
+    if is_shown is False or (is_shown is None and (_shown or not _can_write())):
+        yield lambda _: None
+        return
+    if is_shown is None and not _is_terminal():
+        yield _lines(total, what)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Items a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:,.0f}/s", style="progress.data.speed")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), Remaining())
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=console.is_terminal)  # a log gets the last state
+    task = bar.add_task(what, total=total)
+    started_s = time.monotonic()
+    is_running = bool(is_shown)
+    if is_running:
+        bar.start()  # the first items may take long
+
+    def advance(num_done: int) -> None:
+        nonlocal is_running
+        bar.advance(task, num_done)
+        if not is_running and time.monotonic() - started_s > _SHOW_AFTER_S:
+            bar.start()
+            is_running = True
+
+    _shown.append(None)
+    try:
+        yield advance
+    finally:
+        _shown.pop()
+        if is_running:
+            bar.stop()
+
+
+def _lines(total: int, what: str) -> Callable[[int], None]:
+    """Return a function that takes the number of items newly done, and prints a line now and then."""
+    num_done, last_s = 0, time.monotonic()
+
+    def advance(num_new: int) -> None:
+        nonlocal num_done, last_s
+        num_done += num_new
+        if (now_s := time.monotonic()) - last_s > _LINE_EVERY_S:
+            last_s = now_s
+            _print(f"{what}: {num_done:,} of {total:,}")
+
+    return advance
+
+
+class _Status:
+    """The text of a spinner, and the thread that prints it as lines where there is no terminal."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.started_s = what, time.monotonic()
+        self.note = ""
+        self.is_over = threading.Event()
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self.started_s
+        return f"{self.what}{': ' if self.note else ''}{self.note} ({seconds:.0f} s)"
+
+    def __rich__(self) -> str:
+        return str(self)
+
+    def print_lines(self) -> None:
+        """Print a line every few seconds until the work is over; of a note that stays, every sixth."""
+        last, num_same = "", 0
+        while not self.is_over.wait(_LINE_EVERY_S):
+            num_same = num_same + 1 if self.note == last else 0
+            last = self.note
+            if num_same % _SAME_EVERY == 0:
+                _print(str(self))
+
+
+@contextmanager
+def progress_status(what: str) -> Iterator[None]:
+    """Show that `what` goes on, what `progress_note` said last, and for how long, while the block runs."""
+    if _shown or not _can_write():
+        yield
+        return
+    status = _Status(what)
+    _shown.append(status)
+    try:
+        if _is_terminal():
+            from rich.console import Console
+            from rich.live import Live
+            from rich.spinner import Spinner
+
+            with Live(Spinner("dots", status), console=Console(stderr=True), transient=True):  # type: ignore[arg-type]
+                yield
+        else:
+            threading.Thread(target=status.print_lines, daemon=True).start()
+            yield
+    finally:
+        status.is_over.set()
+        _shown.pop()
+
+
+def progress_note(note: str) -> None:
+    """Say what is under way, in a few words; nothing is shown outside of `progress_status`."""
+    if _shown and _shown[-1] is not None:
+        _shown[-1].note = note
+
+
+def _print(line: str) -> None:
+    if _can_write():
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _can_write() -> bool:
+    return not getattr(sys.stderr, "closed", True)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
