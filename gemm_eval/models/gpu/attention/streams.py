@@ -341,7 +341,7 @@ FLASH_BACKWARD = BackwardKernel({64: 128, 128: 64, 192: 64, 256: 64}, {64: 128, 
 def backward_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: BackwardKernel
 ) -> dict[str, Floats]:
-    """Return the time of each of `BACKWARD_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
+    """Return the time of each of `BACKWARD_TERMS`, [rows], in microseconds; OPERATIONS.md, "Attention"."""
     per_us = cycles_per_us(arch.max_clock_ghz)
     head_dim, value_dim = (_compiled_sizes(sizes) for sizes in (rows.head_dim, rows.value_dim))
     size = np.maximum(head_dim, value_dim)
