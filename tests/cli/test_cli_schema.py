@@ -45,4 +45,7 @@ def test_documents_of_commands_are_as_their_schema_says(words: tuple[str, ...]) 
 
 
 def test_a_command_without_a_schema_is_refused() -> None:
-    assert "command must be one of attention, collective, evaluate, grouped, model, serve, top, train" in Ran("schema", "sweep").err
+    assert (
+        "command must be one of attention, collective, evaluate, grouped, model, serve, top, train"
+        in Ran("schema", "sweep").err
+    )
