@@ -119,7 +119,7 @@ def progress_status(task: str) -> Iterator[None]:
             from rich.live import Live
             from rich.spinner import Spinner
 
-            with Live(Spinner("dots", status), console=Console(stderr=True), transient=True):  # type: ignore[arg-type]
+            with Live(Spinner("dots", status), console=Console(stderr=True), transient=True):
                 yield
         else:
             threading.Thread(target=status.print_lines, daemon=True).start()
