@@ -19,8 +19,8 @@ _shown: list[_Status | None] = []
 
 
 @contextmanager
-def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of items newly done, of `total`; `what` is done, in a few words.
+def progress_bar(total: int, task: str, is_shown: bool | None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of items newly done, of `total`; `task` says what is done, in a few words.
 
     `is_shown` None: show progress if the work takes over a second, or where stderr is no terminal over five.
     """
@@ -28,7 +28,7 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
         yield lambda _: None
         return
     if is_shown is None and not _is_terminal():
-        yield _lines(total, what)
+        yield _lines(total, task)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -44,7 +44,7 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), Remaining())
     console = Console(stderr=True)
     bar = Progress(*columns, console=console, transient=console.is_terminal)  # a log gets the last state
-    task = bar.add_task(what, total=total)
+    task_id = bar.add_task(task, total=total)
     started_s = time.monotonic()
     is_running = bool(is_shown)
     if is_running:
@@ -52,7 +52,7 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
 
     def advance(num_done: int) -> None:
         nonlocal is_running
-        bar.advance(task, num_done)
+        bar.advance(task_id, num_done)
         if not is_running and time.monotonic() - started_s > _SHOW_AFTER_S:
             bar.start()
             is_running = True
@@ -66,7 +66,7 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
             bar.stop()
 
 
-def _lines(total: int, what: str) -> Callable[[int], None]:
+def _lines(total: int, task: str) -> Callable[[int], None]:
     """Return a function that takes the number of items newly done, and prints a line now and then."""
     num_done, last_s = 0, time.monotonic()
 
@@ -75,7 +75,7 @@ def _lines(total: int, what: str) -> Callable[[int], None]:
         num_done += num_new
         if (now_s := time.monotonic()) - last_s > _LINE_EVERY_S:
             last_s = now_s
-            _print(f"{what}: {num_done:,} of {total:,}")
+            _print(f"{task}: {num_done:,} of {total:,}")
 
     return advance
 
@@ -83,14 +83,14 @@ def _lines(total: int, what: str) -> Callable[[int], None]:
 class _Status:
     """The text of a spinner, and the thread that prints it as lines where there is no terminal."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.started_s = what, time.monotonic()
+    def __init__(self, task: str) -> None:
+        self.task, self.started_s = task, time.monotonic()
         self.note = ""
         self.is_over = threading.Event()
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self.started_s
-        return f"{self.what}{': ' if self.note else ''}{self.note} ({seconds:.0f} s)"
+        return f"{self.task}{': ' if self.note else ''}{self.note} ({seconds:.0f} s)"
 
     def __rich__(self) -> str:
         return str(self)
@@ -106,12 +106,12 @@ class _Status:
 
 
 @contextmanager
-def progress_status(what: str) -> Iterator[None]:
-    """Show that `what` goes on, what `progress_note` said last, and for how long, while the block runs."""
+def progress_status(task: str) -> Iterator[None]:
+    """Show that `task` goes on, the last `progress_note`, and for how long, while the block runs."""
     if _shown or not _can_write():
         yield
         return
-    status = _Status(what)
+    status = _Status(task)
     _shown.append(status)
     try:
         if _is_terminal():
@@ -119,7 +119,7 @@ def progress_status(what: str) -> Iterator[None]:
             from rich.live import Live
             from rich.spinner import Spinner
 
-            with Live(Spinner("dots", status), console=Console(stderr=True), transient=True):  # type: ignore[arg-type]
+            with Live(Spinner("dots", status), console=Console(stderr=True), transient=True):
                 yield
         else:
             threading.Thread(target=status.print_lines, daemon=True).start()

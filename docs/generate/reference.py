@@ -9,6 +9,7 @@ from command_line import command_line_page
 from pydantic import BaseModel
 
 from gemm_eval.arch import (
+    ChipLink,
     GpuSpec,
     Interconnect,
     LibraryPath,
@@ -39,7 +40,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 __all__ = ["COEFFICIENT_TABLES", "MODELS", "PAGES", "SpecField", "spec_fields"]
 
 MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
-    "Multi-core chips": (MulticoreSpec, LibraryRules, LibraryPath),
+    "Multi-core chips": (MulticoreSpec, ChipLink, LibraryRules, LibraryPath),
     "GPUs": (GpuSpec, Interconnect, Network),
     "What both have": (Published, Provenance),
     "Calibrations": (MulticoreCalibration, MulticoreErrors, Calibration, ErrorFigures, Spread),

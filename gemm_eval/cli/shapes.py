@@ -241,6 +241,6 @@ def _cells(answer: Answer, row: dict[str, Any]) -> dict[str, str]:
         "of peak": f"{row['utilization_frac']:.1%}",
         "DRAM GB/s": format_number(row["dram_bytes"] / row["latency_us"] / 1e3),
         _BOUND: row["bound"],
-        "library": row["library"] or "-",
+        "library": row.get("library") or "-",
         _SOURCE: row["source"],
     }

@@ -156,8 +156,9 @@ class Prices:
         columns = (table[name].tolist() for name in ("latency_us", "bound", "source"))
         prices = [Price(*row) for row in zip(*columns, strict=True)]
         ends = (np.where(np.isnan(table[name]), None, table[name]) for name in ("low_us", "high_us"))
-        more = zip(prices, *ends, table["library"], strict=True)
-        return [price._replace(low_us=low, high_us=high, library=of or "") for price, low, high, of in more]
+        libraries = table["library"] if isinstance(self.evaluator.arch, GpuSpec) else [""] * len(table)
+        more = zip(prices, *ends, libraries, strict=True)
+        return [price._replace(low_us=low, high_us=high, library=of) for price, low, high, of in more]
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""

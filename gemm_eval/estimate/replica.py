@@ -143,7 +143,7 @@ _LIBRARY_KINDS = {"gemm": "gemm", "attention": "attention", "collective": "colle
 class Basis(NamedTuple):
     """The basis of an answer: its engine, libraries by kind of kernel, and shares of the time of steps by source.
 
-    Several libraries of a kind are a list with commas; None: there is no such kernel, or the chip is a multi-core one.
+    Several libraries of a kind are joined by +; None: there is no such kernel, or the chip is a multi-core one.
     Sources are those of `Price`.
     """
 
@@ -155,13 +155,8 @@ class Basis(NamedTuple):
     def of(cls, engine: Engine, *steps: StepEstimate) -> Basis:
         """Return the basis of steps of a replica."""
         costs = [cost for step in steps for cost in step.costs]
-        libraries = {
-            name: ", ".join(
-                dict.fromkeys(cost.library for cost in costs if cost.library and cost.operation.kind == kind)
-            )
-            or None
-            for name, kind in _LIBRARY_KINDS.items()
-        }
+        used = {kind: dict.fromkeys(cost.library for cost in costs if cost.operation.kind == kind) for kind in KINDS}
+        libraries = {name: " + ".join(filter(None, used[kind])) or None for name, kind in _LIBRARY_KINDS.items()}
         return cls(str(engine), libraries, {step.phase: step.frac_by_source for step in steps})
 
     def __str__(self) -> str:

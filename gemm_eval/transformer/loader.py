@@ -130,7 +130,10 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
     if reader is None:
         if kind in REFUSED_TYPES:
             keys.refuse("model_type", f"is of an architecture that is not modelled: {REFUSED_TYPES[kind]}")
-        hint = "; for the language part, give its text_config as a file of its own" if "text_config" in keys else ""
+        hint = (
+            "; for the language part, give its text_config as a file of its own" if "text_config" in keys else
+            "; if its layers are those of one of these, say that one in a copy of the file"
+        )  # fmt: skip
         keys.refuse("model_type", f"must be one of {', '.join(MODEL_TYPES)}{did_you_mean(kind, MODEL_TYPES)}{hint}")
     fields: Fields = {"name": name, "source": f"Hugging Face config.json, model_type {said}", **reader(keys)}
     fields["dtype"] = _dtype(keys)

@@ -193,17 +193,17 @@ def cross_fit(
 
 
 def held_out(
-    groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]], what: str = ""
+    groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]], rows: str = ""
 ) -> dict[str, Floats]:
     """Return predictions of all rows; `predict` takes masks of the rows to fit on and of a held-out group.
 
-    `what` the rows are of is shown as progress.
+    `rows` names them in what is shown as progress.
     """
     names = np.asarray(groups)
     predicted: dict[str, Floats] = {}
     all_groups = dict.fromkeys(names.tolist())
     for number, group in enumerate(all_groups, 1):
-        progress_note(f"{what}, fit {number} of {len(all_groups)}")
+        progress_note(f"{rows}, fit {number} of {len(all_groups)}")
         mask = names == group
         for who, latency_us in predict(~mask, mask).items():
             predicted.setdefault(who, np.zeros(len(names)))[mask] = latency_us

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, GEMMEvaluator, load_arch
+from gemm_eval.arch import data_root
 from tests.arch.hostile_yaml import GOOD, HOSTILE, with_line
 
 MAX_SECONDS = 5.0
@@ -212,3 +213,12 @@ def test_a_path_that_none_can_be_is_refused_before_it_is_walked(monkeypatch: pyt
     monkeypatch.setattr(Path, "resolve", lambda path: pytest.fail("walked"))
     with pytest.raises(ArchNotFoundError, match="cannot read x/x/"):
         load_arch("x/" * 100_000 + "chip.yaml")
+
+
+def test_a_generation_of_sms_is_a_base_from_everywhere(tmp_path: Path) -> None:
+    text = (data_root() / "gpu" / "h200-sxm.yaml").read_text(encoding="utf-8")
+    assert "base: _sm90.yaml" in text
+    arch = load_arch(write(tmp_path, text + "name: mine\n"))
+    assert arch == load_arch("h200-sxm").model_copy(update={"name": "mine"})
+    with pytest.raises(ArchNotFoundError, match="_sm95"):
+        load_arch(write(tmp_path, text.replace("_sm90", "_sm95")))

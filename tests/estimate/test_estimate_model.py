@@ -363,3 +363,16 @@ def test_the_recurrence_is_the_simulation(chunk_us: list[list[float]]) -> None:
 
 def test_equal_chunks_take_one_stage_more_each() -> None:
     assert pipeline_us([[2.0, 3.0, 1.0]] * 5) == 2.0 + 3.0 + 1.0 + 4 * 3.0
+
+
+def test_a_chip_has_memory_a_link_and_a_host() -> None:
+    link = {"topology": "ring", "gb_per_s": 100.0, "latency_us": 2.0, "num_chips": 4}
+    pod = load_arch("demo-8core").with_(dram_bytes="16 GB", interconnect=link)
+    with pytest.raises(InfeasibleError, match="tensor_parallel=2") as error:
+        estimate_model("llama-3-8b", pod, dtype="bf16")
+    assert "tensor_parallel=8" not in str(error.value)
+    asked = {"prompt_len": 16, "output_len": 2, "tensor_parallel": 2, "dtype": "bf16"}
+    e, later = (estimate_model("llama-3-8b", pod.with_(host_us=us), **asked) for us in (0.0, 500.0))
+    assert e.memory_limit_bytes == 14_400_000_000
+    assert e.basis.libraries == {"gemm": None, "attention": None, "collective": "link", "expert": None}
+    assert later.tpot_us == pytest.approx(e.tpot_us + 500.0)

@@ -513,3 +513,16 @@ def test_the_whole_table_is_looked_at_once_however_many_rows_are_asked(
     assert len(list(documents(answers))) == len(sizes)
     assert looked_at.count(len(sizes)) <= 2, looked_at
     assert not table.is_feasible.flags.writeable
+
+
+def test_work_of_unknown_length_prints_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(_progress, "_LINE_EVERY_S", 0.002)
+    with _progress.progress_status("validate"):
+        _progress.progress_note("fit 1 of 2")
+        with progress_bar(4, "GEMMs here", None) as advance:  # inside: shows nothing
+            advance(4)
+        while "validate: fit 1 of 2 (" not in stream.getvalue():
+            threading.Event().wait(0.001)
+    assert "GEMMs here" not in stream.getvalue()

@@ -472,3 +472,21 @@ def test_only_the_gpu_that_was_timed_is_calibrated() -> None:
 def test_refused_sizes(sizes: tuple[int, ...], error: type[Exception]) -> None:
     with pytest.raises(error):
         GEMMEvaluator("h200-sxm").evaluate_memory_bound(*sizes)
+
+
+@pytest.mark.parametrize("topology", ["ring", "switch"])
+def test_chips_exchange_over_the_link_of_their_spec(topology: str) -> None:
+    link = {"topology": topology, "gb_per_s": 100.0, "latency_us": 2.0, "num_chips": 8}
+    pod = GEMMEvaluator(load_arch("demo-8core").with_(interconnect=link))
+    for what in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        r = pod.evaluate_collective(what, 1 << 20, 8)
+        hops = (2 if what == "all_reduce" else 1) * {"ring": 7, "switch": 3}[topology]
+        detour = 2.0 if (what, topology) == ("all_to_all", "ring") else 1.0
+        assert r.breakdown["hops_us"] == 2.0 * hops
+        assert r.breakdown["link_us"] == pytest.approx(r.problem.wire_bytes / 100e3 * detour)
+        assert (r.source, r.library, r.algorithm) == ("analytic", "link", topology)
+        assert r.low_us < r.latency_us == sum(r.breakdown.values()) < r.high_us
+    assert pod.evaluate_collective("all_reduce", 1 << 20, 1).latency_us == 0.0
+    for ranks, per_node in ((16, None), (8, 4)):
+        with pytest.raises(UnsupportedError, match="joins at most 8 chips, and no network is modelled"):
+            pod.evaluate_collective("all_reduce", 1 << 20, ranks, ranks_per_node=per_node)

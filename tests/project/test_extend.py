@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import subprocess
+import symtable
 import sys
 from pathlib import Path
 
@@ -32,6 +34,16 @@ def test_recipe(name: str, tmp_path: Path) -> None:
 
     assert answers == answers_before()  # what the toy is not about stays as it was
     assert len(recipe.files((".py",))) <= MOST_FILES[name]
+
+
+@pytest.mark.parametrize("name", MOST_FILES)
+def test_a_check_imports_what_it_uses(name: str) -> None:
+    """It is run as it stands, by whoever follows the recipe."""
+    check = symtable.symtable(read_recipe(DOCS / f"{name}.md").check, name, "exec")
+    unknown = {
+        symbol.get_name() for symbol in check.get_symbols() if not (symbol.is_assigned() or symbol.is_imported())
+    }
+    assert unknown <= set(dir(builtins))
 
 
 def test_a_gpu_more_breaks_no_test_of_presets(tmp_path: Path) -> None:

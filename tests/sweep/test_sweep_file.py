@@ -58,9 +58,9 @@ def test_fields_and_variables(tmp_path: Path) -> None:
     asked = read(tmp_path, MINIMAL + """
 fields:
   num_cores: [8, 16]
-  frequency_ghz: 1.5
-  sram_bytes: {log_range: [262144, 1048576], num: 3}
-  dram_gb_per_s: {range: [100, 400], step: 100}
+  frequency_ghz: [1500 MHz]
+  sram_bytes: {log_range: [256 KiB, 1 MiB], num: 3}
+  dram_gb_per_s: {range: [100, 0.4 TB/s], step: 100}
   cube_m: {range: [16, 64], num: 4, step: 16}
   cube_steps_per_cycle: [{fp16: 1.0}, {fp16: 2.0, int8: 4.0}]
   mac_pj.fp16: [0.4, 0.5]
