@@ -346,12 +346,12 @@ class _Training:
         # in DualPipe a device has half of the microbatches of two stages, and p + 1 whose passes run alone
         is_paired = plan.schedule == "dualpipe"
         alone = len(stages) + 1 if is_paired else num
-        devices = [(stage, stages[-1 - index] if is_paired else stage) for index, stage in enumerate(stages)]
+        devices = [(stage, stages[-1 - index]) if is_paired else (stage,) for index, stage in enumerate(stages)]
         slowest = max(devices, key=lambda both: sum(sum(stage.pair_us_by_kind.values()) for stage in both))
-        terms = {
-            name: sum(alone * of.us_by_kind[name] + (num - alone) * of.pair_us_by_kind[name] for of in slowest) / 2
-            for name in slowest[0].us_by_kind
-        }  # fmt: skip
+        terms = dict.fromkeys(slowest[0].us_by_kind, 0.0)
+        for of in slowest:
+            for name, us in of.us_by_kind.items():
+                terms[name] += (alone * us + (num - alone) * of.pair_us_by_kind[name]) / len(slowest)
         busy_us = min(passes_us, sum(terms.values()))  # these counts are means of devices
         terms = {name: us * busy_us / sum(terms.values()) for name, us in terms.items()}
         terms["dp"] += data_us
@@ -359,8 +359,9 @@ class _Training:
         latency_us = passes_us + data_us + optimizer_us
         low, high, shares = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
         unknown = [unknown_us(prices, stage, self.overlap) for stage in slowest]
-        less_us, more_us = (alone * sum(us) / 2 for us in zip(*unknown, strict=True))
-        more_us += 0.0 if "ep" in self.overlap else num * sum(of.times.total_us for of in slowest) / 2 - busy_us
+        less_us, more_us = (alone * sum(us) / len(slowest) for us in zip(*unknown, strict=True))
+        if is_paired and "ep" not in self.overlap:
+            more_us += num * sum(of.times.total_us for of in slowest) / len(slowest) - busy_us
         if "dp" not in self.overlap:
             less_us += terms["dp"]
             more_us += num * slowest[0].hidden_data_us + hidden_us

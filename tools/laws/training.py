@@ -70,10 +70,18 @@ class _Case:
             "schedule": rng.choice(("1f1b", "zero-bubble", "dualpipe")),
         }  # fmt: skip
         self.num_micro = rng.choice((1, 2, 8))
+        if self.schedule_on(self.layout) == "dualpipe":
+            self.num_micro = 2 * self.layout.pipeline
+
+    def schedule_on(self, layout: Layout) -> str:
+        """Return the schedule of a layout: DualPipe is for an even number of stages."""
+        schedule = self.asked["schedule"]
+        return "1f1b" if schedule == "dualpipe" and layout.pipeline % 2 else str(schedule)
 
     def ask(self, **changes: Any) -> TrainingEstimate:
         options = self.asked | changes
         layout = options.pop("layout", self.layout)
+        options["schedule"] = self.schedule_on(layout)
         return estimate_training(
             self.config, self.evaluator, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline,
             context_parallel=layout.context, expert_parallel=layout.expert, data_parallel=layout.data,
@@ -84,7 +92,7 @@ class _Case:
         options = self.asked
         types = types_on(self.evaluator.arch, options["dtype"], None, self.config)
         prices = StepPrices(self.evaluator, self.config, options["seq_len"], types | {"expert_load": "balanced"})
-        stages = stages_of(prices, layout, 1, options["schedule"], 1, recompute, {}, options["zero"])
+        stages = stages_of(prices, layout, 1, self.schedule_on(layout), 1, recompute, {}, options["zero"])
         return prices, max(stages, key=lambda stage: stage.times.total_us)
 
     def check(self) -> None:
@@ -128,7 +136,7 @@ class _Case:
             return
         prices, _ = self.stage(twice)
         options = self.asked
-        stages = stages_of(prices, twice, 1, options["schedule"], 1, options["recompute"], {}, options["zero"])
+        stages = stages_of(prices, twice, 1, self.schedule_on(twice), 1, options["recompute"], {}, options["zero"])
         messages_us = max(
             2 * sum(data_us(prices, twice, *each.num_params, word) for word in ("gather", "sum")) for each in stages
         )
