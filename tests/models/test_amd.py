@@ -149,7 +149,14 @@ def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
 
 def test_latents_of_a_lone_sequence_are_read_by_16_cus() -> None:
     """aiter cuts a sequence into 16 parts at most: as many sequences as fill the GPU take hardly longer."""
-    sizes = {"q_len": 1, "kv_len": 32768, "num_heads": 16, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}
+    sizes: dict[str, Any] = {
+        "q_len": 1,
+        "kv_len": 32768,
+        "num_heads": 16,
+        "num_kv_heads": 1,
+        "head_dim": 576,
+        "v_head_dim": 512,
+    }
     us = [GEMMEvaluator("mi300x").evaluate_attention(batch=of, is_latent=True, **sizes).latency_us for of in (1, 4, 64)]
     assert us[0] <= us[1] < 1.2 * us[0]
     assert us[2] > 2.0 * us[0]
