@@ -21,13 +21,13 @@ from gemm_eval import (
 from gemm_eval.arch import GFX_ARCHS, GpuSpec, gpu_slug, ladder_of
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import coefficients_for
+from gemm_eval.models.gpu import LayerShape, coefficients_for, layer_libraries
 from gemm_eval.models.gpu.learned import OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import memory_bound_coefficients
 from gemm_eval.moe import moe_layer
 from gemm_eval.validation.subjects.choices import compare_choices
 from gemm_eval.validation.tables import find_timings
-from gemm_eval.workload import MixerProblem
+from gemm_eval.workload import GemmTypes, MixerProblem
 
 PEAKS = {  # dense fp16 TFLOP/s of the data sheets; of the two GPUs of an MI250X one
     "mi210": 181.0, "mi250x": 191.5, "mi300a": 980.6, "mi300x": 1307.4, "mi325x": 1307.4, "mi350x": 2306.9,
@@ -149,17 +149,26 @@ def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
 
 def test_latents_of_a_lone_sequence_are_read_by_16_cus() -> None:
     """aiter cuts a sequence into 16 parts at most: as many sequences as fill the GPU take hardly longer."""
-    sizes = {"q_len": 1, "kv_len": 32768, "num_heads": 16, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}
+    sizes: dict[str, Any] = {
+        "q_len": 1,
+        "kv_len": 32768,
+        "num_heads": 16,
+        "num_kv_heads": 1,
+        "head_dim": 576,
+        "v_head_dim": 512,
+    }
     us = [GEMMEvaluator("mi300x").evaluate_attention(batch=of, is_latent=True, **sizes).latency_us for of in (1, 4, 64)]
     assert us[0] <= us[1] < 1.2 * us[0]
     assert us[2] > 2.0 * us[0]
 
 
-def test_experts_of_16_bits_run_only_a_k_of_whole_steps() -> None:
-    """CK's tiles of up to 64 rows have k-steps of 128 elements: 192 columns of an expert take 128 rows."""
-    ev = GEMMEvaluator("mi355x")
-    rows = {K: ev.evaluate_grouped([4] * 16, K, 2048, dtype="bf16", library="aiter-moe").mapping for K in (192, 256)}
-    assert rows[192].cta_m == 128 > rows[256].cta_m  # type: ignore[union-attr]
+def test_experts_whose_columns_are_no_whole_k_steps_take_tiles_of_128_rows() -> None:
+    """CK's other tiles have k-steps of 256 bytes: of 384 columns in fp8 only GEMM 1 runs them."""
+    arch, types = load_arch("mi355x", GpuSpec), GemmTypes.parse("fp8")
+    shapes = {
+        inter: layer_libraries(arch, "aiter-moe", types, LayerShape(4, 3072, inter, 256, 8)) for inter in (384, 512)
+    }
+    assert shapes == {384: ("aiter-moe", "aiter-moe/128x128"), 512: ("aiter-moe", "aiter-moe")}
 
 
 def test_engines_run_on_amd_with_host_times_of_nvidia_and_wide_intervals() -> None:

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cache, wraps
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
@@ -117,7 +118,7 @@ def fit_intervals(
     masks = {name: places == place for place, name in enumerate(_REGIMES)}
 
     def spread(mask: npt.NDArray[np.bool_], **limits: str) -> Spread:
-        num = len({pairs[row] for row in np.flatnonzero(mask)}) if pairs else math.inf
+        num = len(set(compress(pairs, mask))) if pairs else math.inf
         return spread_between(log_errors[mask], max(0.0, (1.0 - COVERAGE_FRAC) / 2.0 - _OF_A_PAIR / num), **limits)
 
     of_regimes = [

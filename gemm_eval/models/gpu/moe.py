@@ -145,6 +145,7 @@ def layer_answers(
     return answers._replace(factor=np.where(has_work, factor, 1.0)), origin
 
 
+_CK_STEP_BYTES = 256
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
 _MXFP4_FEW_ROWS = 4  # of an expert in the mean, up to which Triton's kernels for mxfp4 take tiles of 16 rows
 _GEN = "trtllm-gen"
@@ -198,6 +199,9 @@ def layer_libraries(
         rows = next((num for num in _MARLIN_ROWS if per_expert / num < _MARLIN_FILLED), _MARLIN_ROWS[-1])
         first = _marlin(rows, shape.hidden, shape.gated * shape.inter)
         return first, _marlin(rows, shape.inter, shape.hidden)
+    is_odd = shape.inter * types.a.dtype.bits // 8 % _CK_STEP_BYTES == _CK_STEP_BYTES // 2
+    if library == "aiter-moe" and is_odd and types.a.dtype is types.b.dtype and not types.is_block_scaled:
+        return library, f"{library}/128x128"  # CK's other tiles have k-steps of 256 bytes, and run only whole ones
     return library, library
 
 

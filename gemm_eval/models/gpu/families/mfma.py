@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 
 from gemm_eval.arch import GFX_ARCHS
 from gemm_eval.dtypes import DType
@@ -133,12 +132,6 @@ def _with_layer(**ranges: tuple[float, float, float]) -> tuple[Coefficient, ...]
     return with_ranges((*_COEFFICIENTS, *layer), **(own | ranges))
 
 
-def _of_ck(*_: object) -> Iterator[TileChoice]:
-    """Yield tiles of CK's kernels of 16 bits: where K is none of 256 bytes, only those of 128 rows won."""
-    for m, n in product((16, 32, 64, 128), (64, 128)):
-        yield TileChoice("mfma_moe", m, n, 4, Schedule.MULTISTAGE, SINGLE, _STEP_BYTES[1 if m == _SQUARE[0] else 2])
-
-
 def _experts(
     name: str, number: int, for_types: Callable[[GemmTypes], bool], **ranges: tuple[float, float, float]
 ) -> Family:
@@ -155,7 +148,7 @@ def _takes_fp4_weights(*inputs: DType) -> Callable[[GemmTypes], bool]:
 
 _16_BITS = (DType.BF16, DType.FP16)
 MFMA_EXPERTS = (
-    replace(_experts("mfma_moe", 96, _is_plain(*_16_BITS)), dense_tiles=_of_ck, least_step_bytes=_STEP_BYTES[1]),
+    _experts("mfma_moe", 96, _is_plain(*_16_BITS)),
     _experts("mfma_moe_fp8", 97, _is_plain(DType.FP8)),
     _experts("mfma_moe_fp8_block", 98, lambda types: types.a.dtype is DType.FP8 and types.is_block_scaled),  # mxfp8 too
     _experts("mfma_moe_mxfp4", 99, _is_scaled(DType.FP4, 32, 1)),
