@@ -261,8 +261,7 @@ class _Training:
         self.options = {
             "dtype": dtype, "optimizer": optimizer, "expert_load": str(expert_load), "dispatcher": dispatcher,
             "attention_library": attention_library, "mtp_layers": as_integer("mtp_layers", mtp_layers, 0, MAX_DIM),
-            "memory_frac": memory_frac,
-            "overlap": None if overlap is None else FrozenDict(self.overlap),
+            "memory_frac": memory_frac, "overlap": None if overlap is None else FrozenDict(self.overlap),
         }  # fmt: skip
         self.elem_bytes = parse_dtype(types["dense_dtype"]).bits // 8
         try:

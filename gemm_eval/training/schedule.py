@@ -184,9 +184,8 @@ def _dualpipe_order(
     In words: F0 is a forward pass of the direction whose microbatches enter in this half of the devices, B1 a backward
     pass of the other, b one without weight gradients, which a W then has; two passes in a word run side by side.
     """
-    num, half = len(stages), len(stages) // 2
-    near = min(device, num - 1 - device)
-    rest, each = half - near - 1, near + 1
+    num, half, each = len(stages), len(stages) // 2, min(device + 1, len(stages) - device)
+    rest = half - each
     pairs, ends = ["F0B1", "F1B0"] * (num_microbatches // 2 - num + each), ["B1", "B0"] * each
     if rest == 0:
         pairs[:1] = ["F0", "B1"]

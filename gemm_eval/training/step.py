@@ -118,7 +118,7 @@ class StepPrices:
             attention = attention_library or (None if is_amd else library_of_gradients(arch))
             collectives = "rccl" if is_amd else "nccl"
         self._prices = Prices(evaluator, attention_library=attention, collective_library=collectives)
-        self._pads_values = attention == "flash"
+        self._pads_values = attention == "flash"  # https://github.com/NVIDIA/TransformerEngine/pull/2629
         self.taken = {"ep": EXPERT_SMS / arch.num_sms if isinstance(arch, GpuSpec) else 0.0}
         self._sends_copies, self._mtp_layers = dispatcher == "alltoall", mtp_layers
         self._others = Prices(evaluator)
@@ -137,11 +137,7 @@ class StepPrices:
         self._prices.find(work for work, kind in works.items() if kind not in ("collective", "attention"))
 
     def price(self, work: Any) -> Price:
-        """Return the price of work; attention that a library does not have is that of serving engines.
-
-        FlashAttention-2 has values as wide as keys: those of MLA are padded
-        (https://github.com/NVIDIA/TransformerEngine/pull/2629).
-        """
+        """Return the price of work; attention that a library does not have is that of serving engines."""
         if self._pads_values and isinstance(work, AttentionWork) and not work.problem.is_latent:
             work = replace(work, problem=replace(work.problem, v_head_dim=work.problem.head_dim))
         try:
@@ -341,8 +337,7 @@ def _stage(
 def _side_by_side(us_by_kind: dict[str, float], overlap: Mapping[str, float], slower_us: float) -> dict[str, float]:
     """Return the terms of a forward and a backward pass of DualPipe side by side, of those of the passes alone.
 
-    Messages to experts and stages run beside computation, which takes `slower_us` longer on the SMs that they leave to
-    it. Where that takes longer in all, passes run one after the other.
+    Computation takes `slower_us` longer beside messages. Where all takes longer, one pass runs after the other.
     """
     result = dict(us_by_kind)
     room_us = sum(us_by_kind[name] for name in (*KINDS, "recompute"))

@@ -94,10 +94,7 @@ class TrainingPart(NamedTuple):
 
     @property
     def recomputed(self) -> tuple[Operation, ...]:
-        """Operations that selective recomputation runs again: norms, activations, and MLA's up-projections.
-
-        Sources: DeepSeek-V3, section 3.2.3; Megatron-LM's ``layernorm``, ``moe_act`` and ``mla_up_proj``.
-        """
+        """Operations that selective recomputation runs again: norms, activations, and MLA's up-projections."""
         up = _UP_PROJECTIONS if any(op.name == "kv_b_proj" for op in self.forward) else frozenset()
         return tuple(
             op for op in self.forward
@@ -119,11 +116,8 @@ def training_parts(
         context_parallel: devices that each sequence is divided over, in two chunks a device, so that all have equally
             many pairs of queries and keys.
         node_devices: devices of a node, as for `model_operations`; None: all.
-        mtp_layers: layers that predict further tokens, two parts before the last. Each norms the hidden state and the
-            next token's embedding, projects both to one, and is a layer like the last one; the head runs once more
-            (DeepSeek-V3, section 2.2).
-        sorts_copies: tokens leave as one copy for each expert, which the receiver sorts by expert, and back
-            (Megatron-LM's ``alltoall`` dispatcher); False: copies are made where they arrive.
+        mtp_layers: layers that predict further tokens, two parts before the last (DeepSeek-V3, section 2.2).
+        sorts_copies: the receiver sorts copies of tokens by expert (Megatron-LM's ``alltoall``); False: it makes them.
     """
     cp = as_integer("context_parallel", context_parallel, 1, MAX_DIM)
     if as_integer("seq_len", seq_len, 1, MAX_DIM) % (2 * cp if cp > 1 else 1):
@@ -222,8 +216,7 @@ class _PartOfTraining(StepPart):
         for operation in super()._routed(moe, up, down):
             yield operation
             if moe.expert_bias and operation.name == "expert_down":
-                passes = {"reads": _BIAS_PASSES, "writes": _BIAS_PASSES}
-                yield self._memory("expert_bias", "bias", hidden, rows=rows, **passes)
+                yield self._memory("expert_bias", "bias", hidden, reads=_BIAS_PASSES, writes=_BIAS_PASSES, rows=rows)
             if self.sorts_copies and operation.name in ("permute", "expert_down"):
                 yield self._memory(f"{operation.name}_sort", "concat", hidden, rows=rows)
 
