@@ -14,3 +14,9 @@ def compiled_kernels() -> None:
     evaluator = GEMMEvaluator("demo-8core")
     result = evaluator.evaluate(*SIZES)
     evaluator.evaluate_mapping(result.problem, result.mapping)
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep stderr empty on a slow machine too, where progress would be printed every few seconds."""
+    monkeypatch.setattr("gemm_eval.progress._LINE_EVERY_S", 1e6)
