@@ -118,7 +118,7 @@ def fit_intervals(
     masks = {name: places == place for place, name in enumerate(_REGIMES)}
 
     def spread(mask: npt.NDArray[np.bool_], **limits: str) -> Spread:
-        num = len(set(compress(pairs, mask))) if pairs else math.inf
+        num = len(set(compress(pairs, mask.tolist()))) if pairs else math.inf
         return spread_between(log_errors[mask], max(0.0, (1.0 - COVERAGE_FRAC) / 2.0 - _OF_A_PAIR / num), **limits)
 
     of_regimes = [
