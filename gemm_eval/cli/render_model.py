@@ -207,8 +207,8 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
         ]
         print_table(rows, num_keys=3)
         console.print()
-        for name, basis in dict.fromkeys((estimate.arch_name, str(estimate.basis)) for estimate in estimates):
-            console.print(f"{name}: {basis}", highlight=False)
+        for estimate in reversed({estimate.arch_name: estimate for estimate in reversed(estimates)}.values()):
+            console.print(f"{estimate.arch_name}: {estimate.basis}", highlight=False)
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()

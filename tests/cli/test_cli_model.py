@@ -264,7 +264,7 @@ def test_several_stand_in_a_table(columns: int) -> None:
     ran = Ran(*words, columns=columns)
     assert (ran.code, ran.err) == (0, "")
     assert max(map(len, ran.out.splitlines())) <= columns
-    lines = [line.split() for line in ran.out.splitlines() if line.startswith(("h200-sxm", "rtx-4090"))]
+    lines = [line.split() for line in ran.out.splitlines() if line.startswith(("h200-sxm ", "rtx-4090 "))]
     assert [(line[0], line[1], line[-1]) for line in lines[-8::2]] == [
         ("h200-sxm", "1", "yes"), ("h200-sxm", "4,096", "no"), ("rtx-4090", "1", "yes"), ("rtx-4090", "4,096", "no"),
     ]  # fmt: skip
