@@ -24,7 +24,6 @@ from gemm_eval.cli.words import Command
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.extras import check_extra
-from gemm_eval.validation.report import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +161,7 @@ def simulators(
             lines.append(line)
             advance(1)
     if csv is not None:
-        write_csv(simulators_frame(lines), csv)
+        simulators_frame(lines).to_csv(csv, index=False)
     if json:
         print_json({"lines": [_plain(line) for line in lines]})
         return
