@@ -150,7 +150,7 @@ class UnitError(ValueError):
 
 _QUANTITY = re.compile(r"([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?)\s*([A-Za-z%][A-Za-z0-9/]{0,7})")
 _PLAUSIBLE = {"ghz": (0.01, 20.0), "gb_per_s": (0.1, 1e6), "w": (1e-3, 1e5), "us": (1e-4, 1e5), "ns": (0.1, 1e5)}
-_PLAUSIBLE |= {"peak_flop_per_dram_byte": (1.0, 3e4)}  # presets: 37 (H20) to 12,500 (IPU, DDR4)
+_PLAUSIBLE |= {"peak_flop_per_dram_byte": (0.1, 3e4)}  # presets: 37 (H20) to 12,500 (IPU, DDR4)
 
 
 def unit_of(field: str) -> str | None:

@@ -31,9 +31,9 @@ from gemm_eval.device import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.evaluate import progress_bar
 from gemm_eval.measure.runner import MAX_ERRORS
 from gemm_eval.measure.torch_gemms import TorchDevice
+from gemm_eval.progress import progress_bar
 from gemm_eval.words import shown
 
 Engines = Mapping[str, type[Engine[Any]]]

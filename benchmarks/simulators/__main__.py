@@ -22,8 +22,8 @@ from benchmarks.simulators.zigzag import count_zigzag
 from gemm_eval.cli.output import make_console, print_json, print_wide
 from gemm_eval.cli.words import Command
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.evaluate import progress_bar
 from gemm_eval.extras import check_extra
+from gemm_eval.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "setting", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
 _WORDS |= {"calibration", "coefficients"}  # where fitted numbers come from; the numbers are in the fields
+_WORDS |= {"dram_bytes", "interconnect", "host_us"}  # of whole models, not of a GEMM
 _LEAST_GAIN = 0.005
 _ROUNDING = 1e-12
 FIDELITY = ("cube_steps_per_cycle",)

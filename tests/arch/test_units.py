@@ -82,7 +82,7 @@ def test_a_number_in_a_wrong_unit_is_warned_of(tmp_path: Path) -> None:
         arch = load_arch(path)
     assert any("frequency_ghz is 1,200" in finding.message for finding in check_arch(arch))
     path.write_text("base: demo-8core\nname: thin\ndram_gb_per_s: 0.5\n")
-    with pytest.warns(UserWarning, match=r"peak_flop_per_dram_byte is 131,072, and 1 to 30,000 was expected"):
+    with pytest.warns(UserWarning, match=r"peak_flop_per_dram_byte is 131,072, and 0.1 to 30,000 was expected"):
         load_arch(path)
 
 

@@ -169,7 +169,8 @@ WORDS: dict[str, Any] = {
     "name": "another-name", "title": "another title", "notes": "another note", "setting": "used otherwise",
     "is_coarse": True, "published": {"dram_gb_per_s": 1.0, "source": "a sheet"}, "sources": {"x": "a book"},
     "provenance": {}, "area_mm2": 12.0, "tdp_w": 34.0, "calibration": "somebody's timings",
-    "coefficients": ("launch_us",),
+    "coefficients": ("launch_us",), "dram_bytes": 1 << 35, "host_us": 50.0,
+    "interconnect": {"topology": "ring", "gb_per_s": 100.0, "latency_us": 2.0, "num_chips": 8},
 }  # fmt: skip
 
 
