@@ -304,8 +304,9 @@ def test_what_is_no_kernel_cannot_be_compiled() -> None:
         compile_offline(print, tiles(triton.Config)[0], {}, arch="h200-sxm")
 
 
-def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ast module counts the depth of what it reads for all threads together."""
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.MonkeyPatch, is_nested: bool) -> None:
+    """Its ast module counts the depth of what it reads for all threads together, also in functions of a kernel."""
     from tests.autotune.triton_kernels import matmul
 
     compile_one, failed = triton.compile, []
@@ -313,7 +314,10 @@ def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.M
     def fail_in_threads(*args: Any, **kwargs: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             failed.append(args)
-            raise SystemError("AST constructor recursion depth mismatch (before=33, after=28)")
+            error = SystemError("AST constructor recursion depth mismatch (before=33, after=28)")
+            if is_nested:
+                raise RuntimeError("at 34:4") from error
+            raise error
         return compile_one(*args, **kwargs)
 
     monkeypatch.setattr(triton, "compile", fail_in_threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
@@ -226,12 +226,18 @@ def _again_alone(results: list[Any], configs: Sequence[Any], compile_one: Callab
     """Compile in this thread what Python itself failed at in others.
 
     CPython's ast module, through which Triton reads a kernel, counts its depth for all threads together, and raises a
-    `SystemError` now and then when two of them parse at once.
+    `SystemError` now and then when two of them parse at once. Triton wraps those of functions that a kernel calls.
     """
     return [
-        _attempt(compile_one, config) if isinstance(result, SystemError) else result
+        _attempt(compile_one, config) if any(isinstance(error, SystemError) for error in _causes(result)) else result
         for result, config in zip(results, configs, strict=True)
     ]
+
+
+def _causes(error: Any) -> Iterator[BaseException]:
+    while isinstance(error, BaseException):
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _finished(job: Any) -> CompiledConfig | None:
