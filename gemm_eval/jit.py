@@ -61,7 +61,7 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
 
     @property
     def codegen(self) -> Any:
-        """What sets the environment of machine code, of which there is none."""
+        """Stand-in for numba's setting of environments: this machine code has none."""
         return self
 
     def set_env(self, *_: Any) -> None:
@@ -106,7 +106,7 @@ def entry_point(function: F) -> F:
 
 
 def named_entry_point(name: str) -> Callable[[F], F]:
-    """As `entry_point`, for one of several functions of one text: with a name of its own in the cache."""
+    """Compile as `entry_point` does, one of several functions of one text, under its own name in the cache."""
 
     def compile_named(function: F) -> F:
         function.__qualname__ = f"{function.__name__}_{name}"

@@ -23,7 +23,7 @@ class CheckFinding(NamedTuple):
 
     @property
     def is_note(self) -> bool:
-        """Whether this is worth knowing rather than right or wrong; a note is always `ok`."""
+        """True for a remark, which is neither right nor wrong; a note is always `ok`."""
         return self.message.startswith(_NOTE)
 
 

@@ -17,7 +17,7 @@ from gemm_eval.words import one_line
 
 
 class L2State(enum.StrEnum):
-    """What L2 holds. COLD: no weights, and A and C of the call before as far as they fit. WARM: all that fits."""
+    """Content of L2. COLD: no weights, and A and C of the call before as far as they fit. WARM: all that fits."""
 
     COLD = "cold"
     COLD_ALL = "cold-all"
@@ -64,7 +64,7 @@ Dim = Annotated[int, Field(ge=1, le=_MAX_DIM)]
 
 
 class ProvenanceKind(enum.StrEnum):
-    """How a number is known."""
+    """Kind of source of a number."""
 
     SPEC = "spec"  # the maker published it
     DERIVED = "derived"  # arithmetic on published numbers, written out in `source`
@@ -74,7 +74,7 @@ class ProvenanceKind(enum.StrEnum):
 
 
 class Frozen(BaseModel):
-    """What does not change, takes no other fields, and shows itself in a line."""
+    """Immutable base model without extra fields, printed in one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
@@ -88,7 +88,7 @@ class Frozen(BaseModel):
 
 
 class Provenance(Frozen):
-    """Where one number of a spec comes from."""
+    """Source of one number of a spec."""
 
     kind: Annotated[ProvenanceKind, Field(strict=False, description="how the number is known")]
     source: Annotated[Text, Field(min_length=1, description="where it stands, or the arithmetic that gives it")]

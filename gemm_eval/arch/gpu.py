@@ -73,7 +73,7 @@ class Interconnect(Frozen):
 
     @property
     def has_peer_memory(self) -> bool:
-        """Whether GPUs read and write each other's memory without the host."""
+        """True if GPUs read and write each other's memory without the host."""
         return not self.link.startswith("pcie")
 
     def in_box(self, box: str) -> Interconnect:
@@ -364,7 +364,7 @@ class GpuSpec(BaseSpec):
 
     @property
     def dram_achievable_gb_per_s(self) -> float:
-        """What a large read reaches."""
+        """Bandwidth that a large read reaches."""
         return self.dram_gb_per_s * self.dram_efficiency_frac
 
     @property

@@ -22,7 +22,7 @@ _ODD_CLUSTER_SMS = (17, 22)  # of a size that is no power of 2
 
 
 class DeviceLimits(NamedTuple):
-    """What decides whether a kernel can run on a GPU, and how many of its CTAs at once.
+    """Limits of a GPU that decide whether a kernel can run, and how many of its CTAs at once.
 
     Attributes:
         compute_capability: (9, 0) for Hopper.
@@ -46,7 +46,7 @@ class DeviceLimits(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """How many CTAs of a kernel an SM holds at once, and what they take.
+    """CTAs of a kernel that an SM holds at once, and the resources that they take.
 
     Attributes:
         ctas_per_sm: 0 if not even one fits.

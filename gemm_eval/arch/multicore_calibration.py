@@ -37,7 +37,7 @@ class MulticoreErrors(Frozen):
 
 
 class MulticoreCalibration(Frozen):
-    """What `gemm-eval calibrate multicore` writes."""
+    """Calibration of a chip, as `gemm-eval calibrate multicore` writes it."""
 
     chip: str = Field(description="the preset that it is of")
     model_version: str = Field(description="version of the cost model")
@@ -53,12 +53,12 @@ class MulticoreCalibration(Frozen):
 
     @property
     def words(self) -> str:
-        """What a spec says of it."""
+        """Sentence about it for a spec."""
         return f"{self.data} ({self.date})"
 
 
 def calibration_file(chip: str) -> Path:
-    """Where the calibration of a chip lies, if there is one."""
+    """Return the path of a chip's calibration, if there is one."""
     return data_root() / "calibration" / chip / "multicore.yaml"
 
 

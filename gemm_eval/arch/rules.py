@@ -45,7 +45,7 @@ class LibraryPath(Frozen):
 
 
 class LibraryRules(Frozen):
-    """What a chip's library does: a restricted search, by what it believes; MODEL.md, "Rules of a library".
+    """Rules of a chip's library: a restricted search on its own numbers; MODEL.md, "Rules of a library".
 
     Everything is optional; absent, the library does what the whole search would.
     """
@@ -107,17 +107,17 @@ class LibraryRules(Frozen):
 
     @property
     def changes_chip(self) -> bool:
-        """Whether the library, on any path, uses the chip otherwise than its spec says."""
+        """True if the library, on any path, uses the chip otherwise than its spec says."""
         return bool(self.changes) or any(path.changes for path in self.paths.values())
 
     @property
     def restricts_partitions(self) -> bool:
-        """Whether not every partition may be chosen."""
+        """True if some partitions are excluded."""
         return bool(self.partitions) or set(self.splits) != set("GMNK")
 
     @property
     def restricts_tiles(self) -> bool:
-        """Whether not every tile and loop order may be chosen."""
+        """True if some tiles or loop orders are excluded."""
         return bool(
             self.loop_orders or self.tile_m or self.tile_n or self.tile_k or self.whole or self.loads_once
             or self.max_tile_bytes

@@ -354,7 +354,7 @@ def estimate_models(
 def _estimate_some(
     points: Sequence[tuple[GEMMEvaluator, ModelConfig, int, int]], options: dict[str, Any]
 ) -> list[ModelEstimate]:
-    """In a worker: evaluators that came over are made anew there, those of one chunk are one."""
+    """Price a chunk in a worker process, which makes its evaluators anew and shares one within a chunk."""
     return [
         estimate_model(config, evaluator, batch, prompt_len=prompt_len, **options)
         for evaluator, config, batch, prompt_len in points

@@ -69,7 +69,7 @@ _traffic_of = operator.attrgetter(*_TRAFFIC)
 
 
 class Policy(enum.StrEnum):
-    """Whose mapping an answer is of."""
+    """Choice of the mapping that an answer is for."""
 
     LIBRARY = "library"  # what the chip's library does
     BEST = "best"  # what the chip could do

@@ -286,7 +286,7 @@ def _sizes(arch: ArchSpec) -> list[Cell]:
 
 
 def _tables(contest: Contest) -> list[Part]:
-    """Who is how fast, GEMM by GEMM where there are several, and the share of each term."""
+    """Speed of each, GEMM by GEMM where there are several, and the share of each term."""
     title, order = contest[0].title, ranked(contest)
     best_us, has_tokens = order[0].total_us, bool(contest[0].num_tokens)
     columns: list[tuple[Column, Callable[[Runs], Cell]]] = [

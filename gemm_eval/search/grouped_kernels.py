@@ -426,7 +426,7 @@ def _make_find_top(
         params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
         partitions: Any, has_all_products: bool, out: Any,
     ) -> int:  # fmt: skip
-        """As `multicore_kernels.find_top_overlap`, of grouped GEMMs; of [num_problems] and the next are `Layouts`."""
+        """Search grouped GEMMs as `multicore_kernels.find_top_overlap` does; [num_problems] and after: `Layouts`."""
         num = 0
         for i in range(start, stop):
             first, last = starts[of[i]], starts[of[i] + 1]

@@ -179,7 +179,7 @@ def least_loads(a: float, b: float, spill: float, trips_mn: float, trips_mk: flo
 def least_loads_beside(
     a: float, b: float, spill: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
 ) -> float:
-    """As `least_loads`, with T_m trips of m, any number of n trips from T_n up, and of k from `floor_T_k`."""
+    """Bound as `least_loads` does, with T_m trips of m, any number of n from T_n up, and of k from `floor_T_k`."""
     c_stays = a * T_n + b * T_m
     a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
     turn_n = max(float(T_n), trips_nk / floor_T_k)  # where more trips cost more
@@ -389,7 +389,7 @@ def pair_bound_us(p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: floa
 def _wider_traffic(
     q: Bound, a: float, b: float, c: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
 ) -> float:  # fmt: skip
-    """As `_least_traffic`, with trips as of `least_loads_beside`."""
+    """Bound as `_least_traffic` does, with trips as of `least_loads_beside`."""
     a, b, spill = a * q.a, b * (q.b + q.scale_row), q.c_spill * c
     return q.c_store * c + least_loads_beside(a, b, spill, T_m, T_n, floor_T_k, trips_mk, trips_nk)
 

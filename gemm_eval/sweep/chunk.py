@@ -50,7 +50,7 @@ class SweepWork:
 
     @cached_property
     def columns(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each workload the columns of its GEMMs and attention, in `problems` and then `attention`, with counts."""
+        """Columns of the GEMMs and attention of each workload, in `problems` and then `attention`, with counts."""
         place_of = {problem: at for at, problem in enumerate((*self.problems, *self.attention))}
         return tuple(
             tuple((place_of[problem], count) for problem, count in workload.problems) for workload in self.workloads
@@ -63,7 +63,7 @@ class SweepWork:
 
     @cached_property
     def arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Layouts]:
-        """Of the GEMMs: sizes [num_problems, 4], indices into `types` [num_problems], and row groups."""
+        """Sizes of the GEMMs [num_problems, 4], indices into `types` [num_problems], and row groups."""
         sizes = np.array([problem.sizes for problem in self.problems], np.int64)
         type_of = np.array([self.types.index(problem.types) for problem in self.problems], np.int64)
         return sizes, type_of, pack_layouts([problem.row_groups for problem in self.problems])

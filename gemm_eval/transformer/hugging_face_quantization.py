@@ -154,7 +154,7 @@ _GPTQ_TYPES = {4: DType.INT4, 8: DType.INT8}
 
 
 def _gptq(keys: Keys) -> WeightFormat:
-    """As engines hold it: zeros only if they differ (sym), and the group of each row only if it is not in order."""
+    """Tensors as engines hold them: zeros only if they differ (sym), groups of rows only if not in order."""
     bits = keys.size("bits")
     if bits not in _GPTQ_TYPES:
         keys.refuse("bits", f"must be one of {', '.join(map(str, _GPTQ_TYPES))}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tools.plain_words import MEAN_WORDS, ROOT, mean_words, pages, sentences, uses_of_banned
@@ -9,6 +11,21 @@ from tools.plain_words import MEAN_WORDS, ROOT, mean_words, pages, sentences, us
 
 def test_no_text_has_a_phrase_of_the_list() -> None:
     assert uses_of_banned() == []
+
+
+@pytest.mark.parametrize("word", ["As", "For", "How", "In", "Of", "That", "What", "Where", "Whether", "Who", "Whose"])
+def test_no_docstring_begins_with_a_clause(word: str) -> None:
+    """A first line is an imperative, or names the thing."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "gemm_eval").rglob("*.py")}
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for path, source in texts.items()
+        if f'"""{word} ' in source
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, kinds) and (text := ast.get_docstring(node) or "").startswith(f"{word} ")
+    }
+    assert not found
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -250,7 +250,7 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
 
 
 def check_kernel(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resources:
-    """As `check_config`, of all but how the work is cut, which the data types alone decide."""
+    """Check a config as `check_config` does, without how work is cut, which the data types alone decide."""
     _check_shape(arch, types, config)
     return cta_resources(arch, types, config)
 

@@ -565,7 +565,7 @@ def first_library(names: Iterable[str], arch: GpuSpec, types: GemmTypes) -> str 
 
 
 def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
-    """Whose kernels run groups of rows: the first of those that have such for these types on this GPU.
+    """Return the library whose kernels run groups of rows: the first with such kernels on this GPU.
 
     PyTorch's where it has CUTLASS kernels, else those of `engine_libraries`; a GPU or a type that none of them runs has
     the library of plain GEMMs, as its kernels would do it in one launch.

@@ -275,7 +275,7 @@ def evaluate_grouped(
     params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
     checks: bool, stored: Any, out: Any,
 ) -> None:  # fmt: skip
-    """As `evaluate_range`, for grouped GEMMs: of [num], starts, rows, counts are those of `workload.Layouts`."""
+    """Evaluate grouped GEMMs as `evaluate_range` does; starts, rows and counts are those of `workload.Layouts`."""
     for i in range(start, stop):
         p, row = params[type_of[i]], stored[i]
         K, N = sizes[i, 2], sizes[i, 3]

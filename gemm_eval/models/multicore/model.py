@@ -150,7 +150,7 @@ class MulticoreCost(NamedTuple):
 
     @property
     def breakdown(self) -> dict[str, float]:
-        """As in `GEMMResult`."""
+        """Names as in `GEMMResult`."""
         times = self.times
         terms = dict(zip(BREAKDOWN, (*times[:_HIDDEN], self.hidden_us, *times[_HIDDEN:]), strict=True))
         return terms | {"correction_us": self.correction_us}

@@ -325,7 +325,7 @@ def held_out_times(
 def held_out_answers(
     crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """As `held_out_times`, but corrected only where the committed correction is on, as users' answers are."""
+    """Return times as `held_out_times` does, corrected only where the committed correction is on, as for users."""
     physics_us, corrected_us = held_out_times(crossed, timings, set_index)
     first = crossed.fits[0]
     keys = first.answers(timings).keys

@@ -60,7 +60,7 @@ class StackStep(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in ``llama-3-8b bf16, prompt of 512``."""
+        """Title such as ``llama-3-8b bf16, prompt of 512``."""
         size = f"prompt of {self.q_len:,}" if self.q_len > 1 else f"batch {self.batch} at {self.kv_len:,}"
         return f"{self.model} {self.dtype}, {size}"
 
