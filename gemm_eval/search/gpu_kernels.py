@@ -181,7 +181,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
         layouts: Any, start: int, stop: int, out_us: Any, out_which: Any,
     ) -> None:  # fmt: skip
-        """Search as `find_best_of_range` does, for latency [num] us and place [num, 2]: candidate's row or -1, split."""
+        """Search as `find_best_of_range` does, for latency [num] us and place [num, 2]: a row or -1, split."""
         bounds, splits = np.empty(len(candidates)), np.empty(_room_for_splits(candidates), np.int64)
         one = np.empty((2, 1), np.int64)
         for i in range(start, stop):
