@@ -37,6 +37,7 @@ from gemm_eval.workload import MAX_DIM
 
 _MAX_CHUNKS = 64
 _MAX_ZERO = 3
+_ROUNDING = 1e-9  # of sums of the same terms in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +355,8 @@ class _Training:
         busy_us = min(passes_us, sum(terms.values()))  # these counts are means of devices
         terms = {name: us * busy_us / sum(terms.values()) for name, us in terms.items()}
         terms["dp"] += data_us
-        terms |= {"bubble": passes_us - busy_us, "optimizer": optimizer_us}
+        bubble_us = passes_us - busy_us
+        terms |= {"bubble": bubble_us if bubble_us > _ROUNDING * passes_us else 0.0, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us
         low, high, shares = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
         unknown = [unknown_us(prices, stage, self.overlap) for stage in slowest]
