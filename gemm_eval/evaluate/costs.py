@@ -10,7 +10,6 @@ import warnings
 from array import array
 from collections.abc import Mapping
 from functools import cache
-from hashlib import blake2b
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -26,9 +25,8 @@ from gemm_eval.storage import ResultFile, cache_dir
 from gemm_eval.workload import RowGroups, RunOptions, make_types
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.backend import Backend, Kind, Records
+    from gemm_eval.evaluate.backend import Records
     from gemm_eval.workload import GemmProblem
-
 
 _SCHEMA = "costs 5"  # of the arrays; raise it when they change their form
 _DIGEST_BYTES = 16
@@ -141,7 +139,7 @@ def record_key(number: int, sizes: tuple[int, int, int, int], row_groups: RowGro
         return (number, *sizes)
     # a digest, since a thousand groups are 8 KB and the bound of a cache counts entries; at 16 bytes two do not meet
     rows = array("q", sorted(row_groups)).tobytes()
-    return (number, *sizes, blake2b(rows, digest_size=_DIGEST_BYTES).digest())
+    return (number, *sizes, hashlib.blake2b(rows, digest_size=_DIGEST_BYTES).digest())
 
 
 class RecordCacheInfo(NamedTuple):
@@ -276,8 +274,6 @@ class FoundCosts:
 
     def store(self) -> CostStore:
         """Return the place on disk."""
-        from gemm_eval.evaluate.costs import CostStore  # only where it is needed
-
         return CostStore(self._disk_path, self._backend, is_chosen=not isinstance(self._disk_cache, bool))
 
     @property

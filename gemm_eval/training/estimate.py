@@ -18,7 +18,7 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, TrainingMemory, stage_memory
 from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, StageStep, TrainingEstimate, layers_flop, model_flop
-from gemm_eval.training.schedule import SCHEDULES, num_in_flight, schedule_us
+from gemm_eval.training.schedule import SCHEDULES, check_dualpipe, num_in_flight, schedule_us
 from gemm_eval.training.step import DISPATCHERS, StepPrices, stage_parts, stages_of, unknown_us, update_us
 from gemm_eval.transformer import (
     GROUPS,
@@ -61,11 +61,8 @@ class Plan:
     def check_layout(self, layout: Layout, config: ModelConfig, num_microbatches: int) -> None:
         """Raise `InvalidOptionError` where the schedule does not go with the layout."""
         pp, chunks = layout.pipeline, self.num_chunks
-        if self.schedule == "dualpipe" and (pp % 2 or num_microbatches % 2 or num_microbatches < 2 * pp):
-            raise InvalidOptionError(
-                f"dualpipe takes an even number of stages, and of microbatches at least twice as many, got {pp} and "
-                f"{num_microbatches}"
-            )
+        if self.schedule == "dualpipe":
+            check_dualpipe(pp, num_microbatches)
         if chunks > 1 and self.schedule != "interleaved":
             raise InvalidOptionError(f"num_chunks is of the interleaved schedule, got {chunks} with {self.schedule}")
         at_most = config.num_layers + 2 * (pp > 1)  # embedding and head may be alone

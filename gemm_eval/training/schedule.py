@@ -49,6 +49,15 @@ def stage_chunks(num_layers: int, num_stages: int, num_chunks: int = 1) -> tuple
     return tuple(tuple(runs[stage::num_stages]) for stage in range(num_stages))
 
 
+def check_dualpipe(num_stages: int, num_microbatches: int) -> None:
+    """Raise `InvalidOptionError` for numbers that DualPipe's order is not defined for."""
+    if num_stages % 2 or num_microbatches % 2 or num_microbatches < 2 * num_stages:
+        raise InvalidOptionError(
+            "dualpipe takes an even number of stages, and of microbatches at least twice as many, got "
+            f"{num_stages} and {num_microbatches}"
+        )
+
+
 def schedule_us(
     stages: Sequence[StageTimes], num_microbatches: int, schedule: str = "1f1b", num_chunks: int = 1,
     pairs_us: Sequence[float] | None = None,
@@ -65,10 +74,13 @@ def schedule_us(
     where the passes of all stages are in proportion, and hardly longer else. DualPipe is played pass by pass; of equal
     stages its bubble is (p / 2 - 1) (F&B + B - 2 W) beside p + 1 microbatches whose passes are alone, as published.
 
-    Its stages are even in number, its microbatches too and at least twice as many; `pairs_us` are times of a forward
-    pass of each stage beside a backward pass of it (F&B); None: one after the other.
+    `pairs_us` are times of a forward pass of each stage beside a backward pass of it (F&B); None: one after the other.
+
+    Raises:
+        InvalidOptionError: DualPipe, and an odd number of stages or microbatches, or fewer than two for each stage.
     """
     if schedule == "dualpipe":
+        check_dualpipe(len(stages), num_microbatches)
         return _dualpipe_us(stages, num_microbatches, pairs_us or [stage.total_us for stage in stages])
     slowest = max(range(len(stages)), key=lambda index: stages[index].total_us)
     busy_us = num_microbatches * stages[slowest].total_us

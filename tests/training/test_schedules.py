@@ -113,6 +113,12 @@ def test_dualpipe_has_the_published_bubble(num_stages: int, num_micro: int) -> N
     assert latency_us - busy_us == pytest.approx((num_stages / 2 - 1) * (pair_us + 2.0 - 3.0))
 
 
+@pytest.mark.parametrize(("num_stages", "num_micro"), [(1, 4), (3, 8), (4, 4), (4, 9)])
+def test_numbers_that_dualpipe_does_not_take_are_refused(num_stages: int, num_micro: int) -> None:
+    with pytest.raises(InvalidOptionError, match=f"got {num_stages} and {num_micro}"):
+        schedule_us([StageTimes(1.0, 1.0, 1.0)] * num_stages, num_micro, "dualpipe")
+
+
 @given(st.lists(TIMES, min_size=4, max_size=4), st.integers(4, 16), st.floats(0.5, 1.0))
 def test_dualpipe_waits_for_its_busiest_device(stages: list[StageTimes], rounds: int, share: float) -> None:
     pairs_us = [share * stage.total_us for stage in stages]
