@@ -1,14 +1,17 @@
-"""Words of error messages: what was given, in a line of bounded length, and what was meant."""
+"""Words of error messages and of tables in notebooks: what was given, on one bounded line, and what was meant."""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import html
 import inspect
 import reprlib
 import unicodedata
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from gemm_eval.units import scaled_text, time_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -147,3 +150,48 @@ _NEARNESS: tuple[Callable[[_Cut, _Cut], bool], ...] = (
     _has_part,
 )
 """Ways in which a name may be near to a word, the nearest first; see `did_you_mean`."""
+
+
+MAX_ROWS = 20
+"""Rows of a table that a notebook shows."""
+
+_LEFT = 'style="text-align:left"'
+_CAPTION = "text-align:left;caption-side:top;color:inherit"
+
+
+def html_table(caption: str, rows: Iterable[Sequence[str]], headers: Sequence[str] = ()) -> str:
+    """Return a table; without headers of columns, the first cell of each row is a header."""
+    lines = [_row(headers, num_heads=len(headers))] if headers else []
+    lines += [_row(row, num_heads=0 if headers else 1) for row in rows]
+    return f'<table><caption style="{_CAPTION}">{_escaped(caption)}</caption>{"".join(lines)}</table>'
+
+
+def value_rows(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a row for each single value: its name in words, and its text with a unit."""
+    for name, value in values.items():
+        if isinstance(value, str | bool | int | float):
+            yield name.removesuffix("_us").removesuffix("_bytes").replace("_", " "), value_text(name, value)
+        elif isinstance(value, tuple | list) and len(value) == 2 and name.endswith("interval_us"):
+            yield name.removesuffix("_us").replace("_", " "), " to ".join(map(time_text, value))
+
+
+def value_text(name: str, value: Any) -> str:
+    """Return a value with the unit that its name ends with: ``12.3 ms``, ``16.40 GB``, ``85.0%``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return one_line(str(value), 200)
+    if name.endswith("_us"):
+        return time_text(value)
+    if name.endswith("_bytes"):
+        return scaled_text("bytes", value)
+    if name.endswith("_frac"):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _row(cells: Iterable[str], num_heads: int) -> str:
+    tags = ((_escaped(cell), "th" if index < num_heads else "td") for index, cell in enumerate(cells))
+    return f"<tr>{''.join(f'<{tag} {_LEFT}>{text}</{tag}>' for text, tag in tags)}</tr>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))

@@ -11,9 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.html import html_table
 from gemm_eval.units import implausible_numbers
-from gemm_eval.words import one_line
+from gemm_eval.words import html_table, one_line
 
 
 class L2State(enum.StrEnum):

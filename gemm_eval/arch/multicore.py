@@ -1,11 +1,19 @@
-"""`MulticoreSpec`: a chip of identical cores, each with a matrix unit ("cube"), explicit SRAM and a share of DRAM."""
+"""`MulticoreSpec`: a chip of identical cores, each with a matrix unit ("cube"), explicit SRAM and a share of DRAM.
+
+`LibraryRules` say what the library of a chip does with a GEMM, where the chip could do better. A calibration has
+numbers that were fitted on timings: `gemm-eval calibrate multicore` writes ``arch/calibration/<chip>/multicore.yaml``,
+and `load_arch` lays it over the YAML.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, Self
+import copy
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from gemm_eval.arch.common import (
     BaseSpec,
@@ -19,11 +27,222 @@ from gemm_eval.arch.common import (
     Table,
     Text,
     check_rules,
+    frozen,
 )
-from gemm_eval.arch.rules import UNCHANGEABLE, LibraryRules, OperandName
+from gemm_eval.arch.files import data_root, read_yaml
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import ArchValidationError
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
 from gemm_eval.words import did_you_mean
+
+OperandName = Literal["A", "B", "C"]
+_Loop = Literal["M", "N", "K"]
+_Order = Literal["mnk", "mkn", "nmk", "nkm", "kmn", "knm"]
+_Parts = Annotated[tuple[Dim, Dim, Dim, Dim], Field(strict=False)]
+UNCHANGEABLE = {
+    *("name", "type", "title", "notes", "sources", "provenance", "published", "calibration"),
+    *("num_cores", "timing", "rules", "by_dtype"),
+}
+"""Fields of a spec that are the same for every type, and under its library."""
+
+_Splits = Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)]
+_Tiles = Annotated[tuple[Dim, ...], Field(strict=False)]
+
+
+class LibraryPath(Frozen):
+    """Code of a library for GEMMs of some sizes: all limits hold. Sizes are those of one batch element."""
+
+    max_rows: Dim | None = Field(default=None, description="most rows M, of a grouped GEMM of its largest group")
+    max_columns: Dim | None = Field(default=None, description="most columns N")
+    max_reduction: Dim | None = Field(default=None, description="longest reduction K")
+    max_macs: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(default=None, description="most M*K*N")
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(
+        default=None, description="most bytes of A, B and C together, without scales"
+    )
+    changes: Fields = Field(default={}, description="fields of the spec that are otherwise on this path")
+    splits: _Splits | None = Field(
+        default=None, description="dimensions that it cuts over cores, none: one core; default: as the rules say"
+    )
+    tile_m: _Tiles | None = Field(
+        default=None, description="tile sizes along M that it has, none: any; default: as the rules say"
+    )
+    tile_n: _Tiles | None = Field(default=None, description="the same along N")
+    tile_k: _Tiles | None = Field(default=None, description="the same along K")
+
+
+class LibraryRules(Frozen):
+    """Rules of a chip's library: a restricted search on its own numbers; MODEL.md, "Rules of a library".
+
+    Everything is optional; absent, the library does what the whole search would.
+    """
+
+    title: Text = Field(default="", description="which library, of when")
+    is_default: bool = Field(
+        default=True, description="whether answers are the library's unless policy='best' is asked"
+    )
+    changes: Fields = Field(
+        default={},
+        description="fields of the spec that are otherwise under this library: what it adds, or does not use",
+    )
+    believes: Fields = Field(
+        default={}, description="fields of the spec that it reckons with when it chooses, though they are otherwise"
+    )
+    paths: Table[str, LibraryPath] = Field(
+        default={}, description="by name: code for some sizes; of a GEMM the first one counts whose limits hold"
+    )
+    splits: _Splits = Field(default=("G", "M", "N", "K"), description="dimensions that it cuts over cores")
+    partitions: Annotated[tuple[_Parts, ...], Field(strict=False)] = Field(
+        default=(), description="(P_G, P_M, P_N, P_K) that it has; default: any"
+    )
+    loop_orders: Annotated[tuple[_Order, ...], Field(strict=False)] = Field(
+        default=(), description="loop orders that it has; default: any"
+    )
+    tile_m: _Tiles = Field(default=(), description="tile sizes along M that it has, cut to the block; default: any")
+    tile_n: _Tiles = Field(default=(), description="the same along N")
+    tile_k: _Tiles = Field(default=(), description="the same along K")
+    whole: Annotated[tuple[_Loop, ...], Field(strict=False)] = Field(
+        default=(), description="dimensions that a core does not cut into tiles"
+    )
+    loads_once: Annotated[tuple[OperandName, ...], Field(strict=False)] = Field(
+        default=(), description="operands that a core never loads again (C: never spills)"
+    )
+    max_tile_bytes: Table[OperandName, Annotated[int, Field(ge=1, le=1 << 50)]] = Field(
+        default={}, description="largest tile of an operand as stored, without padding: a buffer of its own"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "C" in self.max_tile_bytes:
+            raise ValueError("rules.max_tile_bytes: A and B have buffers of their own, C has none")
+        return self
+
+    def on_path(self, name: str) -> LibraryRules:
+        """Return the rules as they are on one of the paths."""
+        path = self.paths[name]
+        own = {field: getattr(path, field) for field in ("splits", "tile_m", "tile_n", "tile_k")}
+        fields = {field: getattr(self, field) for field in self.model_fields_set}
+        fields |= {field: value for field, value in own.items() if value is not None}
+        return LibraryRules(**fields | {"paths": {}, "changes": {**self.changes, **path.changes}})
+
+    def map_changes(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> LibraryRules:
+        """Return the rules with other `changes`: what `change` makes of their own, and of those of each path."""
+        paths = {
+            name: path.model_copy(update={"changes": frozen(change(path.changes))}) for name, path in self.paths.items()
+        }
+        return self.model_copy(update={"changes": frozen(change(self.changes)), "paths": frozen(paths)})
+
+    @property
+    def changes_chip(self) -> bool:
+        """True if the library, on any path, uses the chip otherwise than its spec says."""
+        return bool(self.changes) or any(path.changes for path in self.paths.values())
+
+    @property
+    def restricts_partitions(self) -> bool:
+        """True if some partitions are excluded."""
+        return bool(self.partitions) or set(self.splits) != set("GMNK")
+
+    @property
+    def restricts_tiles(self) -> bool:
+        """True if some tiles or loop orders are excluded."""
+        return bool(
+            self.loop_orders or self.tile_m or self.tile_n or self.tile_k or self.whole or self.loads_once
+            or self.max_tile_bytes
+        )  # fmt: skip
+
+
+ALL_TYPES = "*"
+"""In the path of a coefficient: of every type that the matrix unit takes."""
+
+
+class MulticoreErrors(Frozen):
+    """Errors on a set of timings, each row by a fit on the other (N, K) pairs."""
+
+    set: str = Field(description="which rows")
+    num_rows: int = Field(description="timings of the set")
+    mape_percent: float = Field(description="mean of the errors without their signs")
+    median_percent: float = Field(description="median of the same")
+    p90_percent: float = Field(description="nine in ten of them are below")
+    bias_percent: float = Field(description="mean of the errors with their signs; above 0: predicted too slow")
+    kendall_tau: float | None = Field(description="how alike the orders are; null where it is undefined")
+    naive_mape_percent: float = Field(description="of the roofline of the data sheet")
+    roofline_mape_percent: float = Field(description="of a roofline with three fitted constants, held out likewise")
+
+
+class MulticoreCalibration(Frozen):
+    """Calibration of a chip, as `gemm-eval calibrate multicore` writes it."""
+
+    chip: str = Field(description="the preset that it is of")
+    model_version: str = Field(description="version of the cost model")
+    code_version: str = Field(description="version of the package")
+    date: str = Field(description="when it was fitted, YYYY-MM-DD")
+    data: Text = Field(description="whose timings, and where they are")
+    sha256: str = Field(description="of the timings")
+    folds: str = Field(description="how rows were held out for the errors")
+    coefficients: Mapping[str, float] = Field(description="path in the spec -> value, in the unit of the field")
+    errors: Annotated[
+        tuple[MulticoreErrors, ...], Field(min_length=1, strict=False, description="held out, one for each set of rows")
+    ]
+
+    @property
+    def words(self) -> str:
+        """Sentence about it for a spec."""
+        return f"{self.data} ({self.date})"
+
+
+def calibration_file(chip: str) -> Path:
+    """Return the path of a chip's calibration, if there is one."""
+    return data_root() / "calibration" / chip / "multicore.yaml"
+
+
+@cache
+def held_out_p90_frac(chip: str) -> float | None:
+    """Return the 90th percentile of a chip's held-out errors, over all rows; None: it is not calibrated."""
+    path = calibration_file(chip)
+    if not path.is_file():
+        return None
+    errors = MulticoreCalibration.model_validate(read_yaml(path)).errors
+    return max(item.p90_percent for item in errors) / 100.0
+
+
+def with_calibration(data: dict[str, Any], chip: str) -> dict[str, Any]:
+    """Return the content of a chip's YAML with its calibration laid over it, if there is one.
+
+    Raises:
+        ArchValidationError: the calibration is malformed, or of another chip.
+    """
+    path = calibration_file(chip)
+    if not path.is_file():
+        return data
+    try:
+        calibration = MulticoreCalibration.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise ArchValidationError(f"{path}: {error}") from None
+    if calibration.chip != chip:
+        raise ArchValidationError(f"{path}: this is a calibration of {calibration.chip}")
+    entry = {"kind": "fitted", "source": f"calibrate multicore: {calibration.words}"}
+    fitted = dict.fromkeys(calibration.coefficients, entry)
+    data = place_values(data, calibration.coefficients)
+    data["provenance"] = data.get("provenance", {}) | fitted
+    return data | {"calibration": calibration.words}
+
+
+def place_values(data: Mapping[str, Any], coefficients: Mapping[str, float]) -> dict[str, Any]:
+    """Return data of a spec with other values at these paths, such as ``launch_us`` or ``rules.changes.launch_us``."""
+    placed: dict[str, Any] = copy.deepcopy(_plain(data))
+    for path, value in coefficients.items():
+        *tables, name = path.split(".")
+        table = placed
+        for key in tables:
+            table = table.setdefault(key, {})
+        names = list(placed["cube_steps_per_cycle"]) if name == ALL_TYPES else [name]
+        table.update(dict.fromkeys(names, value))
+    return placed
+
+
+def _plain(value: Any) -> Any:
+    """Turn frozen tables into dicts."""
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
 
 MAX_CORES = 1 << 20
 """Most cores of a chip."""

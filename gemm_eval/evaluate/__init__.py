@@ -7,28 +7,23 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.backend import Kind
-    from gemm_eval.evaluate.batch import ProblemBatch
-    from gemm_eval.evaluate.chip_correction import (
+    from gemm_eval.evaluate.batch import GEMMTable, ProblemBatch
+    from gemm_eval.evaluate.crossover import Crossover, select_config, w4a16_crossover
+    from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator, GemmOptions, RunArguments
+    from gemm_eval.evaluate.interval import (
         CHIPS,
+        CORRECTION,
         chip_coefficients,
         chip_features,
         chip_group,
-    )
-    from gemm_eval.evaluate.collective import CollectiveResult
-    from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
-    from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator, GemmOptions, RunArguments
-    from gemm_eval.evaluate.interval import (
-        CORRECTION,
         chip_interval,
         interval_line,
         shared_frac,
         source_of,
         sum_interval,
     )
-    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, MixerResult, memory_bounds
+    from gemm_eval.evaluate.operations import CollectiveResult, MemoryBoundResult, MixerResult, memory_bounds
     from gemm_eval.evaluate.result import DIALECT, GEMMResult, Lever, Result, answer_schema
-    from gemm_eval.evaluate.select import select_config
-    from gemm_eval.evaluate.table import GEMMTable
 
 __all__ = [
     "CHIPS", "CORRECTION", "DIALECT", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator",

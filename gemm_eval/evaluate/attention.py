@@ -20,7 +20,7 @@ from gemm_eval.evaluate.interval import (
     source_of,
     sum_interval,
 )
-from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bound
+from gemm_eval.evaluate.operations import MemoryBoundResult, memory_bound
 from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping

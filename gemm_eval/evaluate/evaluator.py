@@ -13,10 +13,9 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate.backend import Kind
-from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
+from gemm_eval.evaluate.batch import GEMMTable, ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
-from gemm_eval.evaluate.table import GEMMTable
 from gemm_eval.words import shown
 from gemm_eval.workload import (
     MAX_DIM,
@@ -35,8 +34,7 @@ from gemm_eval.workload import (
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
-    from gemm_eval.evaluate.collective import CollectiveResult
-    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, MixerResult
+    from gemm_eval.evaluate.operations import CollectiveResult, MemoryBoundResult, MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -304,7 +302,7 @@ class GEMMEvaluator:
             InvalidProblemError: a number of bytes that is none.
             InvalidOptionError: `row_elements` or `num_rows` is no number of elements or rows.
         """
-        from gemm_eval.evaluate.memory_bound import memory_bound
+        from gemm_eval.evaluate.operations import memory_bound
 
         return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows, what)
 
@@ -412,7 +410,7 @@ class GEMMEvaluator:
             InvalidOptionError: no such library.
             UnsupportedError: a multi-core chip, or a GPU of another maker: no such kernels were timed there.
         """
-        from gemm_eval.evaluate.memory_bound import mixer_results
+        from gemm_eval.evaluate.operations import mixer_results
 
         return mixer_results(self.arch, problems, library)
 
@@ -644,6 +642,6 @@ class GEMMEvaluator:
 
 
 def _find_collective(arch: ArchSpec, *asked: Any) -> CollectiveResult:
-    from gemm_eval.evaluate.collective import find_collective
+    from gemm_eval.evaluate.operations import find_collective
 
     return find_collective(arch, *asked)

@@ -19,8 +19,7 @@ from gemm_eval.checks import check_word
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
-from gemm_eval.evaluate.explain_multicore import spec_changes
-from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_interval, interval_line
+from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_correction, chip_interval, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
@@ -48,7 +47,6 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.chip_correction import ChipCorrection
     from gemm_eval.evaluate.result import ResultOrigin
 
 
@@ -118,7 +116,7 @@ class MulticoreBackend(Backend):
         self.is_exhaustive = self._plan.plan is search.SearchPlan.EXACT
         self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
         is_as_timed = bool(arch.calibration) and self.is_exhaustive and self.policy is _policy_of(arch, None)
-        self._correction = _correction_of(arch) if is_as_timed else None
+        self._correction = chip_correction(arch) if is_as_timed else None
         self._rules = arch.rules if self.policy is Policy.LIBRARY else None
         self._chip = arch.under_library() if self._rules else arch
         self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
@@ -497,11 +495,73 @@ def _choose_paths(paths: Sequence[LibraryPath], types: GemmTypes, sizes: Integer
     return path_of
 
 
-def _correction_of(arch: MulticoreSpec) -> ChipCorrection | None:
-    from gemm_eval.evaluate.chip_correction import chip_correction  # only of calibrated chips: it reads files
-
-    return chip_correction(arch)
-
-
 def _ignore(num_done: int) -> None:
     """Take the progress of a search that is half of another one."""
+
+
+_DOUBLED = (
+    ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"),
+    ("dram_core_limit_gb_per_s",),
+    ("dram_write_gb_per_s",),
+    ("shared_gb_per_s",),
+    ("shared_bytes",),
+    ("noc_gb_per_s",),
+    ("cube_steps_per_cycle",),
+    ("feed_bytes_per_cycle",),
+    ("vector_ops_per_cycle",),
+    ("pack_gb_per_s",),
+    ("num_cores",),
+    ("sram_bytes",),
+    ("frequency_ghz",),
+)
+"""Fields that are doubled together; the first names the change."""
+
+_IDEAL = {
+    "input_buffers": 2,
+    "output_buffers": 2,
+    "overlap_frac": 1.0,
+    "launch_us": 0.0,
+    "launch_floor_us": 0.0,
+    "task_us": 0.0,
+    "sync_us": 0.0,
+    "weight_load_cycles": 0.0,
+}
+"""Fields that are set to what they are at best."""
+
+
+def spec_changes(arch: MulticoreSpec) -> list[tuple[str, dict[str, Any]]]:
+    """Return doublings of everything that can be bought, and the removal of fixed costs: (words, changed fields) each.
+
+    What a data type, or the library, has of a field is changed with it.
+    """
+    changes = [(f"{fields[0]} x2", _changed(arch, dict.fromkeys(fields))) for fields in _DOUBLED]
+    changes += [
+        (f"{name} {value:g}", _changed(arch, {name: value}))
+        for name, value in _IDEAL.items()
+        if arch.timing == "overlap" or name not in ("input_buffers", "overlap_frac")
+    ]
+    return [(words, fields) for words, fields in changes if fields]
+
+
+def _changed(arch: MulticoreSpec, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of a spec that put wanted values in place, or double where None is wanted; {}: nothing new."""
+
+    def of(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        if wanted[name] is not None:
+            return wanted[name]
+        return {key: rate * 2 for key, rate in value.items()} if isinstance(value, Mapping) else value * 2
+
+    def of_table(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: of(name, value) if name in wanted else value for name, value in table.items()}
+
+    changes: dict[str, Any] = {
+        name: value for name in wanted if (value := of(name, getattr(arch, name))) != getattr(arch, name)
+    }
+    by_dtype = {dtype: of_table(fields) for dtype, fields in arch.by_dtype.items()}
+    if by_dtype != arch.by_dtype:
+        changes["by_dtype"] = by_dtype
+    if arch.rules is not None and (rules := arch.rules.map_changes(of_table)) != arch.rules:
+        changes["rules"] = rules
+    return changes

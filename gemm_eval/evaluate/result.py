@@ -17,14 +17,14 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate.backend import Backend, make_backend
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.html import MAX_ROWS, html_table, value_rows
 from gemm_eval.units import FLOP_PER_MAC, pj_per_us, tflop_per_s, time_text
+from gemm_eval.words import MAX_ROWS, html_table, value_rows
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
+    from gemm_eval.evaluate.batch import GEMMTable
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
-    from gemm_eval.evaluate.table import GEMMTable
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 

@@ -14,11 +14,10 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import CORRECTION, GEMMResult, GEMMTable, interval_line
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.html import MAX_ROWS, html_table
 from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer
 from gemm_eval.units import tflop_per_s, time_text
-from gemm_eval.words import refusal
+from gemm_eval.words import MAX_ROWS, html_table, refusal
 
 _SHOWN_FROM_US = 0.005
 _BITS_OF_WIDE = 16

@@ -16,10 +16,20 @@ from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedErr
 from gemm_eval.estimate import evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.training.memory import OPTIMIZERS, RECOMPUTE, TrainingMemory, stage_memory
 from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, StageStep, TrainingEstimate, layers_flop, model_flop
 from gemm_eval.training.schedule import SCHEDULES, check_dualpipe, num_in_flight, schedule_us
-from gemm_eval.training.step import DISPATCHERS, StepPrices, stage_parts, stages_of, unknown_us, update_us
+from gemm_eval.training.step import (
+    DISPATCHERS,
+    OPTIMIZERS,
+    RECOMPUTE,
+    StepPrices,
+    TrainingMemory,
+    stage_memory,
+    stage_parts,
+    stages_of,
+    unknown_us,
+    update_us,
+)
 from gemm_eval.transformer import (
     GROUPS,
     MEMORY_FRAC,

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.evaluate import Result
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.training.memory import TrainingMemory
 from gemm_eval.training.schedule import StageTimes
-from gemm_eval.training.step import KINDS
+from gemm_eval.training.step import KINDS, TrainingMemory
 from gemm_eval.transformer import GROUPS, GroupedAttention, Layout, ModelConfig, count_parameters
 from gemm_eval.units import FLOP_PER_MAC, per_s, time_text
 from gemm_eval.workload import AttentionProblem

@@ -33,7 +33,7 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import ArchNotFoundError
 from gemm_eval.evaluate import GemmOptions, RunArguments
-from gemm_eval.evaluate import select as _select
+from gemm_eval.evaluate import crossover as _select
 from gemm_eval.evaluate.batch import _KIND_COLUMNS
 from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems, same_cost

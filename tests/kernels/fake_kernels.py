@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.arch.gpu import limits_of_spec
 from gemm_eval.device import Call
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError

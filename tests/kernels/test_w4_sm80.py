@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch.gpu import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import Family, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.gemv import GemvFamily, GemvMmaFamily, StreamingFamily

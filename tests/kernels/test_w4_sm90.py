@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_eval.arch.limits import DeviceLimits, cluster_sms
+from gemm_eval.arch.gpu import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.sm90 import Sm90ClusterFamily, Sm90Family

@@ -15,7 +15,7 @@ import pytest
 
 from gemm_eval import DType, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.arch.gpu import limits_of_spec
 from gemm_eval.device import CompiledKernel, arrays, runtime
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import (

@@ -18,7 +18,7 @@ from tests.project.sources import PACKAGE, dotted, tree_of, trees
 
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "frozen", "lazy", "version", "words", "html", "storage", "checks", "extras", "progress",
+    "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "progress",
     "dtypes", "jit", "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe",
     "transformer", "estimate", "training", "sweep", "serving",
     "kernels", "measure", "validation", "autotune", "report", "torch", "compiled", "", "cli",

@@ -14,8 +14,8 @@ from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.arch import calibration_file, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate.chip_correction import CHIPS
-from gemm_eval.evaluate.explain_multicore import spec_changes
+from gemm_eval.evaluate.interval import CHIPS
+from gemm_eval.evaluate.multicore import spec_changes
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.learned import learned_path, load_learned
 from gemm_eval.validation.exam import FITTED, MODEL
@@ -250,7 +250,7 @@ def test_a_calibration_of_another_chip_is_refused(tmp_path: Path, monkeypatch: p
     of_tpu = calibration_file("tpu-v4").read_text(encoding="utf-8")
     for module in ("paths", "loader"):
         monkeypatch.setattr(f"gemm_eval.arch.{module}.data_root", lambda: tmp_path)
-    monkeypatch.setattr("gemm_eval.arch.multicore_calibration.data_root", lambda: tmp_path)
+    monkeypatch.setattr("gemm_eval.arch.multicore.data_root", lambda: tmp_path)
     (tmp_path / "calibration" / "mine").mkdir()
     (tmp_path / "calibration" / "mine" / "multicore.yaml").write_text(of_tpu, encoding="utf-8")
     with pytest.raises(ArchValidationError, match="this is a calibration of tpu-v4"):

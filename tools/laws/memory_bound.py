@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
+from gemm_eval.evaluate.operations import MemoryBoundResult, memory_bounds
 from tools.laws.draws import NVIDIA_GPUS
 from tools.laws.report import Report
 
