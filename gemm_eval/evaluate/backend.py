@@ -41,6 +41,23 @@ class Kind(NamedTuple):
     call_weights: float = 1.0
 
 
+class Problems(NamedTuple):
+    """Many checked problems: kinds with what `Backend.pack` made of each, and for each problem the index of its kind.
+
+    `sizes` [num_problems, 4] are G, M, K, N, and `layouts` the rows of groups that differ.
+    """
+
+    kinds: Sequence[Kind]
+    packed: Sequence[Any]
+    kind_of: Integers
+    sizes: Integers
+    layouts: Layouts
+
+    def take(self, rows: Integers) -> Problems:
+        """Return some of the problems."""
+        return self._replace(kind_of=self.kind_of[rows], sizes=self.sizes[rows], layouts=self.layouts.take(rows))
+
+
 class Backend(ABC):
     """The search and the cost model of one arch. Stateless but for caches, and safe to use from many threads.
 
@@ -101,18 +118,10 @@ class Backend(ABC):
         """Return the record [1] of the best mapping; raises `InfeasibleError` where none fits."""
 
     @abstractmethod
-    def find_many(
-        self, types: Sequence[GemmTypes], packed: Sequence[Any], kind_of: Integers, sizes: Integers, layouts: Layouts,
-        advance: Callable[[int], None],
-    ) -> Records:  # fmt: skip
+    def find_many(self, problems: Problems, advance: Callable[[int], None]) -> Records:
         """Return the records [num_problems] of the best mappings, to the bit those of `find`; zeros where none fits.
 
-        Args:
-            types, packed: of each kind.
-            kind_of: [num_problems], index into both.
-            sizes: [num_problems, 4] of G, M, K, N.
-            layouts: [num_problems], the rows of groups that differ.
-            advance: called now and then with the number of problems newly done.
+        `advance` is called now and then with the number of problems newly done.
         """
 
     @abstractmethod
@@ -182,11 +191,9 @@ class Backend(ABC):
         """Return a column of types or options with what the answers say instead of what was left to them."""
         return column
 
-    def intervals(
-        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records  # noqa: ARG002
-    ) -> npt.NDArray[np.float64]:  # fmt: skip
+    @abstractmethod
+    def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:
         """Return the ends [2, num] of the 80% intervals around latencies, in us; nan where none is known."""
-        return np.full((2, len(records)), np.nan)
 
 
 def make_backend(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gemm_eval.checks import plain_integer
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.evaluate.backend import Kind, Problems
 from gemm_eval.extras import needs_extra
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import refusal, shown
@@ -22,7 +23,6 @@ from gemm_eval.workload import (
     NO_LAYOUTS,
     GemmProblem,
     GemmTypes,
-    Layouts,
     RowGroups,
     check_row_groups,
     pack_layouts,
@@ -30,7 +30,6 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.backend import Kind
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.workload import GemmProblem
@@ -80,11 +79,11 @@ class ProblemBatch(NamedTuple):
         """Return the rows of each group of a problem, None of a batch."""
         return None if self.row_groups is None else self.row_groups[row]
 
-    def layouts(self, chosen: Iterable[int]) -> Layouts:
-        """Return the row groups of some problems as kernels take them."""
-        if self.row_groups is None:
-            return NO_LAYOUTS
-        return pack_layouts([self.row_groups[row] for row in chosen])
+    def packed(self, packed: Sequence[Any], rows: Sequence[int]) -> Problems:
+        """Return problems of some rows, as backends take them, with what was packed of each kind."""
+        layouts = NO_LAYOUTS if self.row_groups is None else pack_layouts([self.row_groups[row] for row in rows])
+        chosen = np.array(rows, np.int64)
+        return Problems(self.kinds, packed, self.kind_of[chosen], self.sizes[chosen], layouts)
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""
@@ -408,8 +407,7 @@ class GEMMTable:
     @cached_property
     def _ends_us(self) -> npt.NDArray[np.float64]:
         """Ends of the intervals, [2, num_rows]."""
-        batch, layouts = self.batch, self.batch.layouts(range(len(self)))
-        return self.evaluator.backend.intervals(batch.kinds, batch.kind_of, batch.sizes, layouts, self.records)
+        return self.evaluator.backend.intervals(self.batch.packed((), range(len(self))), self.records)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; what is unknown or infeasible is None."""

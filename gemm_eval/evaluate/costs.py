@@ -218,13 +218,8 @@ class FoundCosts:
             for row, record in enumerate(records):
                 if record is None:
                     missing.setdefault(keys[row], row)
-            chosen = np.fromiter(missing.values(), np.int64, len(missing))
-            types = [kind.types for kind in batch.kinds]
-            with progress_bar(len(chosen), f"GEMMs on {self._backend.arch.name}", progress) as advance:
-                layouts = batch.layouts(missing.values())
-                costs = self._backend.find_many(
-                    types, packed, batch.kind_of[chosen], batch.sizes[chosen], layouts, advance
-                )
+            with progress_bar(len(missing), f"GEMMs on {self._backend.arch.name}", progress) as advance:
+                costs = self._backend.find_many(batch.packed(packed, list(missing.values())), advance)
             raw, size = costs.tobytes(), costs.itemsize
             fresh = {key: raw[size * row : size * (row + 1)] for row, key in enumerate(missing)}
             feasible = self._backend.is_feasible(costs).tolist()  # only answers are worth remembering

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec, check_carried
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
+from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
@@ -68,7 +68,7 @@ from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, W4A16_GROUPED_FAMILIES, co
 from gemm_eval.search import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions, make_problem
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions, make_problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,11 +184,8 @@ class GpuBackend(Backend):
     def find(self, problem: GemmProblem, packed: Packed) -> Records:
         return find_best_config(self.arch, problem, packed)
 
-    def find_many(
-        self, types: Sequence[GemmTypes], packed: Sequence[Packed], kind_of: Integers, sizes: Integers,  # noqa: ARG002
-        layouts: Layouts, advance: Callable[[int], None],
-    ) -> Records:  # fmt: skip
-        return find_best_config_many(packed, kind_of, sizes, layouts=layouts, on_progress=advance)
+    def find_many(self, problems: Problems, advance: Callable[[int], None]) -> Records:
+        return find_best_config_many(*problems[1:4], layouts=problems.layouts, on_progress=advance)
 
     def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
         if distinct != "mapping":
@@ -269,9 +266,8 @@ class GpuBackend(Backend):
             library = library_of("cublas")
         return library.name, library.family(self.arch, kind.types, load_bytes=load_bytes)
 
-    def intervals(
-        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records
-    ) -> npt.NDArray[np.float64]:
+    def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:
+        kinds, _, kind_of, sizes, layouts = problems
         ends = np.full((2, len(records)), np.nan)
         G = np.where(layouts.is_grouped(len(sizes)), 1, sizes[:, 0])
         regimes = regime_places(np.maximum(1, layouts.mean_rows(sizes)), G, *sizes[:, 2:].T)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +18,7 @@ from gemm_eval.arch import LibraryPath, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
+from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_correction, chip_interval, interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
@@ -32,6 +32,7 @@ from gemm_eval.models.multicore import (
     pack_params,
     unpack_cost,
 )
+from gemm_eval.progress import run_in_chunks
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import (
@@ -191,7 +192,8 @@ class MulticoreBackend(Backend):
         if self._rules is not None:
             layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups])
             sizes = np.array([problem.sizes], np.int64)
-            records = self._find_ruled_many([problem.types], [packed], np.zeros(1, np.int64), sizes, layouts, None)
+            problems = Problems([Kind(problem.types, NOTHING_SAID)], [packed], np.zeros(1, np.int64), sizes, layouts)
+            records = self._find_ruled_many(problems, None)
             if not records["active_cores"][0]:
                 self._raise_ruled_out(problem, packed)
             return records
@@ -241,18 +243,13 @@ class MulticoreBackend(Backend):
         layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups] * num)
         return self._replayed(packed, np.zeros(num, np.int64), np.array([problem.sizes] * num), layouts, ranked)
 
-    def _find_ruled_many(
-        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
-        layouts: Layouts, advance: Callable[[int], None] | None,
-    ) -> Records:  # fmt: skip
+    def _find_ruled_many(self, problems: Problems, advance: Callable[[int], None] | None) -> Records:
         """Return what the library would choose; where groups differ, of all mappings."""
         assert self._rules is not None
-        believed = np.concatenate([self._packed_as_believed(item) for item in types])
-        run = partial(search.run_in_chunks, on_progress=advance)
-        chosen = search.find_ruled_many(
-            self._chip, self._rules, believed, kind_of, sizes, layouts, run=run, **self._idle
-        )
-        return self._replayed(np.concatenate(packed), kind_of, sizes, layouts, chosen)
+        believed = np.concatenate([self._packed_as_believed(kind.types) for kind in problems.kinds])
+        run = partial(run_in_chunks, on_progress=advance)
+        chosen = search.find_ruled_many(self._chip, self._rules, believed, *problems[2:], run=run, **self._idle)
+        return self._replayed(np.concatenate(problems.packed), *problems[2:], chosen)
 
     def _replayed(
         self, packed: Records, kind_of: Integers, sizes: Integers, layouts: Layouts, chosen: Records
@@ -263,66 +260,56 @@ class MulticoreBackend(Backend):
             records[name] = chosen[name]
         return records
 
-    def find_many(
-        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
-        layouts: Layouts, advance: Callable[[int], None],
-    ) -> Records:  # fmt: skip
-        records = self._find_many(types, packed, kind_of, sizes, layouts, advance)
+    def find_many(self, problems: Problems, advance: Callable[[int], None]) -> Records:
+        records = self._find_many(problems, advance)
         if self._correction is not None:
-            for kind in np.unique(kind_of):
-                rows = np.flatnonzero(self.is_feasible(records) & (kind_of == kind) & ~layouts.is_grouped(len(sizes)))
+            is_corrected = self.is_feasible(records) & ~problems.layouts.is_grouped(len(records))
+            for kind in np.unique(problems.kind_of):
+                rows = np.flatnonzero(is_corrected & (problems.kind_of == kind))
                 corrected = records[rows]
-                self._correct(types[kind], sizes[rows], corrected)
+                self._correct(problems.kinds[kind].types, problems.sizes[rows], corrected)
                 records[rows] = corrected
         return records
 
-    def _find_many(
-        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
-        layouts: Layouts, advance: Callable[[int], None],
-    ) -> Records:  # fmt: skip
+    def _find_many(self, problems: Problems, advance: Callable[[int], None]) -> Records:
         if self._paths:
-            return self._find_many_by_path(types, packed, kind_of, sizes, layouts, advance)
+            return self._find_many_by_path(problems, advance)
         if self._rules is not None:
-            return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
+            return self._find_ruled_many(problems, advance)
+        kinds, packed, kind_of, sizes, layouts = problems
         if self.is_exhaustive:
-            run = partial(search.run_in_chunks, on_progress=advance)
+            run = partial(run_in_chunks, on_progress=advance)
             records = search.find_best_many(
                 self.arch.num_cores, np.concatenate(packed), kind_of, sizes, layouts, run=run, **self._idle
             )
             if self._library is None:
                 return records
-            library = self._library.find_many(types, self._library._pack_all(types), kind_of, sizes, layouts, _ignore)
+            library = self._library._find_anew(problems, lambda _: None)  # half of the search, without its progress
             is_faster = library["latency_us"] < records["latency_us"]
             is_faster |= ~self.is_feasible(records)
             return np.where(is_faster & self.is_feasible(library), library, records)
         records = np.zeros(len(sizes), COST_DTYPE)
         for row, (kind, (G, M, K, N)) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
-            problem = problem_of(types[kind], G, M, K, N, layouts.row_groups(row, G))
+            problem = problem_of(kinds[kind].types, G, M, K, N, layouts.row_groups(row, G))
             with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
                 records[row] = self.find(problem, packed[kind])[0]
             advance(1)
         return records
 
-    def _pack_all(self, types: Iterable[GemmTypes]) -> list[Records]:
-        return [self._packed(item) for item in types]
+    def _find_anew(self, problems: Problems, advance: Callable[[int], None]) -> Records:
+        """Return `find_many` of problems that another backend packed."""
+        return self.find_many(problems._replace(packed=[self.pack(kind) for kind in problems.kinds]), advance)
 
-    def _find_many_by_path(
-        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
-        layouts: Layouts, advance: Callable[[int], None],
-    ) -> Records:  # fmt: skip
-        path_of = np.full(len(sizes), _NO_PATH, np.int64)
-        for kind in np.unique(kind_of):
-            rows = np.flatnonzero(kind_of == kind)
-            path_of[rows] = _choose_paths(self._paths, types[kind], sizes[rows])
-        records = np.zeros(len(sizes), COST_DTYPE)
+    def _find_many_by_path(self, problems: Problems, advance: Callable[[int], None]) -> Records:
+        path_of = np.full(len(problems.sizes), _NO_PATH, np.int64)
+        for kind in np.unique(problems.kind_of):
+            rows = np.flatnonzero(problems.kind_of == kind)
+            path_of[rows] = _choose_paths(self._paths, problems.kinds[kind].types, problems.sizes[rows])
+        records = np.zeros(len(path_of), COST_DTYPE)
         for place in np.unique(path_of).tolist():
             rows = np.flatnonzero(path_of == place)
-            some = kind_of[rows], sizes[rows], layouts.take(rows), advance
-            if place == _NO_PATH:
-                records[rows] = self._find_ruled_many(types, packed, *some)
-            else:
-                path = self._on_paths[place][1]
-                records[rows] = path.find_many(types, path._pack_all(types), *some)
+            find = self._find_ruled_many if place == _NO_PATH else self._on_paths[place][1]._find_anew
+            records[rows] = find(problems.take(rows), advance)
         return records
 
     def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
@@ -396,9 +383,7 @@ class MulticoreBackend(Backend):
             num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
         )  # fmt: skip
 
-    def intervals(
-        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records  # noqa: ARG002
-    ) -> npt.NDArray[np.float64]:  # fmt: skip
+    def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:  # noqa: ARG002
         latency_us = records["latency_us"]
         learned = latency_us * (records["low_frac"], records["high_frac"])
         return np.where(records["high_frac"] > 0.0, learned, chip_interval(self.arch, latency_us))
@@ -493,10 +478,6 @@ def _choose_paths(paths: Sequence[LibraryPath], types: GemmTypes, sizes: Integer
                 holds &= (size <= most).astype(bool)
         path_of[holds] = place
     return path_of
-
-
-def _ignore(num_done: int) -> None:
-    """Take the progress of a search that is half of another one."""
 
 
 _DOUBLED = (
