@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.estimate.engine import IDEAL, Engine
+from gemm_eval.estimate.price import IDEAL, Engine
 from gemm_eval.estimate.replica import Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict

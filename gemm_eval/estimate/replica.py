@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.estimate.engine import IDEAL, Engine, load_engine
-from gemm_eval.estimate.price import OperationCost, Prices, costs_of
+from gemm_eval.estimate.price import IDEAL, Engine, OperationCost, Prices, costs_of, load_engine
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution

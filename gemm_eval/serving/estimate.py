@@ -13,8 +13,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import Basis, Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
 from gemm_eval.evaluate import GEMMEvaluator, Result
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.serving.batching import Load, Times, steady_state
-from gemm_eval.serving.steps import StepTimes, transfer_us
+from gemm_eval.serving.batching import Load, StepTimes, Times, steady_state, transfer_us
 from gemm_eval.transformer import Layout, ModelConfig, ModelMemory
 from gemm_eval.units import per_s, time_text
 from gemm_eval.words import shown

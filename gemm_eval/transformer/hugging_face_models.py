@@ -1,4 +1,4 @@
-"""Readers of `config.json`, one for each architecture of Hugging Face transformers with attention in all layers."""
+"""Readers of `config.json`, one for each architecture of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -6,120 +6,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gemm_eval.transformer.json import Keys
+from gemm_eval.transformer.hugging_face_keys import (
+    ALL_BIASES,
+    QKV_BIAS,
+    Fields,
+    Keys,
+    attention,
+    biases_of,
+    dense_ffn,
+    experts_of,
+    groups_of,
+    head_dim,
+    kv_heads,
+    latent_attention,
+    layers_of_type,
+    num_layers,
+    qwen_experts,
+    rotary_dim,
+    sizes,
+    some,
+)
 from gemm_eval.transformer.parts import layers_text
-
-Fields = dict[str, Any]
-"""Fields of a `ModelConfig` or of a part of it, not validated yet."""
-
-_MAX_LAYERS = 1 << 16
-
-
-def num_layers(keys: Keys) -> int:
-    """`num_hidden_layers`."""
-    return keys.size("num_hidden_layers", at_most=_MAX_LAYERS)
-
-
-def sizes(keys: Keys, *, tied: bool = False) -> Fields:
-    """Return the fields whose keys most architectures share; `tied`: the default of `tie_word_embeddings`."""
-    return {
-        "hidden_size": keys.size("hidden_size"), "num_layers": num_layers(keys), "vocab_size": keys.size("vocab_size"),
-        "tied_embeddings": keys.flag("tie_word_embeddings", default=tied),
-    }  # fmt: skip
-
-
-def head_dim(keys: Keys, hidden_key: str = "hidden_size", heads_key: str = "num_attention_heads") -> int:
-    """Return the size of a head where the architecture derives it: hidden size over heads."""
-    hidden, heads = keys.size(hidden_key), keys.size(heads_key)
-    if hidden % heads:
-        keys.refuse(heads_key, f"must divide {hidden_key} = {hidden}, as no head_dim is given")
-    return hidden // heads
-
-
-def some(layers: Iterable[int], num: int) -> str | None:
-    """Return some of `num` layers as text; None: all or none, which needs no saying."""
-    result = sorted(layers)
-    return layers_text(result) if 0 < len(result) < num else None
-
-
-def kv_heads(keys: Keys, default: int | None = None) -> int:
-    """`num_key_value_heads`, which divide the query heads."""
-    heads = keys.size("num_attention_heads")
-    result = keys.size("num_key_value_heads") if default is None else keys.size("num_key_value_heads", default)
-    if heads % result:
-        keys.refuse("num_key_value_heads", f"must divide num_attention_heads = {heads}")
-    return result
-
-
-def rotary_dim(keys: Keys, size: int) -> int | None:
-    """Elements of a head of `size` that turn, where the file says that not all do."""
-    factor = keys.fraction("partial_rotary_factor", 1.0)
-    if "rope_parameters" in keys:
-        factor = keys.part("rope_parameters").fraction("partial_rotary_factor", factor)
-    return None if factor == 1 else int(size * factor)
-
-
-def layers_of_type(keys: Keys, kind: str) -> list[int] | None:
-    """Layers that `layer_types` says are of a kind, not full attention; None: it is not given."""
-    types = keys.items("layer_types", str)
-    if types is None:
-        return None
-    if len(types) != num_layers(keys) or not set(types) <= {"full_attention", kind}:
-        keys.refuse("layer_types", f"must be {num_layers(keys)} times full_attention or {kind}")
-    return [layer for layer, word in enumerate(types) if word == kind]
-
-
-def _window_layers(keys: Keys, rule: str) -> Iterable[int]:
-    """Return the layers with a window where one is given but no layer_types, by an architecture's own rule."""
-    layers = num_layers(keys)
-    if rule == "all":
-        return range(layers)
-    if rule == "even":  # every other layer, from the first on; the window must be given
-        keys.size("sliding_window")
-        return range(0, layers, 2)
-    if rule == "qwen":  # the upper layers, from max_window_layers on, and only if use_sliding_window says so
-        is_used = keys.flag("use_sliding_window", default=False)
-        return range(keys.count("max_window_layers"), layers) if is_used else ()
-    if rule == "gemma3":  # all but each sliding_window_pattern-th
-        keys.size("sliding_window")
-        keys.ignore("_sliding_window_pattern", "sliding_window_pattern")
-        if "layer_types" not in keys:
-            name = "_sliding_window_pattern" if "_sliding_window_pattern" in keys else "sliding_window_pattern"
-            period = keys.size(name)
-            return [layer for layer in range(layers) if (layer + 1) % period]
-    return ()
-
-
-def attention(
-    keys: Keys, *, windows: str = "", biases: Sequence[str] = (), derives_kv_heads: bool = False, **options: Any
-) -> Fields:
-    """Return grouped attention from the usual keys.
-
-    `windows` is a rule of `_window_layers`, `biases` are those that `attention_bias` switches on; `derives_kv_heads`:
-    none given means one a head. `options` are other fields.
-    """
-    heads = keys.size("num_attention_heads")
-    num_kv_heads = kv_heads(keys, heads if derives_kv_heads else None)
-    layers, usual = num_layers(keys), tuple(_window_layers(keys, windows))
-    listed = layers_of_type(keys, "sliding_attention")
-    with_window = tuple(listed) if listed is not None else usual if "sliding_window" in keys else ()
-    size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
-    return {
-        "kind": "gqa", "num_heads": heads, "num_kv_heads": num_kv_heads, "head_dim": size,
-        "window_size": keys.size("sliding_window") if with_window else None, "num_window_layers": len(with_window),
-        "window_layers": some(with_window, layers), "rotary_dim": rotary_dim(keys, size), **biases_of(keys, biases),
-        **options,
-    }  # fmt: skip
-
-
-_QKV = ("qkv_bias",)
-ALL_BIASES = ("qkv_bias", "output_bias")
-"""Biases that `attention_bias` switches on: of most architectures these; of GLM those of queries, keys and values."""
-
-
-def biases_of(keys: Keys, names: Sequence[str]) -> Fields:
-    """Return fields of biases as `attention_bias` says."""
-    return dict.fromkeys(names, keys.flag("attention_bias", default=False)) if names else {}
 
 
 def read_dense(
@@ -201,39 +108,6 @@ def read_opt(keys: Keys) -> Fields:
 _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, where the file does not say it
 
 
-def experts_of(
-    keys: Keys,
-    layers: Iterable[int],
-    num_key: str,
-    width_key: str,
-    chosen_key: str = "num_experts_per_tok",
-    **more: Any,
-) -> Fields | None:
-    """Return the experts of some layers; None: no layers."""
-    result = tuple(layers)
-    if not result:
-        keys.ignore(num_key, chosen_key, width_key)
-        return None
-    return {
-        "num_layers": len(result), "layers": some(result, num_layers(keys)), "num_experts": keys.size(num_key),
-        "experts_per_token": keys.size(chosen_key), "intermediate_size": keys.size(width_key), **more,
-    }  # fmt: skip
-
-
-def _groups(keys: Keys) -> Fields:
-    """Return the groups among which a token chooses before experts, and how many it takes; by default all."""
-    groups = keys.size("n_group", 1)
-    return {"num_groups": groups, "groups_per_token": min(groups, keys.size("topk_group", groups))}
-
-
-def dense_ffn(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
-    """Return the gated network of the layers without experts; None: all have them."""
-    if moe is not None and moe["num_layers"] == num_layers(keys):
-        keys.ignore(key)
-        return None
-    return {"intermediate_size": keys.size(key), "has_bias": False}
-
-
 def read_mixtral(keys: Keys) -> Fields:
     """Mixtral."""
     moe = experts_of(keys, range(num_layers(keys)), "num_local_experts", "intermediate_size")
@@ -249,17 +123,6 @@ def read_phimoe(keys: Keys) -> Fields:
     }
 
 
-def qwen_experts(keys: Keys, *, has_shared: bool = False) -> Fields:
-    """Return experts in every `decoder_sparse_step`-th layer, with a shared one or not, and the other layers' FFN."""
-    width = keys.size("shared_expert_intermediate_size") if has_shared else None
-    shared: Fields = {"num_shared_experts": 1, "shared_intermediate_size": width, "shared_gate": True}
-    step = keys.size("decoder_sparse_step", 1)
-    dense = set(keys.items("mlp_only_layers", int) or ())
-    layers = [layer for layer in range(num_layers(keys)) if (layer + 1) % step == 0 and layer not in dense]
-    moe = experts_of(keys, layers, "num_experts", "moe_intermediate_size", **(shared if has_shared else {}))
-    return {"moe": moe, "ffn": dense_ffn(keys, moe)}
-
-
 def read_qwen2_moe(keys: Keys) -> Fields:
     """Qwen1.5 and Qwen2 MoE: a shared expert with a gate of its own."""
     attended = attention(keys, windows="qwen", qkv_bias=keys.flag("qkv_bias", default=True))
@@ -272,17 +135,6 @@ def read_qwen3_moe(keys: Keys) -> Fields:
         keys.refuse("use_qk_norm", "must be true: Qwen3 has norms of queries and keys")
     attended = attention(keys, windows="qwen", qk_norm=True, biases=ALL_BIASES)
     return {**sizes(keys), "attention": attended, **qwen_experts(keys)}
-
-
-def latent_attention(keys: Keys) -> Fields:
-    """Return latent attention."""
-    keys.require("q_lora_rank")
-    keys.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
-    dims = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    return {
-        "kind": "mla", "num_heads": keys.size("num_attention_heads"), "q_lora_rank": keys.optional_size("q_lora_rank"),
-        **{key: keys.size(key) for key in dims},
-    }  # fmt: skip
 
 
 def read_deepseek_sparse(keys: Keys) -> Fields:
@@ -316,7 +168,7 @@ def read_deepseek(keys: Keys) -> Fields:
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
         if method != "greedy":
-            moe |= _groups(keys)
+            moe |= groups_of(keys)
     keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
     return {**sizes(keys), "attention": latent, "ffn": dense_ffn(keys, moe), "moe": moe}
 
@@ -348,11 +200,11 @@ def read_ernie_moe(keys: Keys) -> Fields:
 
 def read_glm4_moe(keys: Keys) -> Fields:
     """GLM-4.5, 4.6, 4.7: DeepSeek-V3's experts behind grouped attention, half of a head turns."""
-    attended = attention(keys, biases=_QKV, qk_norm=keys.flag("use_qk_norm", default=False))
+    attended = attention(keys, biases=QKV_BIAS, qk_norm=keys.flag("use_qk_norm", default=False))
     layers = range(min(keys.count("first_k_dense_replace"), num_layers(keys)), num_layers(keys))
     moe = experts_of(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
-        moe |= {"num_shared_experts": keys.count("n_shared_experts"), **_groups(keys)}
+        moe |= {"num_shared_experts": keys.count("n_shared_experts"), **groups_of(keys)}
     keys.count("num_nextn_predict_layers", 0)
     return {**sizes(keys), "attention": attended, "ffn": dense_ffn(keys, moe), "moe": moe}
 
@@ -414,18 +266,183 @@ def _llama4_moe_layers(keys: Keys, layers: int) -> list[int]:
     return sorted(listed)
 
 
+def _grouped(keys: Keys, size: int, rotary_dim: int | None = 0) -> Fields:
+    """Return grouped attention with heads of `size`, of which `rotary_dim` elements turn; None: all."""
+    return {
+        "kind": "gqa", "num_heads": keys.size("num_attention_heads"), "num_kv_heads": kv_heads(keys),
+        "head_dim": size, "rotary_dim": rotary_dim, **biases_of(keys, ALL_BIASES),
+    }  # fmt: skip
+
+
+def _mixer(
+    kind: str, layers: Sequence[int], num: int, heads: int, value_dim: int, key_heads: int, key_dim: int, width: int
+) -> Fields:
+    """Return linear attention in some of `num` layers."""
+    return {
+        "kind": kind, "num_layers": len(layers), "layers": some(layers, num), "num_heads": heads,
+        "key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim, "conv_width": width,
+    }  # fmt: skip
+
+
+def read_qwen3_next(keys: Keys, *, has_experts: bool = True) -> Fields:
+    """Qwen3-Next and Qwen3.5: gated delta net in three layers of four, attention with gates in the fourth.
+
+    `has_experts`: all layers have experts, or none. Layers that predict further tokens are left out.
+    """
+    keys.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
+    layers = num_layers(keys)
+    linear = layers_of_type(keys, "linear_attention")
+    interval = keys.size("full_attention_interval", 4)
+    if linear is None:
+        linear = [layer for layer in range(layers) if (layer + 1) % interval]
+    size = keys.size("head_dim")
+    has_gate = keys.flag("attn_output_gate", default=True)
+    attended = _grouped(keys, size, rotary_dim(keys, size)) | {"qk_norm": True, "has_gate": has_gate}
+    names = ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")
+    of_mixer = [*(keys.size(f"linear_{name}") for name in names), keys.size("linear_conv_kernel_dim", 4)]
+    mixer = _mixer("gdn", linear, layers, *of_mixer)
+    keys.ignore("intermediate_size" if has_experts else "mlp_only_layers")
+    networks = qwen_experts(keys, has_shared=True) if has_experts else {"ffn": dense_ffn(keys, None)}
+    return {**sizes(keys), "attention": attended, "linear": mixer, **networks}
+
+
+def read_kimi_linear(keys: Keys) -> Fields:
+    """Kimi Linear: Kimi Delta Attention, and latent attention without positions in the layers that the file names."""
+    layers, own = num_layers(keys), keys.part("linear_attn_config")
+    linear = [layer - 1 for layer in own.items("kda_layers", int) or ()]  # the file counts from 1
+    full = {layer - 1 for layer in own.items("full_attn_layers", int) or ()}
+    if sorted({*linear, *full}) != list(range(layers)) or len(linear) + len(full) != layers or not full:
+        keys.refuse(
+            "linear_attn_config", f"kda_layers and full_attn_layers must be the layers 1..{layers}, some of each"
+        )
+    heads, size = own.size("num_heads"), own.size("head_dim")
+    mixer = _mixer("kda", linear, layers, heads, size, heads, size, own.size("short_conv_kernel_size", 4))
+    first, step = keys.count("first_k_dense_replace", 0), keys.size("moe_layer_freq", 1)
+    of_experts = [layer for layer in range(layers) if layer >= first and layer % step == 0]
+    latent = latent_attention(keys) | {"has_rope": not keys.flag("mla_use_nope", default=False)}
+    keys.ignore("num_expert_group", "use_grouped_topk", "moe_router_activation_func", "moe_renormalize")
+    moe = experts_of(
+        keys, of_experts, "num_experts", "moe_intermediate_size", chosen_key="num_experts_per_token", router_bias=True
+    )
+    if moe is not None:
+        moe["num_shared_experts"] = keys.count("num_shared_experts", 0)
+    keys.count("num_nextn_predict_layers", 0)
+    return {**sizes(keys), "attention": latent, "linear": mixer, "ffn": dense_ffn(keys, moe), "moe": moe}
+
+
+_MAMBA2_KEYS = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")  # of Bamba, Granite
+_NOT_OF_MAMBA2 = (
+    "expand", "mamba_expand", "chunk_size", "mamba_chunk_size", "time_step_rank", "time_step_min", "time_step_max",
+    "time_step_floor", "time_step_limit", "residual_in_fp32", "rescale_prenorm_residual", "num_logits_to_keep",
+    "use_mamba_kernels", "mamba_hidden_act", "mlp_hidden_act", "mamba_ssm_cache_dtype", "rms_norm", "mamba_dt_min",
+    "mamba_dt_max", "mamba_dt_init_floor",
+)  # fmt: skip
+"""Keys of values, kernels and training, and those that follow from others."""
+
+
+def _mamba2(keys: Keys, layers: Sequence[int], num: int, names: Iterable[str] = _MAMBA2_KEYS) -> Fields | None:
+    """Return `layers` of `num` with Mamba2; `names` of heads, their size, groups, state and convolution; None: none."""
+    keys.ignore(*_NOT_OF_MAMBA2)
+    for key in ("use_conv_bias", "mamba_conv_bias", "use_bias", "mamba_proj_bias"):
+        has_bias = "conv" in key
+        if keys.flag(key, default=has_bias) != has_bias:
+            keys.refuse(key, f"must be {str(has_bias).lower()}: other biases of Mamba2 are not modelled")
+    values = [keys.size(name) for name in names]
+    return _mixer("mamba2", layers, num, *values) if layers else None
+
+
+_BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # of hybrid_override_pattern
+
+
+def read_nemotron_h(keys: Keys) -> Fields:
+    """Nemotron-H and Nemotron 3: blocks of Mamba2, attention, networks or experts, each with a norm of its own.
+
+    A network belongs to the layer of the block before it; layers are counted without those of networks.
+    """
+    pattern = keys.text("hybrid_override_pattern", "")
+    words = keys.items("layers_block_type", str) or [_BLOCKS.get(letter, letter) for letter in pattern]
+    if len(words) != keys.size("num_hidden_layers", len(words)) or not set(words) <= {*_BLOCKS.values()}:
+        keys.refuse("hybrid_override_pattern", f"must be num_hidden_layers blocks of {', '.join(_BLOCKS)}")
+    if keys.optional_size("moe_latent_size") is not None:
+        keys.refuse("moe_latent_size", "must be null: experts on latents of tokens are not modelled")
+    keys.ignore("mtp_hybrid_override_pattern", "mtp_layers_block_type", "moe_shared_expert_overlap")
+    keys.ignore("num_nextn_predict_layers", "partial_rotary_factor", "sliding_window")
+    mixers: list[str] = []
+    networks: dict[int, str] = {}
+    for word in words:
+        if word in ("mamba", "attention"):
+            mixers.append(word)
+        elif not mixers or len(mixers) - 1 in networks:
+            keys.refuse("hybrid_override_pattern", "must have Mamba2 or attention before each network")
+        else:
+            networks[len(mixers) - 1] = word
+    num = len(mixers)
+    of_experts = [layer for layer, word in networks.items() if word == "moe"]
+    names = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel")
+    moe = experts_of(keys, of_experts, "n_routed_experts", "moe_intermediate_size", router_bias=True)
+    if moe is not None:
+        width = keys.size("moe_shared_expert_intermediate_size")
+        moe |= {"num_shared_experts": keys.count("n_shared_experts", 0), "shared_intermediate_size": width}
+        moe |= {"layers": some(of_experts, num), "is_gated": False}
+    keys.ignore("intermediate_size", "moe_shared_expert_intermediate_size", "n_shared_experts", "mlp_bias")
+    ffn = {"intermediate_size": keys.size("intermediate_size"), "has_bias": keys.flag("mlp_bias", default=False)}
+    return {
+        **sizes(keys), "num_layers": num, "moe": moe,
+        "ffn": ffn | {"is_gated": False} if "mlp" in networks.values() else None,
+        "linear": _mamba2(keys, [layer for layer in range(num) if mixers[layer] == "mamba"], num, names),
+        "no_ffn_layers": some({*range(num)} - {*networks}, num),
+        "attention": _grouped(keys, keys.size("attention_head_dim" if "attention_head_dim" in keys else "head_dim")),
+    }  # fmt: skip
+
+
+def read_mamba_hybrid(keys: Keys, *, is_granite: bool = True) -> Fields:
+    """Granite 4 hybrid and Bamba: Mamba2 or attention, and a network in each layer.
+
+    Granite's attention has no positions; its networks are experts beside a shared one, or that one alone.
+    """
+    layers = num_layers(keys)
+    full = keys.items("attn_layer_indices", int) or ()
+    types = keys.items("layer_types", str) or ["attention" if at in full else "mamba" for at in range(layers)]
+    if len(types) != layers or not set(types) <= {"mamba", "attention"}:
+        keys.refuse("layer_types", f"must be {layers} times mamba or attention")
+    turns = keys.text("position_embedding_type", "nope" if is_granite else "rope") == "rope"
+    size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
+    attended = _grouped(keys, size, (keys.optional_size("attn_rotary_emb") or size) if turns else 0)
+    keys.ignore(*(f"{name}_multiplier" for name in ("embedding", "residual", "attention")))
+    keys.ignore("logits_scaling", "normalization_function", "z_loss_coefficient")
+    linear = _mamba2(keys, [layer for layer, word in enumerate(types) if word == "mamba"], layers)
+    width = keys.size("shared_intermediate_size" if is_granite else "intermediate_size")
+    of_experts = range(layers) if keys.count("num_local_experts", 0) else ()
+    moe = experts_of(keys, of_experts, "num_local_experts", "intermediate_size")
+    if moe is not None:
+        moe |= {"num_shared_experts": 1, "shared_intermediate_size": width}
+    ffn = {"intermediate_size": width, "has_bias": keys.flag("mlp_bias", default=False)} if moe is None else None
+    return {**sizes(keys, tied=is_granite), "attention": attended, "linear": linear, "ffn": ffn, "moe": moe}
+
+
+def read_mamba2(keys: Keys) -> Fields:
+    """Mamba2 alone: no layer has attention, whose sizes are those of the states, nor a network."""
+    layers = num_layers(keys)
+    names = ("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel")
+    linear = _mamba2(keys, range(layers), layers, names)
+    keys.ignore("hidden_act", "norm_before_gate")
+    heads = {"num_heads": keys.size("num_heads"), "num_kv_heads": keys.size("num_heads")}
+    attended = {"kind": "gqa", "head_dim": keys.size("head_dim"), **heads}
+    return {**sizes(keys), "attention": attended, "linear": linear, "no_ffn_layers": layers_text(range(layers))}
+
+
 _qwen2 = partial(read_dense, windows="qwen", qkv_bias=True)
 _qwen3 = partial(read_dense, windows="qwen", qk_norm=True, biases=ALL_BIASES, has_own_head_dim=True)
 _gemma = partial(read_dense, biases=ALL_BIASES, has_own_head_dim=True, tied=True)
-_glm4 = partial(read_dense, biases=_QKV, norms_per_layer=4)
-DENSE_READERS: Mapping[str, Callable[[Keys], Fields]] = {
+_glm4 = partial(read_dense, biases=QKV_BIAS, norms_per_layer=4)
+READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "kimi_k2": read_deepseek, "gemma": _gemma,
     "gemma2": partial(_gemma, windows="even", norms_per_layer=4),
     "gemma3_text": partial(_gemma, windows="gemma3", norms_per_layer=4, qk_norm=True),
     "deepseek_v32": read_deepseek_sparse,
     "ernie4_5": partial(read_dense, tied=True), "ernie4_5_moe": read_ernie_moe, "glm_moe_dsa": read_deepseek_sparse,
     "minimax_m2": read_minimax_m2,
-    "glm": partial(read_dense, biases=_QKV), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
+    "glm": partial(read_dense, biases=QKV_BIAS), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
     "glm4v_moe_text": read_glm4_moe, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox, "gpt_oss": read_gpt_oss,
     "llama": partial(read_dense, biases=ALL_BIASES, derives_kv_heads=True, has_mlp_bias=True),
     "llama4_text": read_llama4, "ministral": partial(read_dense, windows="all"),
@@ -434,5 +451,9 @@ DENSE_READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "qwen2": _qwen2, "qwen2_5_vl": _qwen2, "qwen2_5_vl_text": _qwen2, "qwen2_vl": _qwen2, "qwen2_vl_text": _qwen2,
     "qwen2_moe": read_qwen2_moe, "qwen3": _qwen3, "qwen3_vl_text": _qwen3, "qwen3_moe": read_qwen3_moe,
     "qwen3_vl_moe_text": read_qwen3_moe,
+    "bamba": partial(read_mamba_hybrid, is_granite=False), "granitemoehybrid": read_mamba_hybrid,
+    "kimi_linear": read_kimi_linear, "mamba2": read_mamba2, "nemotron_h": read_nemotron_h,
+    "qwen3_5_moe_text": read_qwen3_next, "qwen3_5_text": partial(read_qwen3_next, has_experts=False),
+    "qwen3_next": read_qwen3_next,
 }  # fmt: skip
-"""Readers of the `model_type` values of models whose layers are all attention."""
+"""Readers of the `model_type` values of language models."""

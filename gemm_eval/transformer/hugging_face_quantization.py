@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from gemm_eval.dtypes import DType
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.gemms import gemm_layers, module_names
-from gemm_eval.transformer.hugging_face_models import Fields, some
-from gemm_eval.transformer.json import Keys
+from gemm_eval.transformer.hugging_face_keys import Fields, Keys, some
 from gemm_eval.transformer.parts import GEMM_NAMES, WeightFormat
 from gemm_eval.words import shown
 

@@ -17,10 +17,9 @@ from gemm_eval.arch import data_root, preset_files, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, ModelConfigError
 from gemm_eval.transformer.config import ModelConfig, build_config
-from gemm_eval.transformer.hugging_face_hybrids import HYBRID_READERS
-from gemm_eval.transformer.hugging_face_models import DENSE_READERS, Fields
+from gemm_eval.transformer.hugging_face_keys import Fields, Keys, read_json
+from gemm_eval.transformer.hugging_face_models import READERS
 from gemm_eval.transformer.hugging_face_quantization import read_quantization
-from gemm_eval.transformer.json import Keys, read_json
 from gemm_eval.words import did_you_mean, shown
 
 _OF_FILES = (
@@ -73,8 +72,6 @@ OF_WRAPPERS = frozenset(
     )
 )  # fmt: skip
 """Keys of models that see and hear: their encoders are no part of the language model that is read."""
-
-READERS = {**DENSE_READERS, **HYBRID_READERS}
 
 WRAPPERS = {
     "gemma3": "gemma3_text", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "kimi_vl": "deepseek_v3",

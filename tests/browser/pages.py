@@ -10,7 +10,7 @@ from gemm_eval import GEMMEvaluator, estimate_model
 from gemm_eval.report import Figure, Page, Section, compare_report, model_report, plots, sweep_report
 from gemm_eval.report.model_page import deployments_report
 from gemm_eval.serving import find_deployments
-from gemm_eval.serving.commands import engine_commands
+from gemm_eval.serving.deployments import engine_commands
 from gemm_eval.sweep import LogRange, Space, SweepResult, sweep
 
 GEMMS = [(1, 1, 4096, 4096), (1, 64, 4096, 4096), (1, 1024, 4096, 14336), (8, 100, 128, 77)]

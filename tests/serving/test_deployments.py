@@ -20,7 +20,7 @@ from gemm_eval.serving import (
     estimate_serving,
     find_deployments,
 )
-from gemm_eval.serving.steps import transfer_us
+from gemm_eval.serving.batching import transfer_us
 
 REQUESTS: dict[str, Any] = {"prompt_len": 2048, "output_len": 256}
 
