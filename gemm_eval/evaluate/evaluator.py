@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from functools import _lru_cache_wrapper, lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -45,9 +45,34 @@ _MAX_ATTENTION = 1 << 16  # results that are kept, of about 1 KB each
 _MAX_COLLECTIVES = 1 << 14  # likewise
 _NUM_KINDS = 256  # types and options as users spell them
 _INT_ONLY = {int}
+T = TypeVar("T")
 
 
-class GemmOptions(TypedDict, total=False):
+class RunArguments(TypedDict, total=False):
+    """Options of the GPU that runs a GEMM; None: the default."""
+
+    library: str | None
+    """GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled), ``"gemm-eval"``
+    (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were timed), ``"trtllm"`` (TensorRT-LLM,
+    the default for 4-bit weights elsewhere, for block-scaled types and for fp8 on Ada and RTX Blackwell; int8 on Ampere
+    and Ada, too) or ``"hypothetical"`` (good weight-only kernels, which no library has, the default for other narrow
+    weights). Grouped GEMMs: see `GEMMEvaluator.evaluate_grouped`. ``"auto"``: the default; the options of the result
+    say which that is. ``"cublas/13.1"``: a version, where timings tell versions apart (f16 on H200 and H100)."""
+    l2: str | None
+    """GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far as they
+    fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits."""
+    clock: str | None
+    """GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under minutes of
+    load."""
+    quantize_from: str | None
+    """GPUs: type that A has before (``"bf16"``, ``"fp16"``, ``"fp32"``) where kernels of their own quantize it to that
+    of the problem, with scales as the types have them: their time is the term `quantize_us`. None: A is there already.
+    """
+    correction: bool | None
+    """GPUs: add what timings showed beyond the terms of the model, where that was learned (the default), or False."""
+
+
+class GemmOptions(RunArguments, total=False):
     """Data types of a GEMM and options of the GPU that runs it: keywords of `GEMMEvaluator.evaluate` and others.
 
     Types are words in any case, or objects of numpy, torch and others: ``"bfloat16"``, ``np.float16``,
@@ -74,35 +99,6 @@ class GemmOptions(TypedDict, total=False):
     B), ``"nt"`` (and M along A, as for gradients of weights) or ``"tt"``. Multi-core chips are the same in all."""
     accumulate: str | None
     """fp8 on Hopper: ``"fast"`` (the default), or ``"full"``: products are added in fp32."""
-    library: str | None
-    """GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled), ``"gemm-eval"``
-    (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were timed), ``"trtllm"`` (TensorRT-LLM,
-    the default for 4-bit weights elsewhere, for block-scaled types and for fp8 on Ada and RTX Blackwell; int8 on Ampere
-    and Ada, too) or ``"hypothetical"`` (good weight-only kernels, which no library has, the default for other narrow
-    weights). Grouped GEMMs: see `GEMMEvaluator.evaluate_grouped`. ``"auto"``: the default; the options of the result
-    say which that is. ``"cublas/13.1"``: a version, where timings tell versions apart (f16 on H200 and H100)."""
-    l2: str | None
-    """GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far as they
-    fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits."""
-    clock: str | None
-    """GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under minutes of
-    load."""
-    quantize_from: str | None
-    """GPUs: type that A has before (``"bf16"``, ``"fp16"``, ``"fp32"``) where kernels of their own quantize it to that
-    of the problem, with scales as the types have them: their time is the term `quantize_us`. None: A is there already.
-    """
-    correction: bool | None
-    """GPUs: add what timings showed beyond the terms of the model, where that was learned (the default), or False."""
-
-
-class RunArguments(TypedDict, total=False):
-    """Options of the GPU that runs a GEMM: the last five of `GemmOptions`."""
-
-    library: str | None
-    l2: str | None
-    clock: str | None
-    quantize_from: str | None
-    correction: bool | None
 
 
 class CacheInfo(NamedTuple):
@@ -244,11 +240,11 @@ class GEMMEvaluator:
             UnsupportedError: the arch cannot run these types, or takes no options of GPUs.
             InfeasibleError: no mapping fits.
         """
-        try:
+        try:  # as `_remembered`, which a call more would slow down
             return self._evaluate_cached(G, M, K, N, dtype, **options)
         except InvalidInputError:
             raise
-        except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
+        except (TypeError, ValueError):
             return self._evaluate(G, M, K, N, dtype, **options)
 
     def evaluate_grouped(
@@ -276,12 +272,7 @@ class GEMMEvaluator:
         # of what is in a tuple a cache looks at values alone: True must not find the result of 1
         if type(row_groups) is not tuple or set(map(type, row_groups)) != _INT_ONLY:
             row_groups = check_row_groups(row_groups)
-        try:
-            return self._evaluate_cached(None, None, K, N, dtype, row_groups, **options)
-        except InvalidInputError:
-            raise
-        except (TypeError, ValueError):  # as in `evaluate`
-            return self._evaluate(None, None, K, N, dtype, row_groups, **options)
+        return _remembered(self._evaluate_cached, None, None, K, N, dtype, row_groups, **options)
 
     def evaluate_memory_bound(
         self, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0, what: str = ""
@@ -448,12 +439,7 @@ class GEMMEvaluator:
                 nodes; or not by PCIe.
         """
         asked = what, message_bytes, num_ranks, dtype, library, interconnect, ranks_per_node, network_bytes
-        try:
-            return self._collective(*asked)
-        except InvalidInputError:
-            raise
-        except TypeError:  # no hash: an error in the words of the checks behind
-            return self._collective.__wrapped__(*asked)
+        return _remembered(self._collective, *asked)
 
     def evaluate_problem(self, problem: GemmProblem, **options: Unpack[RunArguments]) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; options as for `evaluate`."""
@@ -617,12 +603,7 @@ class GEMMEvaluator:
             from gemm_eval.models.gpu import check_plain_library
 
             check_plain_library(library)
-        try:
-            kind = self._kind_of_words(row_groups is not None, dtype, **options)
-        except InvalidInputError:
-            raise
-        except (TypeError, ValueError):  # no hash
-            kind = self._make_kind(row_groups is not None, dtype, **options)
+        kind = _remembered(self._kind_of_words, row_groups is not None, dtype, **options)
         if row_groups is not None:
             G, M = len(row_groups), max(row_groups)
             if G > MAX_GROUPS or min(row_groups) < 0 or not 0 < M <= MAX_DIM:
@@ -639,6 +620,16 @@ class GEMMEvaluator:
         return self.kind_of_types(
             resolve_types(self.arch.default_dtype, dtype, **options), asked, is_grouped=is_grouped
         )
+
+
+def _remembered(cached: _lru_cache_wrapper[T], *args: Any, **options: Any) -> T:
+    """Call a function that remembers, or the one behind where an argument has no hash, whose checks then refuse it."""
+    try:
+        return cached(*args, **options)
+    except InvalidInputError:
+        raise
+    except (TypeError, ValueError):  # no hash, or a 0-d array
+        return cached.__wrapped__(*args, **options)
 
 
 def _find_collective(arch: ArchSpec, *asked: Any) -> CollectiveResult:

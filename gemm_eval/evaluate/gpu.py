@@ -18,51 +18,7 @@ from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import (
-    AS_PRESET,
-    AUTO,
-    BOUNDS,
-    ENGINES,
-    GPU_COST_DTYPE,
-    GPU_MODEL_VERSION,
-    HYPOTHETICAL,
-    LOAD_BYTES,
-    OURS,
-    TERMS,
-    LoadRules,
-    Packed,
-    calibration_stamp,
-    check_options,
-    coefficients_for,
-    corrected_as,
-    default_grouped_library,
-    default_library,
-    engine_kernel,
-    engine_library,
-    has_sms_of,
-    interval_carried,
-    interval_ends,
-    interval_for,
-    interval_rows,
-    is_preset,
-    library_of,
-    library_of_family,
-    load_bytes_of,
-    load_rules,
-    loads_of,
-    nearest_corrected,
-    pack_gpu,
-    pad_problem,
-    padding_to,
-    preset_of,
-    question_of,
-    regime_place,
-    regime_places,
-    say_default,
-    say_engine,
-    unpack_config,
-    unpack_gpu_cost,
-)
+from gemm_eval.models import gpu as model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, W4A16_GROUPED_FAMILIES, coefficients_of, kernel_target
 from gemm_eval.search import evaluate_config, find_best_config, find_best_config_many, find_top_configs
@@ -81,14 +37,14 @@ Floats = npt.NDArray[np.float64]
 
 _CODE_BITS, _CODE_MASK = 16, 0xFFFF  # of several small numbers in one
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
-_DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
+_DEFAULTS = model.check_options(NOTHING_SAID)._replace(correction=True)
 # what a spec says about itself, and about other GPUs, does not change what a GEMM costs
 _WORDS = {"name", "title", "notes", "published", "sources", "provenance", "interconnect"}
 _FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
 _CODES = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}  # of a `KernelConfig`
 _FAMILY_OF_CODE = {family.number: name for name, family in FAMILIES.items()}
 _WORD_OF_CODE: dict[str, dict[int, str]] = {  # what a record holds as a code
-    "bound": dict(enumerate(BOUNDS)),
+    "bound": dict(enumerate(model.BOUNDS)),
     "family": _FAMILY_OF_CODE,
     **{name: {int(item): item.name for item in codes} for name, codes in _CODES.items()},
 }
@@ -97,7 +53,7 @@ _WORD_OF_CODE: dict[str, dict[int, str]] = {  # what a record holds as a code
 class _Facts(NamedTuple):
     """Facts that answers of one kind share, for configs of one family."""
 
-    rules: LoadRules
+    rules: model.LoadRules
     intervals: dict[int, Floats]  # by the bytes that rows start on, see `_find_interval`
     options: FrozenDict[str, Any]
     source: str
@@ -109,12 +65,12 @@ _SIDES = np.array([-1.0, 1.0, -1.0, 1.0])  # of the columns of intervals: low, h
 class GpuBackend(Backend):
     """See `Backend`."""
 
-    record_dtype = GPU_COST_DTYPE
+    record_dtype = model.GPU_COST_DTYPE
     search_counts = ("num_candidates", "num_bounded")
     mapping_columns = KernelConfig._fields
-    term_columns = (*TERMS, CORRECTION, "hidden_us")
+    term_columns = (*model.TERMS, CORRECTION, "hidden_us")
     option_columns = RunOptions._fields
-    bounds = BOUNDS
+    bounds = model.BOUNDS
     active_field = "active_sms"
     arch: GpuSpec
 
@@ -135,11 +91,11 @@ class GpuBackend(Backend):
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
         self._facts = lru_cache(maxsize=_NUM_TYPES)(self._find_facts)
-        self._is_preset = is_preset(arch)
+        self._is_preset = model.is_preset(arch)
         self.highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
     def check(self, asked: RunOptions) -> None:
-        check_options(asked)
+        model.check_options(asked)
 
     def resolve(
         self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID, *, is_grouped: bool = False
@@ -149,24 +105,26 @@ class GpuBackend(Backend):
         if is_grouped:
             check_carried(self.arch, "grouped GEMMs")
         library = preferred.library
-        if library in ENGINES:
+        if library in model.ENGINES:
             library = self._of_engine(library, types, is_grouped)
-        if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
+        if library in (None, model.AUTO) or not (asked.library or self._has_kernels(types, library)):
             library = self._default_library(types, is_grouped)
-        if asked.library == AUTO:
+        if asked.library == model.AUTO:
             asked = asked._replace(library=self._default_library(types, is_grouped))
-        elif asked.library in ENGINES:
-            asked = asked._replace(library=engine_library(asked.library, self.arch, types, is_grouped=is_grouped))
+        elif asked.library in model.ENGINES:
+            asked = asked._replace(library=model.engine_library(asked.library, self.arch, types, is_grouped=is_grouped))
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
 
     def _of_engine(self, engine: str, types: GemmTypes, is_grouped: bool) -> str | None:
         try:
-            return engine_library(engine, self.arch, types, is_grouped=is_grouped)
+            return model.engine_library(engine, self.arch, types, is_grouped=is_grouped)
         except UnsupportedError:
             return None
 
     def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
-        return default_grouped_library(self.arch, types) if is_grouped else default_library(self.arch, types)
+        return (
+            model.default_grouped_library(self.arch, types) if is_grouped else model.default_library(self.arch, types)
+        )
 
     def _can_pack(self, types: GemmTypes, library: str) -> bool:
         try:
@@ -175,30 +133,30 @@ class GpuBackend(Backend):
             return False
         return True
 
-    def pack(self, kind: Kind) -> Packed:
+    def pack(self, kind: Kind) -> model.Packed:
         return self._packed(kind)
 
-    def _pack(self, kind: Kind) -> Packed:
-        return pack_gpu(self.arch, kind.types, kind.options, call_weights=kind.call_weights)
+    def _pack(self, kind: Kind) -> model.Packed:
+        return model.pack_gpu(self.arch, kind.types, kind.options, call_weights=kind.call_weights)
 
-    def find(self, problem: GemmProblem, packed: Packed) -> Records:
+    def find(self, problem: GemmProblem, packed: model.Packed) -> Records:
         return find_best_config(self.arch, problem, packed)
 
     def find_many(self, problems: Problems, advance: Callable[[int], None]) -> Records:
         return find_best_config_many(*problems[1:4], layouts=problems.layouts, on_progress=advance)
 
-    def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
+    def find_top(self, problem: GemmProblem, packed: model.Packed, k: int, distinct: str) -> Records:
         if distinct != "mapping":
             raise InvalidOptionError(f"distinct must be 'mapping' for a GPU ({self.arch.name}), got {shown(distinct)}")
         return find_top_configs(self.arch, problem, packed, k)
 
-    def replay(self, problem: GemmProblem, packed: Packed, mapping: Any) -> Records:
+    def replay(self, problem: GemmProblem, packed: model.Packed, mapping: Any) -> Records:
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
     def make_result(
         self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
     ) -> GEMMResult:
-        cost = unpack_gpu_cost(record)
+        cost = model.unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
         family = cost.config.family
@@ -210,15 +168,16 @@ class GpuBackend(Backend):
         G, M, K, N = problem.sizes
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
-        low_frac, high_frac = interval_ends(regime_place(G, M, K, N), cost.correction_trust, logs)
+        low_frac, high_frac = model.interval_ends(model.regime_place(G, M, K, N), cost.correction_trust, logs)
         return GEMMResult(
             problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
             low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
             dram_us=cost.dram_us, flop=flop, dram_bytes=cost.dram_bytes,
             utilization_frac=flop / (cost.latency_us * peak_flop_per_us), bound=cost.bound, mapping=cost.config,
             breakdown=cost.breakdown, traffic=cost.traffic, energy_pj=None, sram_used_bytes=cost.smem_bytes,
-            active_cores=cost.active_sms, options=facts.options, source=facts.source, model_version=GPU_MODEL_VERSION,
-            is_exhaustive=is_found, num_candidates=cost.num_candidates, num_refused=cost.num_refused, _origin=origin,
+            active_cores=cost.active_sms, options=facts.options, source=facts.source,
+            model_version=model.GPU_MODEL_VERSION, is_exhaustive=is_found, num_candidates=cost.num_candidates,
+            num_refused=cost.num_refused, _origin=origin,
         )  # fmt: skip
 
     def _find_facts(
@@ -237,18 +196,20 @@ class GpuBackend(Backend):
         options = kind.options
         if options.quantize_from == DType.FP16:  # as many bytes as bf16, and the same kernels
             options = options._replace(quantize_from=str(DType.BF16))
-        question = question_of(kind.types, options)
-        home = self.arch, library, family, question, GPU_MODEL_VERSION
-        corrected = of_terms = interval_for(*home, is_corrected=False)
-        base, family = preset_of(self.arch), corrected_as(family)
+        question = model.question_of(kind.types, options)
+        home = self.arch, library, family, question, model.GPU_MODEL_VERSION
+        corrected = of_terms = model.interval_for(*home, is_corrected=False)
+        base, family = model.preset_of(self.arch), model.corrected_as(family)
         if base is not None:
-            near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
-            if near is not None and self._is_preset and question_of(kind.types, near) == question:
-                corrected = interval_for(base, library, family, question, GPU_MODEL_VERSION, is_corrected=True)
+            near = model.nearest_corrected(base, library, family, kind.types, options, model.GPU_MODEL_VERSION)
+            if near is not None and self._is_preset and model.question_of(kind.types, near) == question:
+                corrected = model.interval_for(
+                    base, library, family, question, model.GPU_MODEL_VERSION, is_corrected=True
+                )
             elif near is not None:
-                corrected = interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
+                corrected = model.interval_carried(base, library, family, kind.types, near, model.GPU_MODEL_VERSION)
         logs = np.hstack([corrected, of_terms])
-        kernel = engine_kernel(str(kind.options.library), self.arch, kind.types)
+        kernel = model.engine_kernel(str(kind.options.library), self.arch, kind.types)
         if kernel is not None:
             logs = np.copysign(np.hypot(logs, kernel.other_log), _SIDES)
         return read_only(logs)
@@ -258,23 +219,23 @@ class GpuBackend(Backend):
 
         They are the library's for the types, whatever family the config is of; but for ours.
         """
-        library = library_of(library_of_family(str(kind.options.library), family))
+        library = model.library_of(model.library_of_family(str(kind.options.library), family))
         if FAMILIES[family].is_ours:
             return library.name, coefficients_of(family)
         few_rows = library.few_row_family(self.arch, kind.types)
         if few_rows is not None and few_rows.name != family:
-            library = library_of("cublas")
+            library = model.library_of("cublas")
         return library.name, library.family(self.arch, kind.types, load_bytes=load_bytes)
 
     def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:
         kinds, _, kind_of, sizes, layouts = problems
         ends = np.full((2, len(records)), np.nan)
         G = np.where(layouts.is_grouped(len(sizes)), 1, sizes[:, 0])
-        regimes = regime_places(np.maximum(1, layouts.mean_rows(sizes)), G, *sizes[:, 2:].T)
+        regimes = model.regime_places(np.maximum(1, layouts.mean_rows(sizes)), G, *sizes[:, 2:].T)
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             rows = kind_of == number
-            loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), *sizes[rows, 1:].T)
+            loads[rows] = model.loads_of(_load_rules(self.arch.sm_arch, kinds[number]), *sizes[rows, 1:].T)
         feasible = self.is_feasible(records)
         codes = (kind_of << 2 * _CODE_BITS) + (records["family"] << _CODE_BITS) + loads
         for code in np.unique(codes[feasible]).tolist():
@@ -282,14 +243,14 @@ class GpuBackend(Backend):
             logs = self._interval(kinds[kind], _FAMILY_OF_CODE[family], load_bytes)
             rows = np.flatnonzero(feasible & (codes == code))
             fracs = np.empty((len(rows), 2))
-            interval_rows(regimes[rows], records["correction_trust"][rows], logs, fracs)
+            model.interval_rows(regimes[rows], records["correction_trust"][rows], logs, fracs)
             ends[:, rows] = records["latency_us"][rows] * fracs.T
         return ends
 
     def _source(self, family: str, is_calibrated: int, is_corrected: bool) -> str:
         if family in W4A16_GROUPED_FAMILIES:  # their coefficients may be another GPU's than those of the plain kernels
-            is_calibrated = int(coefficients_for(self.arch, OURS, family)[1].is_calibrated)
-        if is_corrected and is_calibrated == AS_PRESET:
+            is_calibrated = int(model.coefficients_for(self.arch, model.OURS, family)[1].is_calibrated)
+        if is_corrected and is_calibrated == model.AS_PRESET:
             return f"{CORRECTED} as {self.arch.name}"
         if is_calibrated == 1:
             return CORRECTED if is_corrected else "calibrated"
@@ -297,8 +258,8 @@ class GpuBackend(Backend):
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
         if name == "library":
-            for row in np.flatnonzero((column == AUTO) & self.is_feasible(records)):
-                column[row] = library_of_family(AUTO, unpack_config(records[row]).family)
+            for row in np.flatnonzero((column == model.AUTO) & self.is_feasible(records)):
+                column[row] = model.library_of_family(model.AUTO, model.unpack_config(records[row]).family)
         return column
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
@@ -318,16 +279,16 @@ class GpuBackend(Backend):
         if name in (CORRECTION, "hidden_us"):  # these two as `unpack_gpu_cost` has them
             column = records["latency_us"] - records["physics_us"]
             if name == "hidden_us":
-                column = records["latency_us"] - (sum(records[term] for term in TERMS) + column)
+                column = records["latency_us"] - (sum(records[term] for term in model.TERMS) + column)
             return column
         column = records[_FIELDS.get(name, name)].copy()
         return column
 
     def stored_as(self) -> Mapping[str, object]:
         return {
-            "model": GPU_MODEL_VERSION,
+            "model": model.GPU_MODEL_VERSION,
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
-            "calibration": calibration_stamp(self.arch),
+            "calibration": model.calibration_stamp(self.arch),
         }
 
     def say_mapping(self, result: GEMMResult) -> list[str]:
@@ -353,12 +314,12 @@ class GpuBackend(Backend):
         kind = Kind(result.problem.types, RunOptions(library))
         load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), result.problem)
         _, family = home = self._home_of(kind, config.family, load_bytes)
-        _, origin = coefficients_for(self.arch, *home)
+        _, origin = model.coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
-        if said := say_engine(library, self.arch, kind.types):
+        if said := model.say_engine(library, self.arch, kind.types):
             lines.append(said)
-        if not (library == OURS and origin.is_calibrated):
+        if not (library == model.OURS and origin.is_calibrated):
             lines += self._say_default(result)
         if result.latency_us != result.physics_us:
             lines.append(
@@ -367,14 +328,14 @@ class GpuBackend(Backend):
                 "beyond them; correction=False leaves that out."
             )
         lines.append(interval_line(result.low_us, result.high_us))
-        if library == HYPOTHETICAL:
+        if library == model.HYPOTHETICAL:
             lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
         if family in W4A8_FAMILIES and not origin.gpu:
             lines.append(
                 "These kernels are right on an H100 and were not timed: coefficients of W4A16 carry over, the defaults "
                 "of its Hopper kernels."
             )
-        elif library == OURS and not (origin.gpu and has_sms_of(self.arch, origin.gpu)):
+        elif library == model.OURS and not (origin.gpu and model.has_sms_of(self.arch, origin.gpu)):
             lines.append(
                 f"These kernels are compiled for {kernel_target(self.arch)}, and none has ever run on a GPU of this "
                 "generation: neither their results nor times were checked there."
@@ -384,11 +345,11 @@ class GpuBackend(Backend):
     def _say_default(self, result: GEMMResult) -> list[str]:
         """Explain why a library is the default for 4-bit weights, and where 16 bits are faster."""
         problem, options = result.problem, _asked(result)
-        reason = say_default(self.arch, problem.types, str(options.library))
+        reason = model.say_default(self.arch, problem.types, str(options.library))
         if not reason or problem.is_grouped:
             return []
         dense = make_problem(*problem.sizes, default_dtype=problem.input_dtype)
-        kind = Kind(dense.types, options._replace(library=default_library(self.arch, dense.types)))
+        kind = Kind(dense.types, options._replace(library=model.default_library(self.arch, dense.types)))
         dense_us = float(self.find(dense, self.pack(kind))[0]["latency_us"])
         if dense_us >= result.latency_us:
             return [f"Library: {reason}"]
@@ -400,9 +361,14 @@ class GpuBackend(Backend):
 
     def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
         """Name the GPU and the states in which the timings were taken that correct an answer."""
-        asked, home = RunOptions(**options), (home[0], corrected_as(home[1]))
-        near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
-        sibling = coefficients_for(self.arch, *home)[1].gpu or self.arch.name
+        asked, home = RunOptions(**options), (home[0], model.corrected_as(home[1]))
+        near = (
+            model.nearest_corrected(
+                model.preset_of(self.arch) or self.arch, *home, types, asked, model.GPU_MODEL_VERSION
+            )
+            or asked
+        )
+        sibling = model.coefficients_for(self.arch, *home)[1].gpu or self.arch.name
         where = "this GPU" if sibling == self.arch.name else f"{sibling}, its sibling,"
         where = where if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
         if (near.l2, near.clock) != (asked.l2, asked.clock):
@@ -418,7 +384,7 @@ def _asked(result: GEMMResult) -> RunOptions:
     return RunOptions(**{"correction": True} | result.options)
 
 
-def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
+def _load_bytes(rules: model.LoadRules, problem: GemmProblem) -> int:
     """Return the most bytes that all rows of a problem start on, as its library pads them."""
     for load_bytes, rule in rules:
         if rule.takes(*problem.sizes[1:]):
@@ -427,16 +393,18 @@ def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
 
 
 @lru_cache(maxsize=_NUM_TYPES)
-def _load_rules(sm_arch: str, kind: Kind) -> LoadRules:
+def _load_rules(sm_arch: str, kind: Kind) -> model.LoadRules:
     """Return which sizes have rows that start on how many bytes, as the library of a kind pads them."""
-    library = library_of(HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library))
-    return load_rules(kind.types, library.padding(sm_arch, kind.types))
+    library = model.library_of(
+        model.HYPOTHETICAL if kind.options.library in (None, model.AUTO) else str(kind.options.library)
+    )
+    return model.load_rules(kind.types, library.padding(sm_arch, kind.types))
 
 
 def _spelled(options: RunOptions, family: str) -> FrozenDict[str, Any]:
     """Return options with the library that answers; that corrections are on goes without saying."""
     said = {name: value for name, value in options._asdict().items() if value is not None and value is not True}
-    return FrozenDict(said | {"library": library_of_family(said["library"], family)})
+    return FrozenDict(said | {"library": model.library_of_family(said["library"], family)})
 
 
 def _as_config(mapping: Any) -> KernelConfig:
@@ -466,7 +434,7 @@ def _as_config(mapping: Any) -> KernelConfig:
 
 def say_waves(arch: GpuSpec, record: np.void) -> str:
     """Describe how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
-    cost = unpack_gpu_cost(record)
+    cost = model.unpack_gpu_cost(record)
     config = cost.config
     num_ctas = min(cost.num_ctas, cost.ctas_per_sm * cost.active_sms)  # some kernels launch more, which wait
     resident = -(-num_ctas // cost.active_sms)
@@ -496,10 +464,10 @@ def say_padding(
 
     `latency_us` is of the problem by the library, `latency_of` evaluates a padded one, in microseconds.
     """
-    rules, types = library_of(library), problem.types
+    rules, types = model.library_of(library), problem.types
     if not rules.runs_unaligned(types):
         return []
-    run = pad_problem(problem, rules.padding(arch.sm_arch, types))
+    run = model.pad_problem(problem, rules.padding(arch.sm_arch, types))
     lines = []
     if run is not problem:
         none = "no timed" if types.a.dtype is DType.INT8 else "no"
@@ -507,11 +475,11 @@ def say_padding(
             f"Padding: {_said(problem, run)}, which the time includes: {library} has {none} {types.b.dtype} kernels "
             "for other rows."
         )
-    loads = load_bytes_of(run)
-    if loads < LOAD_BYTES[0]:
-        aligned = pad_problem(problem, padding_to(types, LOAD_BYTES[0]))
+    loads = model.load_bytes_of(run)
+    if loads < model.LOAD_BYTES[0]:
+        aligned = model.pad_problem(problem, model.padding_to(types, model.LOAD_BYTES[0]))
         aligned_us = latency_of(aligned)
-        by = "single elements" if loads < LOAD_BYTES[1] else f"{LOAD_BYTES[1]} bytes"
+        by = "single elements" if loads < model.LOAD_BYTES[1] else f"{model.LOAD_BYTES[1]} bytes"
         if aligned_us < latency_us:
             lines.append(
                 f"Padding: {_said(problem, aligned)} would take {time_text(aligned_us)}, {aligned_us / latency_us:.0%} "

@@ -23,15 +23,7 @@ from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_correction, 
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
-from gemm_eval.models.multicore import (
-    BOUNDS,
-    COST_DTYPE,
-    MODEL_VERSION,
-    TERMS,
-    evaluate_mapping,
-    pack_params,
-    unpack_cost,
-)
+from gemm_eval.models import multicore as model
 from gemm_eval.progress import run_in_chunks
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -60,7 +52,7 @@ _ROUNDING = 1e-12
 FIDELITY = ("cube_steps_per_cycle",)
 """Fields that say how exactly the matrix unit multiplies: fewer passes over the mantissas are more steps a cycle."""
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
-_BOUND_NAMES = tuple(BOUNDS)
+_BOUND_NAMES = tuple(model.BOUNDS)
 _WORDS_OF_CODES = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}
 _TRAFFIC = tuple(f"{name}_bytes" for name in ("a", "b", "scale", "c_store", "c_spill", "c_refill", "reduction"))
 _NO_PATH = -1
@@ -88,14 +80,14 @@ def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool =
 class MulticoreBackend(Backend):
     """See `Backend`."""
 
-    record_dtype = COST_DTYPE
+    record_dtype = model.COST_DTYPE
     search_counts = (
         "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
     )  # fmt: skip
     mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
-    term_columns = (*TERMS, CORRECTION, "hidden_us")
+    term_columns = (*model.TERMS, CORRECTION, "hidden_us")
     option_columns = ()
-    bounds = BOUNDS
+    bounds = model.BOUNDS
     active_field = "active_cores"
     arch: MulticoreSpec
 
@@ -120,9 +112,9 @@ class MulticoreBackend(Backend):
         self._correction = chip_correction(arch) if is_as_timed else None
         self._rules = arch.rules if self.policy is Policy.LIBRARY else None
         self._chip = arch.under_library() if self._rules else arch
-        self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
+        self._packed = lru_cache(maxsize=NUM_PACKED)(partial(model.pack_params, self._chip))
         believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
-        self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
+        self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(model.pack_params, believed))
         self.highest_tflop_per_s = lru_cache(maxsize=NUM_PACKED)(self._find_peak)
         self._paths: tuple[LibraryPath, ...] = ()
         self._on_paths: tuple[tuple[str, MulticoreBackend], ...] = ()
@@ -202,7 +194,7 @@ class MulticoreBackend(Backend):
         if self.is_exhaustive:
             return search.find_best(self.arch, problem, packed, **self._idle)
         planned = search.find_planned(search.AnalyticCostModel(self.arch), self.arch, problem, self._plan, **self._idle)
-        cost = evaluate_mapping(self.arch, problem, packed, planned.mapping)
+        cost = model.evaluate_mapping(self.arch, problem, packed, planned.mapping)
         cost["num_candidates"] = planned.num_evaluated
         return cost
 
@@ -288,7 +280,7 @@ class MulticoreBackend(Backend):
             is_faster = library["latency_us"] < records["latency_us"]
             is_faster |= ~self.is_feasible(records)
             return np.where(is_faster & self.is_feasible(library), library, records)
-        records = np.zeros(len(sizes), COST_DTYPE)
+        records = np.zeros(len(sizes), model.COST_DTYPE)
         for row, (kind, (G, M, K, N)) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
             problem = problem_of(kinds[kind].types, G, M, K, N, layouts.row_groups(row, G))
             with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
@@ -305,7 +297,7 @@ class MulticoreBackend(Backend):
         for kind in np.unique(problems.kind_of):
             rows = np.flatnonzero(problems.kind_of == kind)
             path_of[rows] = _choose_paths(self._paths, problems.kinds[kind].types, problems.sizes[rows])
-        records = np.zeros(len(path_of), COST_DTYPE)
+        records = np.zeros(len(path_of), model.COST_DTYPE)
         for place in np.unique(path_of).tolist():
             rows = np.flatnonzero(path_of == place)
             find = self._find_ruled_many if place == _NO_PATH else self._on_paths[place][1]._find_anew
@@ -346,14 +338,16 @@ class MulticoreBackend(Backend):
         if self._library is not None:
             with contextlib.suppress(InfeasibleError):
                 library = self._library.find_of(problem)
-                if unpack_cost(library[0]).mapping == mapping and self._is_faster(library, problem, packed, mapping):
+                if model.unpack_cost(library[0]).mapping == mapping and self._is_faster(
+                    library, problem, packed, mapping
+                ):
                     return library
-        return evaluate_mapping(self._chip, problem, packed, mapping)
+        return model.evaluate_mapping(self._chip, problem, packed, mapping)
 
     def _is_faster(self, library: Records, problem: GemmProblem, packed: Records, mapping: Any) -> bool:
         """Return True if the library's answer is faster than its mapping on the chip, or does not fit there."""
         try:
-            own = evaluate_mapping(self._chip, problem, packed, mapping)
+            own = model.evaluate_mapping(self._chip, problem, packed, mapping)
         except InvalidMappingError:
             return True
         return bool(library["latency_us"][0] < own["latency_us"][0])
@@ -361,7 +355,7 @@ class MulticoreBackend(Backend):
     def make_result(
         self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool  # noqa: ARG002
     ) -> GEMMResult:  # fmt: skip
-        cost = unpack_cost(record)
+        cost = model.unpack_cost(record)
         flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
         low_us, high_us = cost.latency_us * cost.low_frac, cost.latency_us * cost.high_frac
         if not cost.high_frac:
@@ -378,7 +372,7 @@ class MulticoreBackend(Backend):
             bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
             traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), energy_pj=cost.energy_pj,
             sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
-            source=CORRECTED if cost.correction_us else self._source, model_version=MODEL_VERSION,
+            source=CORRECTED if cost.correction_us else self._source, model_version=model.MODEL_VERSION,
             is_exhaustive=is_found and self.is_exhaustive,
             num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
         )  # fmt: skip
@@ -400,7 +394,7 @@ class MulticoreBackend(Backend):
 
     def stored_as(self) -> Mapping[str, object]:
         return {
-            "model": MODEL_VERSION,
+            "model": model.MODEL_VERSION,
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
             "options": self._idle
             | {"plan": dataclasses.astuple(self._plan)}
@@ -446,7 +440,7 @@ class MulticoreBackend(Backend):
                 f"{library} multiplies {dtype} in {best_rate / own:g} of the passes of policy best; the peak here "
                 f"is that of its passes, {self.highest_tflop_per_s(dtype):,.1f} TFLOP/s."
             )
-        best = unpack_cost(self._best.find_of(result.problem)[0])
+        best = model.unpack_cost(self._best.find_of(result.problem)[0])
         factor = result.latency_us / result.physics_us  # of the same GEMM
         gain = 1.0 - best.latency_us / result.physics_us
         if gain <= _ROUNDING:

@@ -17,14 +17,7 @@ from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, chip_int
 from gemm_eval.evaluate.result import Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import collective
-from gemm_eval.models.gpu.memory_bound import (
-    MEMORY_BOUND_TERMS,
-    MemoryBoundRows,
-    memory_bound_columns,
-    memory_bound_model,
-    memory_bound_row,
-    memory_bound_terms,
-)
+from gemm_eval.models.gpu import memory_bound as memory_model
 from gemm_eval.models.gpu.mixers import MIXER_LIBRARIES, MIXER_TERMS, mixer_model, mixer_rows, mixer_terms
 from gemm_eval.models.gpu.network import NETWORK_SPREAD, Nodes, network_cost, nodes_of
 from gemm_eval.units import bytes_per_us, time_text
@@ -344,7 +337,7 @@ def _on_chip(arch: Any, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResul
     rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
     for read_bytes, write_bytes, *_more in kernels:
         values = (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate)
-        terms = FrozenDict(zip(MEMORY_BOUND_TERMS, values, strict=True))
+        terms = FrozenDict(zip(memory_model.MEMORY_BOUND_TERMS, values, strict=True))
         ends = chip_interval(arch, sum(values))
         yield MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(values), *ends, terms, "analytic")
 
@@ -352,13 +345,13 @@ def _on_chip(arch: Any, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResul
 def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel], slower: float) -> Iterator[MemoryBoundResult]:
     """Yield the results of kernels whose ways to memory and waves take `slower` times as long as those timed."""
     check_carried(arch, "memory-bound kernels")
-    coefficients, origin, learned = memory_bound_model(arch, library)
+    coefficients, origin, learned = memory_model.memory_bound_model(arch, library)
     coefficients = coefficients | {name: coefficients[name] * slower for name in ("trip_us", "wave_us")}
-    rows = [memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]
-    columns = MemoryBoundRows(*np.array(rows, np.float64).T.copy())
-    terms = memory_bound_terms(arch, coefficients, columns)
+    rows = [memory_model.memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]
+    columns = memory_model.MemoryBoundRows(*np.array(rows, np.float64).T.copy())
+    terms = memory_model.memory_bound_terms(arch, coefficients, columns)
     physics_us = sum(terms.values(), np.zeros(len(rows)))
-    answers = learned.answers(memory_bound_columns(columns, physics_us), physics_us)
+    answers = learned.answers(memory_model.memory_bound_columns(columns, physics_us), physics_us)
     beyond_bytes = np.maximum(columns.read_bytes + columns.write_bytes - arch.l2_bytes, 0.0)
     least_us = beyond_bytes / bytes_per_us(arch.dram_gb_per_s)  # by the data sheet
     latency_us = physics_us * np.maximum(answers.factor, np.minimum(1.0, least_us / physics_us))
@@ -366,7 +359,7 @@ def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel], slower: float) 
     for (read_bytes, write_bytes, *_), us, low, high, of_terms, *each in zip(
         kernels, *(column.tolist() for column in times), strict=True
     ):
-        breakdown = FrozenDict(zip(MEMORY_BOUND_TERMS, each, strict=True))
+        breakdown = FrozenDict(zip(memory_model.MEMORY_BOUND_TERMS, each, strict=True))
         if us != of_terms:
             breakdown = FrozenDict({**breakdown, CORRECTION: us - of_terms})
         source = source_of(origin, us, of_terms)

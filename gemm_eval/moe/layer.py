@@ -14,14 +14,7 @@ from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_integer, plain_number
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.moe.routing import (
-    Counts,
-    balanced_counts,
-    most_loaded_rank_first,
-    power_law_counts,
-    uniform_counts,
-    weighted_counts,
-)
+from gemm_eval.moe import routing
 from gemm_eval.words import did_you_mean, shown
 from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_types, resolve_types
 
@@ -59,7 +52,7 @@ class Distribution:
     __slots__ = ()
     is_random: ClassVar[bool] = True
 
-    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> routing.Counts:
         """Return the tokens of each expert, [num_draws, num_experts]; one row where draws do not differ.
 
         Rows add up to num_tokens*topk; no expert has more than num_tokens.
@@ -76,9 +69,9 @@ class Balanced(Distribution):
 
     is_random: ClassVar[bool] = False
 
-    def draw(self, sizes: Routed, _rng: np.random.Generator, /) -> Counts:
+    def draw(self, sizes: Routed, _rng: np.random.Generator, /) -> routing.Counts:
         """Return the counts of `balanced_counts`."""
-        return balanced_counts(*sizes[:3])[None]
+        return routing.balanced_counts(*sizes[:3])[None]
 
     def __str__(self) -> str:
         return "balanced"
@@ -88,9 +81,9 @@ class Balanced(Distribution):
 class Uniform(Distribution):
     """Each token picks its experts at random, all of them alike: what a good router does on mixed requests."""
 
-    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> routing.Counts:
         """Return counts of `uniform_counts`."""
-        return uniform_counts(*sizes[:3], rng, sizes.num_draws)
+        return routing.uniform_counts(*sizes[:3], rng, sizes.num_draws)
 
     def __str__(self) -> str:
         return "uniform"
@@ -118,9 +111,9 @@ class PowerLaw(Distribution):
             )
         object.__setattr__(self, "alpha", alpha)
 
-    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> routing.Counts:
         """Return counts of `power_law_counts`."""
-        return power_law_counts(*sizes[:3], self.alpha, sizes.num_ranks, rng, sizes.num_draws)
+        return routing.power_law_counts(*sizes[:3], self.alpha, sizes.num_ranks, rng, sizes.num_draws)
 
     def __str__(self) -> str:
         short = f"{self.alpha:g}"
@@ -145,7 +138,7 @@ class ExpertWeights(Distribution):
             raise InvalidOptionError("weights of experts must not all be 0")
         object.__setattr__(self, "weights", weights)
 
-    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> routing.Counts:
         """Return counts of `weighted_counts`."""
         _check_num("weights", self.weights, sizes.num_experts)
         weights = np.array(self.weights) / max(self.weights)
@@ -153,7 +146,7 @@ class ExpertWeights(Distribution):
             raise InvalidOptionError(
                 f"at least topk = {sizes.topk} experts must have a weight above 0, got {np.count_nonzero(weights)}"
             )
-        return weighted_counts(sizes.num_tokens, sizes.topk, weights, rng, sizes.num_draws)
+        return routing.weighted_counts(sizes.num_tokens, sizes.topk, weights, rng, sizes.num_draws)
 
     def __str__(self) -> str:
         return f"weights:{','.join(f'{weight:.17g}' for weight in self.weights)}"
@@ -176,7 +169,7 @@ class ExpertCounts(Distribution):
         counts = _items("counts", self.counts, plain_integer, lambda num: 0 <= num <= MAX_DIM, "integers in 0..2**40")
         object.__setattr__(self, "counts", counts)
 
-    def draw(self, sizes: Routed, _rng: np.random.Generator, /) -> Counts:
+    def draw(self, sizes: Routed, _rng: np.random.Generator, /) -> routing.Counts:
         """Return the counts."""
         num_tokens, num_experts, topk = sizes[:3]
         _check_num("counts", self.counts, num_experts)
@@ -387,9 +380,9 @@ class RoutedDraws(NamedTuple):
     """
 
     groups: tuple[RowGroups, ...]
-    rows: Counts
-    num_active: Counts
-    most_rows: Counts
+    rows: routing.Counts
+    num_active: routing.Counts
+    most_rows: routing.Counts
     imbalance: npt.NDArray[np.float64]
 
 
@@ -412,7 +405,7 @@ def _route(sizes: Routed, distribution: Distribution, rank: str | int, seed: int
     of_rank = counts.reshape(len(counts), ep, -1)
     loads = of_rank.sum(axis=2)
     if rank == "most_loaded":
-        of_rank = most_loaded_rank_first(counts, ep).reshape(of_rank.shape)[:, :1]
+        of_rank = routing.most_loaded_rank_first(counts, ep).reshape(of_rank.shape)[:, :1]
     elif isinstance(rank, int):
         of_rank = of_rank[:, rank : rank + 1]
     local = -np.sort(-of_rank.reshape(-1, of_rank.shape[2]), axis=1)

@@ -23,21 +23,7 @@ from gemm_eval.evaluate import (
     source_of,
     sum_interval,
 )
-from gemm_eval.models.gpu import (
-    AUTO,
-    ENGINES,
-    LIBRARIES,
-    MOE_LAYER,
-    OF_DEFAULTS,
-    LayerShape,
-    coefficients_for,
-    default_layer_library,
-    engine_library,
-    layer_answers,
-    layer_libraries,
-    library_of,
-    padded_sizes,
-)
+from gemm_eval.models import gpu as model
 from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, RoutedDraws, route, types_of
@@ -171,7 +157,7 @@ def make_runs(
     return Runs(layers, types, routed, batch.pack(), layer_of, gemm_rows, shared_rows, libraries, padded, errors)
 
 
-_OF_EXPERTS = {name for name, rules in LIBRARIES.items() if rules.grouped_families}
+_OF_EXPERTS = {name for name, rules in model.LIBRARIES.items() if rules.grouped_families}
 
 
 class _Rules:
@@ -181,17 +167,17 @@ class _Rules:
         self._gpu = arch if isinstance(arch, GpuSpec) else None
         self._given = asked if self._gpu is None else asked or preferred
         self._of_types: dict[GemmTypes, str | None] = {}
-        self._of_shape: dict[tuple[str, GemmTypes, LayerShape], tuple[str, str]] = {}
+        self._of_shape: dict[tuple[str, GemmTypes, model.LayerShape], tuple[str, str]] = {}
 
     def library(self, types: GemmTypes) -> str | None:
         """Return what is asked for, or what serving engines take; None: what runs such GEMMs."""
-        if self._gpu is None or self._given not in (None, AUTO, *ENGINES):
+        if self._gpu is None or self._given not in (None, model.AUTO, *model.ENGINES):
             return self._given
         if types not in self._of_types:
             self._of_types[types] = (
-                engine_library(self._given, self._gpu, types, is_grouped=True)
-                if self._given in ENGINES
-                else default_layer_library(self._gpu, types)
+                model.engine_library(self._given, self._gpu, types, is_grouped=True)
+                if self._given in model.ENGINES
+                else model.default_layer_library(self._gpu, types)
             )
         return self._of_types[types]
 
@@ -199,7 +185,7 @@ class _Rules:
         """Return the width of tokens, and the columns of gate or up, that the library computes on a rank."""
         if library is None or self._gpu is None:
             return layer.hidden, layer.local_inter
-        return padded_sizes(library.partition("/")[0], types, layer.hidden, layer.local_inter)
+        return model.padded_sizes(library.partition("/")[0], types, layer.hidden, layer.local_inter)
 
     def of_gemms(
         self, library: str | None, types: GemmTypes, layer: MoeLayer, hidden: int, inter: int
@@ -207,10 +193,10 @@ class _Rules:
         """Return the library of each GEMM, with the tile that its own rules take where it has some."""
         if self._gpu is None or library is None:
             return library, library
-        shape = LayerShape(layer.num_tokens, hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated)
+        shape = model.LayerShape(layer.num_tokens, hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated)
         key = (library, types, shape)
         if key not in self._of_shape:
-            self._of_shape[key] = layer_libraries(self._gpu, library, types, shape)
+            self._of_shape[key] = model.layer_libraries(self._gpu, library, types, shape)
         return self._of_shape[key]
 
 
@@ -281,7 +267,7 @@ def _correct(
         learned = None
         if isinstance(arch, GpuSpec) and library is not None:
             mean = mean_work(work, row_of, len(layers))
-            learned = layer_answers(
+            learned = model.layer_answers(
                 arch, library, mean, physics_us[layers], is_on=is_corrected, is_warm=is_warm
             )  # fmt: skip
         if learned is None:
@@ -317,7 +303,7 @@ def _of_gemms(
     gemms_us = sum(us for us, *_ in parts)
     low_us, high_us = sum_interval(parts)
     if not low_us < gemms_us < high_us:  # none runs, or nothing is known of them
-        ratio = exp(OF_DEFAULTS)
+        ratio = exp(model.OF_DEFAULTS)
         return source, (latency_us / ratio, latency_us * ratio)
     return source, (latency_us * low_us / gemms_us, latency_us * high_us / gemms_us)
 
@@ -406,15 +392,15 @@ def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[s
 @lru_cache(maxsize=256)
 def coefficients_of(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
     """Return the coefficients of the library's family, and those of a layer, with defaults where it has none."""
-    defaults = {item.name: item.default for item in MOE_LAYER}
+    defaults = {item.name: item.default for item in model.MOE_LAYER}
     if library is None:
         return defaults
-    rules = library_of(library.partition("/")[0])
+    rules = model.library_of(library.partition("/")[0])
     try:
         family = rules.family(arch, types)
     except UnsupportedError:  # whose kernels of experts are not known to have a layer
         return defaults
-    coefficients = coefficients_for(arch, rules.name, family)[0]
+    coefficients = model.coefficients_for(arch, rules.name, family)[0]
     return coefficients if "moe_fixed_us" in coefficients else defaults | coefficients
 
 
