@@ -25,7 +25,7 @@ from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartiti
 from gemm_eval.models.gpu.attention import attention_coefficients, attention_costs, attention_rows, families_of_rows
 from gemm_eval.models.gpu.attention.rows import tile_counts
 from gemm_eval.models.gpu.attention.streams import _even_parts, padded_head_dim
-from gemm_eval.models.multicore import AttentionCost, attention_params, attention_sizes, unpack_attention_cost
+from gemm_eval.models.multicore import MulticoreCost, attention_params, attention_sizes, unpack_attention_cost
 from gemm_eval.models.multicore.attention_kernels import attention_sram_bytes
 from gemm_eval.search import find_best_fused_attention
 from tools.laws.multicore_attention import cost_of
@@ -260,7 +260,7 @@ def problem(q_len: int = 8, kv_len: int = 8, **changes: Any) -> AttentionProblem
 
 
 def cost(arch: MulticoreSpec, of: AttentionProblem, tile: tuple[int, int], order: AttentionOrder = QK,
-         partition: tuple[int, int, int] = (1, 1, 1), *, is_folded: bool = False) -> AttentionCost:  # fmt: skip
+         partition: tuple[int, int, int] = (1, 1, 1), *, is_folded: bool = False) -> MulticoreCost:  # fmt: skip
     """Cost of a mapping."""
     return cost_of(
         arch, of, AttentionMapping(AttentionPartition(*partition), AttentionTile(*tile), order, is_folded)

@@ -24,7 +24,7 @@ _STATS = 2
 
 
 class AttentionTruth(NamedTuple):
-    """Cost of one mapping, as `AttentionCost` has it."""
+    """Cost of one mapping, as `MulticoreCost` has it."""
 
     latency_us: float
     busiest_core_bytes: float

@@ -216,7 +216,7 @@ class Case:
             if all(size % tile == 0 for size, tile in sizes):
                 least_us = best.main_us * (1 - ROUNDING) - 4 * self._byte_us()
                 self.is_most("perfect overlap is no slower than the pipeline", least_us, pipeline.main_us, mapping)
-            if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and best.times.vector_us > 0.0):
+            if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and best.vector_us > 0.0):
                 serial_us = best.compute_us + best.dma_us
                 self.is_most("no overlap is no faster than the pipeline", pipeline.main_us, serial_us, mapping)
 

@@ -18,7 +18,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import AttentionMapping
 from gemm_eval.models.multicore import (
     ATTENTION_COST_DTYPE,
-    AttentionCost,
+    MulticoreCost,
     attention_params,
     attention_sizes,
     evaluate_attention_mapping,
@@ -84,7 +84,7 @@ def draw_attention(rng: random.Random, arch: MulticoreSpec) -> AttentionProblem:
     )  # fmt: skip
 
 
-def cost_of(arch: MulticoreSpec, problem: AttentionProblem, mapping: AttentionMapping) -> AttentionCost:
+def cost_of(arch: MulticoreSpec, problem: AttentionProblem, mapping: AttentionMapping) -> MulticoreCost:
     """Cost of a mapping, by the kernels."""
     out = np.zeros(1, ATTENTION_COST_DTYPE)
     (partition, tile, order, is_folded), sizes = mapping, attention_sizes(problem)
@@ -94,7 +94,7 @@ def cost_of(arch: MulticoreSpec, problem: AttentionProblem, mapping: AttentionMa
     return unpack_attention_cost(out[0])
 
 
-def best_of(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionCost | None:
+def best_of(arch: MulticoreSpec, problem: AttentionProblem) -> MulticoreCost | None:
     """The best mapping's cost; None where nothing fits."""
     try:
         return unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
@@ -102,7 +102,7 @@ def best_of(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionCost | N
         return None
 
 
-def key_of(cost: AttentionCost) -> tuple[float, ...]:
+def key_of(cost: MulticoreCost) -> tuple[float, ...]:
     """Return the key that a search compares."""
     (P_U, P_Q, P_KV), tile, order, is_folded = cost.mapping
     numbers = (cost.active_cores, cost.visits, cost.sram_used_bytes, P_KV, P_U, P_Q, is_folded, order, *tile)

@@ -51,7 +51,7 @@ class _GroupedCase(Case):
         cost = self.cost(mapping)
         self.is_most("no faster than computation alone", cost.compute_us, cost.main_us, mapping)
         self.check_buffers(mapping)
-        if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and cost.times.vector_us > 0.0):
+        if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and cost.vector_us > 0.0):
             pipeline = self.cost(mapping, timing="pipeline", input_buffers=2, **PLAIN)
             serial = self.cost(mapping, timing="overlap", overlap_frac=0.0, **PLAIN)
             self.is_most("no overlap is no faster than the pipeline", pipeline.latency_us, serial.latency_us, mapping)

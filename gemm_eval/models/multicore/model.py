@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from gemm_eval.models.multicore.cost_kernels import (
 )
 from gemm_eval.models.multicore.group_kernels import evaluate_grouped
 from gemm_eval.models.multicore.params import in_room, pack_params, params_in_room
-from gemm_eval.models.multicore.terms import BREAKDOWN, Times
+from gemm_eval.models.multicore.terms import BREAKDOWN
 from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
 from gemm_eval.workload import LAYER_TERMS, AttentionProblem, GemmProblem, Layouts, MoeWork
@@ -105,75 +106,32 @@ MODEL_VERSION = "multicore-4"
 """Changes whenever any answer of the model may change; MODEL.md's heading carries the same number."""
 
 
-class MulticoreCost(NamedTuple):
-    """Cost of one mapping: the fields of `COST_DTYPE`, unpacked.
+class MulticoreCost(SimpleNamespace):
+    """Cost of one mapping: the fields of its record, of `COST_DTYPE` or `ATTENTION_COST_DTYPE`, and what they make up.
 
     Bytes are totals of the chip, times are those of the slowest core; MODEL.md defines each. `energy_pj` is None when
-    the arch gives no energy figures; `bound` is an index into `BOUNDS`. The counts are 0 for a mapping that was given.
+    the arch gives no energy figures; `bound` is an index into `BOUNDS`; `breakdown` has the names of `GEMMResult`.
+    Counts of the search, `num_candidates` and others, are 0 for a mapping that was given.
     """
 
-    mapping: MulticoreMapping
-    active_cores: int
-    visits: int
-    sram_used_bytes: int
-    dram_bytes: int
-    a_bytes: int
-    b_bytes: int
-    scale_bytes: int
-    c_store_bytes: int
-    c_spill_bytes: int
-    c_refill_bytes: int
-    reduction_bytes: int
-    core_bytes: int
-    bound: int
-    num_candidates: int  # of the search: mappings whose cost was computed
-    num_refused_sram: int  # tile choices that do not fit in SRAM
-    num_partitions: int
-    num_partitions_bounded: int  # with a bound above the best
-    num_partitions_dropped: int  # equal to a smaller one, or split K where the chip cannot reduce
-    latency_us: float
-    main_us: float
-    compute_us: float
-    dma_us: float
-    dram_us: float
-    shared_us: float
-    noc_us: float
-    feed_us: float
-    reduction_us: float
-    hidden_us: float
-    busiest_core_bytes: float
-    correction_us: float
-    low_frac: float  # from the latency to the end of its interval; 0: nothing was learned
-    high_frac: float
-    energy_pj: float | None
-    times: Times
-
-    @property
-    def breakdown(self) -> dict[str, float]:
-        """Names as in `GEMMResult`."""
-        times = self.times
-        terms = dict(zip(BREAKDOWN, (*times[:_HIDDEN], self.hidden_us, *times[_HIDDEN:]), strict=True))
-        return terms | {"correction_us": self.correction_us}
+    mapping: Any
+    breakdown: dict[str, float]
 
 
-_HIDDEN = BREAKDOWN.index("hidden_us")
-_NUM_MAPPING_FIELDS = 8
-_NUM_TERMS = len(Times._fields)
-assert COST_DTYPE.names is not None
-assert COST_DTYPE.names[_NUM_MAPPING_FIELDS:-_NUM_TERMS] == MulticoreCost._fields[1:-1], (
-    "COST_DTYPE and MulticoreCost must agree"
-)
+_COST_NAMES, _ATTENTION_NAMES = (dtype.names or () for dtype in (COST_DTYPE, ATTENTION_COST_DTYPE))
+_NUMBERS = _COST_NAMES[:8]  # of a mapping
+_TERMS = (*BREAKDOWN, "correction_us")
 _ORDERS = tuple(LoopOrder)
-_NUMBERS = COST_DTYPE.names[:_NUM_MAPPING_FIELDS]
 
 
 def unpack_cost(record: np.void) -> MulticoreCost:
     """Turn one record of `COST_DTYPE` into Python values."""
-    row = record.item()
-    *values, energy_pj = row[_NUM_MAPPING_FIELDS:-_NUM_TERMS]
-    mapping = MulticoreMapping(Partition(*row[:4]), Tile(*row[4:7]), _ORDERS[row[7]])
-    times = Times._make(row[-_NUM_TERMS:])
-    return MulticoreCost._make((mapping, *values, None if math.isnan(energy_pj) else energy_pj, times))
+    values = record.item()
+    row = dict(zip(_COST_NAMES, values, strict=True))
+    if math.isnan(row["energy_pj"]):
+        row["energy_pj"] = None
+    mapping = MulticoreMapping(Partition(*values[:4]), Tile(*values[4:7]), _ORDERS[values[7]])
+    return MulticoreCost(mapping=mapping, breakdown={name: row[name] for name in _TERMS}, **row)
 
 
 def evaluate_mapping(
@@ -253,32 +211,6 @@ def _check_rules(
     raise InvalidMappingError(text, rule=rule)
 
 
-class AttentionCost(NamedTuple):
-    """Cost of one mapping. Bytes are totals of the chip, times those of the slowest core; MODEL.md defines each.
-
-    `bound` is an index into `BOUNDS`; `num_candidates` and `num_partitions` say what the search has costed.
-    """
-
-    mapping: AttentionMapping
-    active_cores: int
-    visits: int
-    sram_used_bytes: int
-    dram_bytes: int
-    q_bytes: int
-    kv_bytes: int
-    o_store_bytes: int
-    o_spill_bytes: int
-    o_refill_bytes: int
-    reduction_bytes: int
-    scores: int
-    bound: int
-    num_candidates: int
-    num_partitions: int
-    latency_us: float
-    busiest_core_bytes: float
-    breakdown: dict[str, float]
-
-
 def attention_sizes(problem: AttentionProblem) -> AttentionSizes:
     """Return a problem as kernels see it: without keys that no query attends to."""
     keys = problem.num_keys
@@ -314,16 +246,14 @@ def attention_params(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDAr
     return in_room(params, elems)
 
 
-def unpack_attention_cost(record: np.void) -> AttentionCost:
+def unpack_attention_cost(record: np.void) -> MulticoreCost:
     """Turn one record of `ATTENTION_COST_DTYPE` into Python values."""
-    names = ATTENTION_COST_DTYPE.names or ()
-    row = dict(zip(names, record.item(), strict=True))
+    row = dict(zip(_ATTENTION_NAMES, record.item(), strict=True))
     mapping = AttentionMapping(
         AttentionPartition(row["P_U"], row["P_Q"], row["P_KV"]), AttentionTile(row["tile_q"], row["tile_kv"]),
         AttentionOrder(row["loop_order"]), bool(row["is_folded"]),
     )  # fmt: skip
-    plain = {name: row[name] for name in AttentionCost._fields if name in row}
-    return AttentionCost(mapping=mapping, breakdown={name: row[name] for name in BREAKDOWN}, **plain)
+    return MulticoreCost(mapping=mapping, breakdown={name: row[name] for name in BREAKDOWN}, **row)
 
 
 _SCORE_BYTES = 4.0  # of a router's score, fp32

@@ -47,6 +47,12 @@ _FLOATS = (
     "pack_bytes_per_us", "pack_near_bytes", "sync_us", "task_us", "softmax_ops_per_score",
 )  # fmt: skip
 
+_AS_IN_SPEC = (
+    "num_cores", "cube_m", "cube_n", "fill_drain_cycles", "sram_usable_bytes", "input_buffers", "output_buffers",
+    "lane_num", "align_bytes", "vector_is_concurrent", "overlap_frac", "launch_us", "weight_load_cycles",
+    "resident_max_frac", "sync_us", "task_us", "launch_floor_us",
+)  # fmt: skip
+
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that they are not read.
 
@@ -90,27 +96,18 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
     )
     limit, write, reads = arch.dram_core_limit_gb_per_s, arch.dram_write_gb_per_s, _read_bytes_per_us(arch)
     values: dict[str, float] = {
-        "num_cores": arch.num_cores,
-        "cube_m": arch.cube_m,
+        **{name: getattr(arch, name) for name in _AS_IN_SPEC},
         "cube_k": cube_k,
-        "cube_n": arch.cube_n,
         "unit_k": math.lcm(cube_k, group_size) if group_size else cube_k,
-        "fill_drain_cycles": arch.fill_drain_cycles,
-        "sram_usable_bytes": arch.sram_usable_bytes,
-        "input_buffers": arch.input_buffers,
-        "output_buffers": arch.output_buffers,
         "a_buffers": arch.tile_buffers.get("A", arch.input_buffers),
         "b_buffers": arch.tile_buffers.get("B", arch.input_buffers),
         "c_buffers": arch.tile_buffers.get("C", arch.output_buffers),
-        "lane_num": arch.lane_num,
-        "align_bytes": arch.align_bytes,
         "is_fair": arch.dram_sharing == "fair",
         "is_multicast": arch.load_sharing == "multicast",
         "has_noc": has_noc,
         "reduction": REDUCTIONS.index(arch.reduction),
         "is_quantized": types.is_weight_quantized,
         "has_dequant_copy": types.is_weight_quantized and arch.dequant == "vector",
-        "vector_is_concurrent": arch.vector_is_concurrent,
         "is_pipeline": arch.timing == "pipeline",
         "a_half_bits": dtype.half_bits,
         "b_half_bits": types.b.dtype.half_bits,
@@ -126,8 +123,6 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "dram_bytes_per_us": reads,
         "dram_core_limit_bytes_per_us": math.inf if limit is None else bytes_per_us(limit),
         "noc_bytes_per_us": math.inf if arch.noc_gb_per_s is None else bytes_per_us(arch.noc_gb_per_s),
-        "overlap_frac": arch.overlap_frac,
-        "launch_us": arch.launch_us,
         "mac_pj": arch.mac_pj.get(dtype, 0.0),
         "sram_pj_per_byte": arch.sram_pj_per_byte or 0.0,
         "dram_pj_per_byte": arch.dram_pj_per_byte or 0.0,
@@ -137,19 +132,14 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "has_shared": arch.shared_bytes is not None,
         "has_resident": bool(arch.resident),
         **{f"{name.lower()}_is_resident": name in arch.resident for name in "ABC"},
-        "weight_load_cycles": arch.weight_load_cycles,
         "write_bytes_per_us": reads if write is None else bytes_per_us(write) * arch.dram_efficiency_frac,
         **{f"{name.lower()}_dram": float(name not in arch.resident) for name in "ABC"},
         "shared_bytes": float(arch.shared_bytes or 0),
         "shared_bytes_per_us": math.inf if arch.shared_gb_per_s is None else bytes_per_us(arch.shared_gb_per_s),
-        "resident_max_frac": arch.resident_max_frac,
         **{f"{name.lower()}_packing": _PACKINGS.index(arch.packs.get(name)) for name in ("A", "B")},
         "pack_bytes_per_us": math.inf if arch.pack_gb_per_s is None else bytes_per_us(arch.pack_gb_per_s),
         "pack_near_bytes": math.inf if arch.pack_near_bytes is None else float(arch.pack_near_bytes),
-        "sync_us": arch.sync_us,
-        "task_us": arch.task_us,
         "softmax_ops_per_score": arch.exp_ops_per_elem + OTHER_SOFTMAX_OPS_PER_SCORE,
-        "launch_floor_us": arch.launch_floor_us,
         "feed_us_per_step": _feed_us_per_step(arch, types),
     }
     params = np.array([tuple(values[name] for name in PARAMS_DTYPE.names or ())], dtype=PARAMS_DTYPE)
