@@ -21,9 +21,11 @@ from gemm_eval.workload import (
     MAX_DIM,
     MAX_MACS,
     NO_LAYOUTS,
+    TYPE_NAMES,
     GemmProblem,
     GemmTypes,
     RowGroups,
+    RunOptions,
     check_row_groups,
     pack_layouts,
     problem_of,
@@ -207,10 +209,8 @@ def _groups_or_none(row_groups: Sequence[RowGroups | None]) -> tuple[RowGroups |
 
 
 _ROW_GROUPS = "row_groups"
-_KIND_COLUMNS = (
-    *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
-    *("group_n", "layout", "accumulate", "library", "l2", "clock", "quantize_from", "correction"),
-)
+_TYPE_COLUMNS = tuple(name for name in TYPE_NAMES if name != "accumulator_dtype")  # which follows from the input
+_KIND_COLUMNS = ("dtype", *_TYPE_COLUMNS, *RunOptions._fields)
 
 
 def read_frame(frame: Any, make_kind: MakeKind) -> ProblemBatch:
@@ -322,10 +322,6 @@ def _values(column: Any, name: str) -> Iterable[Any]:
     return values
 
 
-_TYPE_COLUMNS = (
-    *("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n"),
-    *("layout", "accumulate"),
-)
 _COST_COLUMNS = (
     *("latency_us", "physics_us", "low_us", "high_us", "source"),
     *("tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -84,6 +84,8 @@ class CollectiveResult(Result):
     num_nodes: int = 1
     network: str | None = None
     network_gb_per_s: float | None = None
+    _derived: ClassVar = ("bound", "bus_gb_per_s", "algorithm_gb_per_s")
+    _derived_before: ClassVar = "breakdown"
 
     def __repr__(self) -> str:
         return (
@@ -140,15 +142,6 @@ class CollectiveResult(Result):
                 2, f"{self.num_nodes} nodes of {self.problem.num_ranks // self.num_nodes}. {self.between_nodes}"
             )
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, ready for JSON."""
-        data = Result.to_dict(self)
-        data["problem"]["dtype"] = str(self.problem.dtype)
-        rates = {name: getattr(self, name) for name in ("bound", "bus_gb_per_s", "algorithm_gb_per_s")}
-        names = list(data)
-        before = names.index("breakdown")
-        return {**{name: data[name] for name in names[:before]}, **rates, **{n: data[n] for n in names[before:]}}
 
 
 def _words_of(arch: ArchSpec) -> dict[str, str]:

@@ -38,11 +38,18 @@ class Result:
 
     __slots__ = ()
     _derived: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` has beside the fields
+    _derived_before: ClassVar[str] = ""  # the field that they stand before; empty: at the end
+
+    @classmethod
+    def plain_fields(cls) -> list[str]:
+        """Return the names of what `to_dict` has."""
+        names = [item.name for item in fields(cls) if item.init and not item.name.startswith("_")]  # type: ignore[arg-type]
+        place = names.index(cls._derived_before) if cls._derived_before else len(names)
+        return [*names[:place], *cls._derived, *names[place:]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""
-        names = (item.name for item in fields(self) if item.init and not item.name.startswith("_"))  # type: ignore[arg-type]
-        return {name: as_plain(getattr(self, name)) for name in (*names, *self._derived)}
+        return {name: as_plain(getattr(self, name)) for name in self.plain_fields()}
 
     def _repr_html_(self) -> str:
         return html_table(repr(self), value_rows(self.to_dict()))
@@ -59,9 +66,11 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, enum.IntEnum):
         return value.name
     if is_dataclass(value):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: as_plain(item) for name, item in value._asdict().items()}
+        return {item.name: as_plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, tuple):
+        if hasattr(value, "_asdict"):
+            return {name: as_plain(item) for name, item in value._asdict().items()}
+        return list(map(as_plain, value))
     if isinstance(value, str):
         return str(value)
     return dict(value) if isinstance(value, dict) else value
@@ -404,8 +413,7 @@ def answer_schema(kind: Any) -> dict[str, Any]:
 def _names(kind: type) -> tuple[str, ...]:
     """Return what the dict of a value has: fields and properties of a result, else `plain_names`, else all fields."""
     if issubclass(kind, Result):
-        shown = (item.name for item in fields(kind) if item.init and not item.name.startswith("_"))  # type: ignore[arg-type]
-        return (*shown, *kind._derived)
+        return tuple(kind.plain_fields())
     if hasattr(kind, "to_dict") or kind is GemmProblem:
         return tuple(getattr(kind, "plain_names", ()))
     return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else getattr(kind, "_fields", ())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate import CORRECTION, GEMMResult, GEMMTable, interval_line
+from gemm_eval.evaluate import CORRECTION, GEMMResult, GEMMTable, Result, interval_line
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import say_tiles
@@ -47,7 +47,7 @@ class MoeDraw(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MoeLayerResult:
+class MoeLayerResult(Result):
     """The time of a layer of experts on one rank, and why: means over draws, where nothing else is said.
 
     Communication between ranks is not in it, nor the router's GEMM.
@@ -78,17 +78,19 @@ class MoeLayerResult:
     std_us: float
     min_us: float
     max_us: float
-    breakdown: FrozenDict[str, float]
     bound: str
-    draws: tuple[MoeDraw, ...]
-    gemm1: GEMMResult | None
-    gemm2: GEMMResult | None
     imbalance: float
     expert_imbalance: float
     rows: float
     num_active: float
     flop: float
     dram_bytes: float
+    breakdown: FrozenDict[str, float]
+    draws: tuple[MoeDraw, ...]
+    gemm1: GEMMResult | None
+    gemm2: GEMMResult | None
+    _derived: ClassVar = ("tflop_per_s",)
+    _derived_before: ClassVar = "breakdown"
 
     def __repr__(self) -> str:
         return f"<MoeLayerResult {self.layer} on {self.arch_name}: {self.latency_us:.4g} us, bound {self.bound}>"
@@ -143,17 +145,6 @@ class MoeLayerResult:
             )
         return lines
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, ready for JSON."""
-        gemms = {name: getattr(self, name) for name in ("gemm1", "gemm2")}
-        draws = [draw._asdict() | {"breakdown": dict(draw.breakdown)} for draw in self.draws]
-        return (
-            {"layer": self.layer.to_dict()}
-            | {name: getattr(self, name) for name in _PLAIN}
-            | {"breakdown": dict(self.breakdown), "draws": draws}
-            | {name: None if gemm is None else gemm.to_dict() for name, gemm in gemms.items()}
-        )
-
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each draw.
 
@@ -170,10 +161,6 @@ def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> Any:
     return pd.DataFrame(rows, columns=list(columns))
 
 
-_PLAIN = (
-    "arch_name", "library", "latency_us", "low_us", "high_us", "source", "std_us", "min_us", "max_us", "bound",
-    "imbalance", "expert_imbalance", "rows", "num_active", "flop", "dram_bytes", "tflop_per_s",
-)  # fmt: skip
 _WORDS = {
     "gemm1": "GEMM 1", "gemm2": "GEMM 2", "finalize": "the sum over experts", "shared": "shared experts",
     "dram": "DRAM bandwidth", "l2": "L2 bandwidth",

@@ -117,7 +117,6 @@ class Deployments(Result):
             "front": [summary(estimate) for estimate in self.front],
             "best_by_arch": [summary(estimate) for estimate in self.best_by_arch],
             "nearest": None if self.nearest is None else summary(self.nearest),
-            "left_out": [item._asdict() for item in self.left_out],
         }
 
     def explain(self) -> str:

@@ -212,7 +212,4 @@ class TrainingEstimate(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return Result.to_dict(self) | {
-            "stages": [stage._asdict() for stage in self.stages],
-            "definitions": dict(DEFINITIONS),
-        }
+        return Result.to_dict(self) | {"definitions": dict(DEFINITIONS)}
