@@ -14,13 +14,12 @@ from gemm_eval.estimate.price import (
     list_engines,
     load_engine,
     operation_costs,
-    price_of,
 )
 from gemm_eval.estimate.replica import KINDS, Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 
 __all__ = [
     "HOST_TIMES", "IDEAL", "IN_ATTENTION", "KINDS", "Basis", "Engine", "ModelEstimate", "OperationCost", "Price",
     "Prices", "Replica", "StepEstimate", "StepSize", "default_engine", "engine_calibration_path", "estimate_model",
-    "estimate_models", "evaluator_of", "list_engines", "load_engine", "operation_costs", "pipeline_us", "price_of",
+    "estimate_models", "evaluator_of", "list_engines", "load_engine", "operation_costs", "pipeline_us",
     "tokens_per_step",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ from gemm_eval.arch import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
+from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, memory_bounds
 from gemm_eval.models.gpu import ENGINES, LIBRARIES, OTHER_MAKER, first_library
 from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES
 from gemm_eval.models.gpu.collective import COLLECTIVE_LIBRARIES
@@ -285,6 +285,14 @@ class Price(NamedTuple):
     num_bytes: int = 0
     library: str = ""
 
+    @classmethod
+    def of(cls, result: Any, *, bound: str | None = None, how: str = "", has_positions: bool = False) -> Price:
+        """Return the price of a result by itself; `bound` None: as the result says."""
+        return cls(
+            result.latency_us, result.bound if bound is None else bound, result.source, how, result.low_us,
+            result.high_us, has_positions, library=getattr(result, "library", None) or "",
+        )  # fmt: skip
+
     def longer(self, more_us: float) -> Price:
         """Return a price of as much more time, its interval moved with it."""
         low_us, high_us = (None if us is None else us + more_us for us in (self.low_us, self.high_us))
@@ -401,22 +409,15 @@ class Prices:
 
     def _price_attention(self, works: Sequence[AttentionWork]) -> list[Price]:
         results = self.evaluator.evaluate_attention_problems([work.problem for work in works], **self._attention)
-        prices = (
-            Price(
-                r.latency_us, r.bound, r.source, r.kernel, r.low_us, r.high_us,
-                r.has_positions and self.engine.writes_cache, library=r.library,
-            )
-            for r in results
-        )  # fmt: skip
+        writes = self.engine.writes_cache
+        prices = (Price.of(r, how=r.kernel, has_positions=r.has_positions and writes) for r in results)
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
     def _price_mixers(self, works: Sequence[MixerWork]) -> list[Price]:
         library = self.engine.name if self.engine.name in MIXER_LIBRARIES else None
         results = self.evaluator.evaluate_mixers([work.problem for work in works], library=library)
-        prices = (
-            Price(r.latency_us, r.bound, r.source, r.library, r.low_us, r.high_us, library=r.library) for r in results
-        )
+        prices = (Price.of(r, how=r.library) for r in results)
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
@@ -426,13 +427,8 @@ class Prices:
             by_library.setdefault(self._library_of(layer), []).append(layer)
         prices: dict[MoeLayer, Price] = {}
         for library, some in by_library.items():
-            for layer, r in zip(
-                some, moe_layers(self._gemm_evaluator, some, library=library, progress=False), strict=True
-            ):
-                how = "" if library is None else library
-                prices[layer] = Price(
-                    r.latency_us, r.bound, r.source, how, r.low_us, r.high_us, library=r.library or ""
-                )
+            results = moe_layers(self._gemm_evaluator, some, library=library, progress=False)
+            prices |= zip(some, (Price.of(r, how=library or "") for r in results), strict=True)
         return [prices[layer] for layer in layers]
 
     def _library_of(self, layer: MoeLayer) -> str | None:
@@ -453,24 +449,13 @@ class Prices:
             for problem in problems
         )  # fmt: skip
         bounds = ("link", "network")
-        return [
-            Price(r.latency_us, bounds[r.num_nodes > 1], r.source, r.algorithm, r.low_us, r.high_us, library=r.library)
-            for r in results
-        ]
+        return [Price.of(r, bound=bounds[r.num_nodes > 1], how=r.algorithm) for r in results]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]
         results = memory_bounds(self.evaluator.arch, kernels, is_under_load=True)
-        is_decisive = (r.breakdown["bytes_us"] > _DECISIVE_FRAC * r.latency_us for r in results)
-        return [
-            Price(r.latency_us, "dram" if is_long else "launch", r.source, "", r.low_us, r.high_us)
-            for r, is_long in zip(results, is_decisive, strict=True)
-        ]
-
-
-def price_of(result: GEMMResult) -> Price:
-    """Return the price of a GEMM by itself."""
-    return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
+        bounds = ("launch", "dram")
+        return [Price.of(r, bound=bounds[r.breakdown["bytes_us"] > _DECISIVE_FRAC * r.latency_us]) for r in results]
 
 
 _COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "library", "source")

@@ -12,7 +12,7 @@ from typing import Any
 from gemm_eval.arch import GpuSpec, check_nvidia
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
-from gemm_eval.estimate import Price, Prices, price_of
+from gemm_eval.estimate import Price, Prices
 from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.models.gpu import convolution_us
 from gemm_eval.torch.fusion import Kernel, kernels_of
@@ -162,7 +162,7 @@ class ModulePrices(Prices):
             arch = self.evaluator.arch
             faster = self.evaluator.on(arch.with_(dram_gb_per_s=arch.dram_gb_per_s * factor))
             runs = work.padded or problem
-            price = self._between(price_of(faster.evaluate_problem(runs)), runs.rows)
+            price = self._between(Price.of(faster.evaluate_problem(runs)), runs.rows)
         return price._replace(detail=words, num_bytes=num_bytes)
 
     def _price_one_attention(self, work: AttentionWork) -> Price:
