@@ -1,19 +1,15 @@
-"""Long work: threads for chunks of it, and progress on stderr.
+"""Progress on stderr: a bar or a spinner on a terminal; where stderr is a file or a pipe, a line every few seconds.
 
-On a terminal progress is a bar or a spinner; where stderr is a file or a pipe, a line every few seconds. What runs
-inside a bar or a spinner shows none of its own.
+What runs inside a bar or a spinner shows none of its own.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 
 _SHOW_AFTER_S = 1.0
 _LINE_EVERY_S = 5.0
@@ -151,36 +147,3 @@ def _can_write() -> bool:
 
 def _is_terminal() -> bool:
     return sys.stderr.isatty()
-
-
-_CHUNKS_PER_WORKER = 8
-_MIN_CHUNK, _MAX_CHUNK = 8, 256  # handing one to a thread takes as long as two searches
-
-
-def run_in_chunks(
-    work: Callable[[int, int], object], num: int, on_progress: Callable[[int], None] | None = None
-) -> None:
-    """Call `work(start, stop)` for chunks of 0..num on all cores; `on_progress`, in this thread, gets what is done."""
-    workers = os.cpu_count() or 1
-    chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
-
-    def run(start: int) -> int:
-        stop = min(start + chunk, num)
-        work(start, stop)
-        return stop - start
-
-    starts = range(0, num, chunk)
-    done = map(run, starts) if num <= chunk else _pool().map(run, starts)
-    for num_done in done:
-        if on_progress is not None:
-            on_progress(num_done)
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Return the threads of all batches of this process; they wait for work at no cost."""
-    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gemm_eval")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

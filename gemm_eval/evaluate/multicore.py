@@ -24,7 +24,6 @@ from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
 from gemm_eval.models import multicore as model
-from gemm_eval.progress import run_in_chunks
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import (
@@ -239,7 +238,7 @@ class MulticoreBackend(Backend):
         """Return what the library would choose; where groups differ, of all mappings."""
         assert self._rules is not None
         believed = np.concatenate([self._packed_as_believed(kind.types) for kind in problems.kinds])
-        run = partial(run_in_chunks, on_progress=advance)
+        run = partial(search.run_in_chunks, on_progress=advance)
         chosen = search.find_ruled_many(self._chip, self._rules, believed, *problems[2:], run=run, **self._idle)
         return self._replayed(np.concatenate(problems.packed), *problems[2:], chosen)
 
@@ -270,7 +269,7 @@ class MulticoreBackend(Backend):
             return self._find_ruled_many(problems, advance)
         kinds, packed, kind_of, sizes, layouts = problems
         if self.is_exhaustive:
-            run = partial(run_in_chunks, on_progress=advance)
+            run = partial(search.run_in_chunks, on_progress=advance)
             records = search.find_best_many(
                 self.arch.num_cores, np.concatenate(packed), kind_of, sizes, layouts, run=run, **self._idle
             )
