@@ -238,9 +238,12 @@ class MulticoreBackend(Backend):
         """Return what the library would choose; where groups differ, of all mappings."""
         assert self._rules is not None
         believed = np.concatenate([self._packed_as_believed(kind.types) for kind in problems.kinds])
+        _, packed, kind_of, sizes, layouts = problems
         run = partial(search.run_in_chunks, on_progress=advance)
-        chosen = search.find_ruled_many(self._chip, self._rules, believed, *problems[2:], run=run, **self._idle)
-        return self._replayed(np.concatenate(problems.packed), *problems[2:], chosen)
+        chosen = search.find_ruled_many(
+            self._chip, self._rules, believed, kind_of, sizes, layouts, run=run, **self._idle
+        )
+        return self._replayed(np.concatenate(packed), kind_of, sizes, layouts, chosen)
 
     def _replayed(
         self, packed: Records, kind_of: Integers, sizes: Integers, layouts: Layouts, chosen: Records
