@@ -1,4 +1,4 @@
-"""`GpuSpec`: frozen, strict, consistent; bases, `with_`, and what follows from its numbers."""
+"""`GpuSpec`: frozen, strict, consistent; what follows from its numbers, and names of GPUs as drivers give them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
-from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, check_arch
+from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, check_arch, gpu_slug
 from gemm_eval.arch.files import data_root
+from gemm_eval.arch.gpu import _KNOWN
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
 from gemm_eval.dtypes import DType
 
@@ -158,3 +159,45 @@ def test_numbers_have_units_and_groups_exist() -> None:
         assert all(unit_of(key) or unit_of(key.split(".")[0]) for key in load_arch(name).provenance)
     assert set(_GPU_GROUPS) <= set(GpuSpec.model_fields)
     assert next(iter(_GPU_GROUPS)) == "type"
+
+
+NO_PRESET = {"h200-nvl"}  # files of measurements have that name
+
+DRIVER_NAMES = {
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+    "A100-SXM4-40GB": "a100-sxm-40gb",
+    "Tesla T4": "t4",
+    "NVIDIA GeForce RTX 3090": "geforce-rtx-3090",
+}
+
+MEANT = {
+    "A100-80GB": "a100-pcie-80gb or a100-sxm-80gb",
+    "a100-pcie": "a100-pcie-40gb or a100-pcie-80gb",
+    "RTX 5090": "rtx-5090",
+    "5090": "rtx-5090",
+    "h100": "h100-nvl or h100-pcie or h100-sxm",
+    "h20": "h20-sxm",
+    "tesla-t4": "t4",
+    "rtx pro 6000": "rtx-pro-6000-server",
+    "gb300-nvl72": "gb300",
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
+}
+
+
+@pytest.mark.parametrize(("name", "slug"), DRIVER_NAMES.items())
+def test_a_driver_name_leads_to_its_preset(name: str, slug: str) -> None:
+    assert gpu_slug(name) == slug
+
+
+def test_every_driver_name_leads_to_a_preset() -> None:
+    """A preset without one is known by the words of its driver, as `gpu_slug` makes them: it needs no entry here."""
+    gpus = {name for name in list_archs() if isinstance(load_arch(name), GpuSpec)}
+
+    assert set(_KNOWN.values()) - NO_PRESET <= gpus
+
+
+@pytest.mark.parametrize(("name", "presets"), MEANT.items())
+def test_a_wrong_name_suggests_the_right_one(name: str, presets: str) -> None:
+    with pytest.raises(ArchNotFoundError) as caught:
+        load_arch(name)
+    assert f"did you mean {presets}?" in str(caught.value)

@@ -50,7 +50,7 @@ def test_a_gpu_more_breaks_no_test_of_presets(tmp_path: Path) -> None:
     """The recipe is one file; lists of presets in tests would be more of them."""
     folder = copy_package(tmp_path)
     apply(read_recipe(DOCS / "gpu.md"), folder)
-    files = [str(ROOT / "tests" / "arch" / name) for name in ("test_presets.py", "test_gpu_names.py")]
+    files = [str(ROOT / "tests" / "arch" / name) for name in ("test_presets.py", "test_gpu_spec.py")]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *files],
         cwd=folder, capture_output=True, text=True, check=False,

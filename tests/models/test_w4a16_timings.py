@@ -1,7 +1,8 @@
-"""Modes of 4-bit weights that no coefficient was fitted on: predicted as well as the one that all were."""
+"""Our W4A16 kernels against timings: modes that no coefficient was fitted on, and groups of one row to thousands."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -32,3 +33,21 @@ def test_a_mode_needs_no_calibration_of_its_own(errors: pd.Series, mode: str, ma
     assert len(of_mode) == 168
     assert of_mode.abs().mean() < mape
     assert abs(of_mode.mean() - errors["group"].mean()) < 0.03
+
+
+def test_groups_that_were_timed() -> None:
+    """The figures of models/gpu/EVIDENCE.md, "Our W4A16 kernels"."""
+    timed = pd.read_csv(data_root() / "compared" / "h200-sxm-w4a16-grouped-rows.csv")
+    evaluator = GEMMEvaluator("h200-sxm")
+    predicted = [
+        evaluator.evaluate_grouped(
+            map(int, row.row_groups.split()), row.K, row.N, input_dtype=row.activation, weight_dtype="int4",
+            output_dtype=row.activation, group_size=128, library="gemm-eval",
+        ).latency_us
+        for row in timed.itertuples()
+    ]  # fmt: skip
+    errors = np.array(predicted) / timed["latency_us"].to_numpy() - 1
+    assert len(errors) == 286
+    assert np.abs(errors).mean() < 0.07
+    assert -0.06 < errors.mean() < 0.0
+    assert np.quantile(np.abs(errors), 0.9) < 0.16
