@@ -7,7 +7,6 @@ cores are walked one by one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,14 +16,12 @@ from gemm_eval.workload import GemmProblem
 from tests.oracle import packing
 from tests.oracle.naive_core import (
     CoreCounts,
-    CoreTime,
     Setting,
     Work,
     bytes_of,
     c_of,
     can_run,
     ceil_div,
-    core_dram,
     count_core,
     full_block,
     grid_of,
@@ -42,7 +39,7 @@ from tests.oracle.simulators import Block
 
 __all__ = [
     "CoreCounts", "Key", "NaiveCost", "breakdown_of", "can_run", "core_latencies", "count_core", "energy_pj",
-    "evaluate_mapping", "find_best", "full_block", "is_legal", "legal_tile_sizes", "sram_used_bytes", "units_of",
+    "find_best", "full_block", "is_legal", "legal_tile_sizes", "sram_used_bytes", "units_of",
 ]  # fmt: skip
 
 Key = tuple[float, float, int, int, int, tuple[int, int, int, int], int, int, int, int]
@@ -145,72 +142,6 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
     return {**before, **terms, "hidden_us": time.main_us - overlapping_us, **reduction}, bound
 
 
-def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> NaiveCost:
-    """Cost of one mapping, which may need more SRAM than there is.
-
-    Raises:
-        ValueError: the arch cannot run the problem, or the mapping breaks a rule other than that of SRAM.
-    """
-    if not is_legal(arch, problem, mapping, must_fit_sram=False):
-        raise ValueError(f"illegal on {arch.name} for {problem}: {mapping}")
-    partition, tile, order = mapping
-    setting = Setting(arch, problem, partition)
-    bits, grid = setting.bits, setting.grid
-    a = b = scales = store = spill = refill = reduction = reduction_noc = moved = cube_steps = 0
-    times: dict[Block, CoreTime] = {}
-    for place, block in setting.cores():
-        _, p_m, p_n, p_k = place
-        work = Work(setting, block)
-        counts = count_core(setting, work, tile, order)
-        if block not in times:
-            times[block] = time_core(setting, work, tile, order)
-        a_bytes, b_bytes = bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b)
-        s_bytes = bytes_of(counts.scales, bits.group)
-        store_bytes = bytes_of(counts.c_store, setting.store_bits)
-        spill_bytes = refill_bytes = bytes_of(counts.c_spill, setting.partial)
-        if "C" in setting.residents:
-            store_bytes, spill_bytes, refill_bytes = store_bytes if grid.E_K > 1 else 0, 0, 0
-        moved += a_bytes + b_bytes + s_bytes + store_bytes + spill_bytes + refill_bytes
-        cube_steps += counts.cube_steps
-        if "A" in setting.residents:
-            a_bytes = 0
-        if "B" in setting.residents:
-            b_bytes = s_bytes = 0
-        if arch.shared_bytes is not None:
-            full_work = Work(setting, setting.block._replace(g=block.g))
-            from_dram, _ = core_dram(setting, work, tile, order, core_dram(setting, full_work, tile, order)[1])
-            a, b = a + math.ceil(from_dram[0]), b + math.ceil(from_dram[1])
-            spill, refill = spill + math.ceil(from_dram[2]), refill + math.ceil(from_dram[2])
-            a_bytes = b_bytes = s_bytes = spill_bytes = refill_bytes = 0
-        # Of the cores that share a slice under multicast, the first one has the full block along the shared dimension.
-        if not setting.is_multicast or p_n == 0:
-            a += a_bytes
-        if not setting.is_multicast or p_m == 0:
-            b += b_bytes
-            scales += s_bytes
-        store, spill, refill = store + store_bytes, spill + spill_bytes, refill + refill_bytes
-        if grid.E_K > 1 and p_k == 0:
-            reduction += 0 if "C" in setting.residents else bytes_of(work.c, bits.output)
-            if arch.reduction == "dram":
-                reduction += bytes_of(grid.E_K * work.c, setting.partial)
-            else:
-                reduction_noc += bytes_of((grid.E_K - 1) * work.c, setting.partial)
-
-    full, full_work = times[setting.block], Work(setting, setting.block)
-    slowest = max(times.values(), key=lambda time: time.latency_us)
-    busiest = setting.active_cores * (full.charged_bytes + full_work.reduction_dram_bytes)
-    sram = sram_used_bytes(arch, problem, tile)
-    key = _key_of(slowest.latency_us, busiest, setting.active_cores, full.visits, sram, mapping)
-    dram = a + b + scales + store + spill + refill + reduction
-    latency_us = slowest.latency_us
-    energy = energy_pj(setting, problem.macs, dram, moved, reduction, reduction_noc, cube_steps, latency_us)
-    times_us = (slowest.compute_us, slowest.dram_us, slowest.noc_us, slowest.dma_us, slowest.reduction_us)
-    return NaiveCost(
-        latency_us, slowest.main_us, *times_us, busiest, setting.active_cores, full.visits, sram,
-        a, b, scales, store, spill, refill, reduction, reduction_noc, dram, energy, key,
-    )  # fmt: skip
-
-
 def _key_of(
     latency_us: float, busiest_bytes: float, active_cores: int, visits: int, sram_bytes: int, mapping: MulticoreMapping
 ) -> Key:
@@ -299,6 +230,8 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bo
     Raises:
         ValueError: the arch cannot run the problem.
     """
+    from tests.oracle.naive_grouped import evaluate_mapping  # which takes the rest from here
+
     limit = sram_limit_bytes(arch, problem)
     best: _Best | None = None
     for space in _spaces(arch, problem, allow_idle_cores):

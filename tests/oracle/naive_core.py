@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
@@ -333,9 +333,9 @@ def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
         all_c = c
         if arch.shared_bytes is not None:
             all_c = c._replace(dram=c_of(setting, store_bytes, left).dram)
-        main_us = _overlap_us(setting, work.block, tile, all_loads, all_c, computed_us, dma_us)
+        main_us = overlap_us(setting, work.block, tile, all_loads, all_c, computed_us, dma_us)
     else:
-        main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
+        main_us = pipeline_us([(setting, work.block)], tile, LoopOrder(order))
     before_us = packing.before_us(arch, setting.problem, setting.active_cores, [packed_by(setting, work.block)])
     busy_us = arch.launch_us + main_us + work.reduction_us + before_us + tasks_us(arch, [work.block], tile)
     latency_us = max(busy_us, arch.launch_floor_us)
@@ -418,10 +418,10 @@ def without(full: tuple[float, float, float], once: tuple[float, float], part: f
     return once[0] + rest * (full[0] - once[0]), once[1] + rest * (full[1] - once[1]), full[2] * rest
 
 
-def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, c_bytes: float) -> float:
+def charge_of(setting: Setting, a_bytes: float, b_bytes: float, c_bytes: float) -> float:
     if setting.is_multicast:
-        return a_bytes / setting.grid.E_N + (b_bytes + s_bytes) / setting.grid.E_M + c_bytes
-    return a_bytes + b_bytes + s_bytes + c_bytes
+        return a_bytes / setting.grid.E_N + b_bytes / setting.grid.E_M + c_bytes
+    return a_bytes + b_bytes + c_bytes
 
 
 def compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int, fills: int) -> float:
@@ -453,7 +453,7 @@ def overlap_lead(setting: Setting, tile: Tile) -> tuple[int, int]:
     return bytes_of(tile.tile_m * tile.tile_k, bits.a), lead_b
 
 
-def _overlap_us(
+def overlap_us(
     setting: Setting, block: Block, tile: Tile, loads: Moved, c: Moved, compute_us: float, all_dma_us: float
 ) -> float:
     """Compute and DMA side by side, but for the first loads, the last store, and what has only one buffer."""
@@ -473,31 +473,43 @@ def _overlap_us(
     return (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
 
 
-def pipeline_us(setting: Setting, block: Block, tile: Tile, order: LoopOrder) -> float:
-    """The two sums of MODEL.md, added up from left to right. `*bytes_of` of one visit may be fractions of a byte."""
-    bits = setting.bits
-    # All blocks begin on a group boundary, so that the start of the block does not matter for the scales.
-    visits = list(walk_visits(setting.arch, setting.problem, block, tile, order))
+def pipeline_us(runs: Sequence[tuple[Setting, Block]], tile: Tile, order: LoopOrder) -> float:
+    """The two sums of MODEL.md over the visits of all runs of a core, one after another, from left to right.
 
-    def dma(load: Visit | None, refill: Visit | None, store: Visit | None) -> float:
-        a_bytes = load.a_load * bits.a / 16 if load else 0.0
-        b_bytes = load.b_load * bits.b / 16 if load else 0.0
-        s_bytes = load.s_load * bits.group / 16 if load else 0.0
-        c_bytes = refill.c_refill * setting.partial / 16 if refill else 0.0
+    A run is a batch, or groups of equal rows with what they share. Bytes of one visit may be fractions of a byte.
+    """
+    # All blocks begin on a group boundary, so that the start of the block does not matter for the scales.
+    visits = [
+        (visit, setting)
+        for setting, block in runs
+        for visit in walk_visits(setting.arch, setting.problem, block, tile, order)
+    ]
+    first = runs[0][0]
+    bits = first.bits
+
+    def dma(load: tuple[Visit, Setting] | None, refill: Visit | None, store: Visit | None) -> float:
+        setting = first
+        a_bytes = b_bytes = c_bytes = 0.0
+        if load:
+            visit, setting = load
+            a_bytes, b_bytes = visit.a_load * bits.a / 16, (visit.b_load * bits.b + visit.s_load * bits.group) / 16
+        if refill:
+            c_bytes += refill.c_refill * setting.partial / 16
         if store:
-            c_bytes += (store.c_spill * setting.partial + store.c_store * setting.store_bits) / 16
-        charged_bytes = charge_of(setting, a_bytes, b_bytes, s_bytes, c_bytes)
-        return max(charged_bytes / setting.share, (a_bytes + b_bytes + s_bytes + c_bytes) / setting.port)
+            c_bytes += (store.c_spill * setting.partial + store.c_store * first.store_bits) / 16
+        charged = charge_of(setting, a_bytes, b_bytes, c_bytes)
+        return max(charged / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
 
     total_us = dma(visits[0], None, None)
-    for s, visit in enumerate(visits):
-        previous = visits[s - 1] if s > 0 else None
-        following = visits[s + 1] if s + 1 < len(visits) else None
+    for s, (visit, setting) in enumerate(visits):
+        before = visits[s - 1][0] if s > 0 else None
+        after = visits[s + 1] if s + 1 < len(visits) else None
+        refill = after[0] if after else None
         comp_us = compute_us(setting, visit.cube_steps, 1, visit.dequant, visit.fills)
-        if setting.arch.output_buffers == 2:
-            total_us += max(comp_us, dma(following, following, previous))
+        if first.arch.output_buffers == 2:
+            total_us += max(comp_us, dma(after, refill, before))
         else:
-            total_us += max(comp_us, dma(following, None, None)) + dma(None, following, visit)
-    if setting.arch.output_buffers == 2:
-        total_us += dma(None, None, visits[-1])
+            total_us += max(comp_us, dma(after, None, None)) + dma(None, refill, visit)
+    if first.arch.output_buffers == 2:
+        total_us += dma(None, None, visits[-1][0])
     return total_us

@@ -1,6 +1,7 @@
-"""Slow truth of cost model 1 for grouped GEMMs: MODEL.md, "Grouped GEMMs", core by core and group by group.
+"""Slow truth of cost model 1 for a mapping: MODEL.md, "Grouped GEMMs", core by core and group by group.
 
-As `naive`: standard library only, nothing of the kernels, float operations in the order of MODEL.md.
+A batch is G groups of M rows. As `naive`: standard library only, nothing of the kernels, float operations in the order
+of MODEL.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
 from tests.oracle import naive, naive_core, packing
 from tests.oracle.naive_core import Setting, Work, bytes_of, ceil_div
-from tests.oracle.simulators import Block, Visit, walk_visits
+from tests.oracle.simulators import Block
 
 
 def spread_groups(problem: GemmProblem, cube_m: int, P_G: int, P_M: int) -> list[list[int]]:
@@ -165,24 +166,10 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
     all_dma_us = max(naive_core.moved_us(setting, loads, c), steps * setting.feed_us_per_step)
     compute_us = naive_core.compute_us(setting, steps, visits, dequant, fills)
     if arch.timing == "pipeline":
-        main_us = _pipeline_us(whole, core, tile, order)
+        main_us = naive_core.pipeline_us([(run.setting, run.block) for run in core.runs], tile, order)
     else:
         largest = max(core.runs, key=lambda run: run.block.m)
-        tile_m, tile_n, tile_k = (min(pair) for pair in zip(tile, largest.block[1:], strict=True))
-        lead = naive_core.overlap_lead(setting, Tile(tile_m, tile_n, tile_k))
-        tail = c
-        if arch.output_buffers == 2:
-            tail = naive_core.c_of(setting, bytes_of(tile_m * tile_n, setting.store_bits), 0)
-        loads_us = naive_core.moved_us(setting, loads, tail)
-        lead_us = loads_us
-        if arch.input_buffers == 2:
-            first = sum(naive_core.loads_of(largest.setting, *lead))
-            lead_us = naive_core.moved_us(setting, naive_core.Moved(min(first, loads.dram), first, sum(lead)), tail)
-        in_tile = ceil_div(tile_m, arch.cube_m) * ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
-        in_fills = ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k) * arch.weight_load_cycles
-        tile_us = (in_tile / setting.steps_per_cycle + arch.fill_drain_cycles + in_fills) / setting.cycles_per_us
-        best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
-        main_us = (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
+        main_us = naive_core.overlap_us(largest.setting, largest.block, tile, loads, c, compute_us, all_dma_us)
     reduction_us = 0.0
     if E_K > 1:
         assert arch.vector_ops_per_cycle is not None
@@ -197,43 +184,6 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
     return _Time(
         latency_us, main_us, compute_us, dram_us, noc_us, all_dma_us, reduction_us, busiest, visits, part
     )  # fmt: skip
-
-
-def _pipeline_us(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopOrder) -> float:
-    """The sums of MODEL.md over the visits of all runs, one after another."""
-    visits = [
-        (visit, run.setting)
-        for run in core.runs
-        for visit in walk_visits(whole.arch, run.setting.problem, run.block, tile, order)
-    ]
-    bits, final_bits = core.runs[0].setting.bits, core.runs[0].setting.store_bits
-
-    def dma(load: tuple[Visit, Setting] | None, refill: Visit | None, store: Visit | None) -> float:
-        setting = core.runs[0].setting
-        a_bytes = b_bytes = c_bytes = 0.0
-        if load:
-            visit, setting = load
-            a_bytes, b_bytes = visit.a_load * bits.a / 16, (visit.b_load * bits.b + visit.s_load * bits.group) / 16
-        if refill:
-            c_bytes += refill.c_refill * setting.partial / 16
-        if store:
-            c_bytes += (store.c_spill * setting.partial + store.c_store * final_bits) / 16
-        charged = naive_core.charge_of(setting, a_bytes, b_bytes, 0, c_bytes)
-        return max(charged / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
-
-    total_us = dma(visits[0], None, None)
-    for s, (visit, setting) in enumerate(visits):
-        before = visits[s - 1][0] if s > 0 else None
-        after = visits[s + 1] if s + 1 < len(visits) else None
-        refill = after[0] if after else None
-        comp_us = naive_core.compute_us(setting, visit.cube_steps, 1, visit.dequant, visit.fills)
-        if whole.arch.output_buffers == 2:
-            total_us += max(comp_us, dma(after, refill, before))
-        else:
-            total_us += max(comp_us, dma(after, None, None)) + dma(None, refill, visit)
-    if whole.arch.output_buffers == 2:
-        total_us += dma(None, None, visits[-1][0])
-    return total_us
 
 
 # --- one mapping -----------------------------------------------------------------------------------------------------
