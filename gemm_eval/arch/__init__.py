@@ -14,9 +14,12 @@ if TYPE_CHECKING:
         ProvenanceKind,
         Published,
         Table,
+        data_root,
+        preset_files,
+        read_value,
+        read_yaml,
         with_entry,
     )
-    from gemm_eval.arch.files import data_root, preset_files, read_value, read_yaml
     from gemm_eval.arch.gpu import (
         GFX_ARCHS,
         LINKS,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from gemm_eval.arch.files import data_root, preset_files, read_yaml
+from gemm_eval.arch.common import data_root, preset_files, read_yaml
 from gemm_eval.arch.gpu import ALIASES, GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec, with_calibration
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.storage.arrays import ResultFile, StoredTensor, TensorFile, write_tensors
     from gemm_eval.storage.files import (
         FileLock,
         cache_dir,
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
         write_text,
         write_whole,
     )
-    from gemm_eval.storage.results import ResultFile
-    from gemm_eval.storage.tensor_file import StoredTensor, TensorFile, write_tensors
 
 __all__ = [
     "FileLock", "ResultFile", "StoredTensor", "TensorFile", "cache_dir", "is_temporary", "make_folder", "read_bounded",

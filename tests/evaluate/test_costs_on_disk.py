@@ -25,7 +25,7 @@ from gemm_eval.evaluate import costs as _disk
 from gemm_eval.evaluate import multicore as _multicore
 from gemm_eval.evaluate.backend import Kind
 from gemm_eval.evaluate.costs import CostStore, FoundCosts, default_path
-from gemm_eval.storage import results
+from gemm_eval.storage import arrays as results
 from gemm_eval.transformer.prewarm import prewarm
 from tests.cases import case
 
@@ -134,10 +134,10 @@ def test_other_options_and_archs_find_nothing() -> None:
 
 def test_another_version_of_the_model_or_library_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for arch, name, value in (
-        ("demo-8core", "multicore.MODEL_VERSION", "multicore-next"),
+        ("demo-8core", "multicore.model.MODEL_VERSION", "multicore-next"),
         ("demo-8core", "costs.answers_stamp", lambda: "of another library"),
-        ("h100-sxm", "gpu.GPU_MODEL_VERSION", "gpu-next"),
-        ("h100-sxm", "gpu.calibration_stamp", lambda _: "fitted anew"),
+        ("h100-sxm", "gpu.model.GPU_MODEL_VERSION", "gpu-next"),
+        ("h100-sxm", "gpu.model.calibration_stamp", lambda _: "fitted anew"),
     ):
         store(arch)
         with case(f"{arch} {name}"), monkeypatch.context() as changed:

@@ -40,7 +40,7 @@ PAST = {
 }  # fmt: skip
 MAX_PAST = 10
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
-RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("ResultFile", "results")}
+RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("ResultFile", "arrays")}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 OUTSIDE_OF = {
     "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics"},

@@ -21,7 +21,8 @@ import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.errors import StorageError
-from gemm_eval.storage import FileLock, ResultFile, results
+from gemm_eval.storage import FileLock, ResultFile
+from gemm_eval.storage import arrays as results
 from tests.cases import case
 from tools.stress.cache import SECTIONS, Task, Worker, add, damage_every_byte, kill_writers, lines_of
 

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.storage import ResultFile, results
+from gemm_eval.storage import ResultFile
+from gemm_eval.storage import arrays as results
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = ("model-1", "model-2")
