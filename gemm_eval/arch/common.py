@@ -286,11 +286,7 @@ class BaseSpec(Frozen):
         return list(implausible_numbers(self)) or list(ratio)
 
     def _check_types(self, rates: str, *tables: str) -> None:
-        """Check the types that the matrix unit multiplies, and that tables by type have no others.
-
-        Raises:
-            ValueError: of the first of these that is wrong.
-        """
+        """Check the types that the matrix unit multiplies, and that tables by type have no others."""
         known, default = getattr(self, rates), getattr(self, "default_dtype")  # noqa: B009  of all kinds of chips
         if default not in known:
             raise ValueError(f"default_dtype {default} must have an entry in {rates}")

@@ -510,10 +510,6 @@ def operation_costs(
 
     GEMMs and attention take `GEMMEvaluator.switch_us` more than by themselves. What turns positions and writes the
     cache takes no time where the attention of its layers does it.
-
-    Raises:
-        UnsupportedError: the arch cannot run a type, or has no link for a collective.
-        InfeasibleError: no mapping fits.
     """
     prices = Prices(evaluator, **options)
     prices.find(operation.work for operation in operations)

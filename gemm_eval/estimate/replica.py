@@ -272,12 +272,7 @@ class Replica:
         return self._largest[seq_len]
 
     def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:
-        """Return priced steps; all work that is new is priced in one batch.
-
-        Raises:
-            UnsupportedError: the arch cannot run a type, or has no link for a collective.
-            InfeasibleError: no mapping fits.
-        """
+        """Return priced steps; all work that is new is priced in one batch."""
         steps = []
         for size in sizes:
             asked = {

@@ -145,11 +145,7 @@ _UNFUSED_GRADIENTS = {
 
 
 def attention_kernels(arch: ArchSpec, fused: bool | None, library: str | None) -> str | None:
-    """Return whose fused kernels run, on multi-core chips `CORES` or `CORES_IF_THEY_CAN`; None: attention is not fused.
-
-    Raises:
-        InvalidOptionError: `fused` or `library` is no such thing, or `library` asked of a multi-core chip.
-    """
+    """Return whose fused kernels run, on multi-core chips `CORES` or `CORES_IF_THEY_CAN`; None: it is not fused."""
     if fused is not None:
         check_flag("fused", fused)
     if library is not None:
@@ -175,12 +171,7 @@ def attention_results(
     kernels: str | None,
     evaluate: Callable[[GemmProblem], GEMMResult],
 ) -> list[AttentionResult]:
-    """Return the times of attention by `attention_kernels`; `evaluate` answers for the GEMMs of unfused attention.
-
-    Raises:
-        UnsupportedError: the chip does not compute in a type of queries, or fused, or the library has no kernel.
-        InfeasibleError: no tile fits in SRAM.
-    """
+    """Return the times of attention by `attention_kernels`; `evaluate` answers for the GEMMs of unfused attention."""
     check_carried(arch, "attention")
     if isinstance(arch, GpuSpec) and kernels is not None:
         of_gradients = library_of_gradients(arch) if kernels == DEFAULT_ATTENTION else kernels

@@ -199,11 +199,7 @@ class Backend(ABC):
 def make_backend(
     arch: ArchSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool, policy: str | None = None
 ) -> Backend:
-    """Return the backend for an arch.
-
-    Raises:
-        InvalidOptionError: options that this kind of arch does not take.
-    """
+    """Return the backend for an arch."""
     if isinstance(arch, MulticoreSpec):
         from gemm_eval.evaluate.multicore import MulticoreBackend
 

@@ -112,10 +112,6 @@ def read_batch(problems: Any, make_kind: MakeKind, kind_of_problem: Callable[[Ge
         problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame.
         make_kind: makes the kind of a row, with the defaults of the call.
         kind_of_problem: makes the kind of a problem, with the options of the call.
-
-    Raises:
-        InvalidProblemError: something in it is no GEMM; the message gives its place.
-        InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
     if hasattr(problems, "columns") and hasattr(problems, "iloc"):
         return read_frame(problems, make_kind)
@@ -149,11 +145,7 @@ def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> _
 
 
 def check_sizes(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -> _Sizes:
-    """Return a copy of an array [num, 4] of G, M, K, N, after a look at each number; `places`: for the messages.
-
-    Raises:
-        InvalidProblemError: a row is no GEMM.
-    """
+    """Return a copy of an array [num, 4] of G, M, K, N, after a look at each number; `places`: for the messages."""
     if sizes.ndim != 2 or sizes.shape[1] != len(SIZES):
         raise InvalidProblemError(f"an array of problems must have the shape [num, 4] of G, M, K, N, got {sizes.shape}")
     if sizes.dtype.kind not in "iu":
@@ -217,10 +209,6 @@ def read_frame(frame: Any, make_kind: MakeKind) -> ProblemBatch:
     """Read a DataFrame with columns G, M, K, N and any of row_groups and the names of types and options.
 
     Where a row has row_groups, G and M may be missing.
-
-    Raises:
-        InvalidProblemError: a row is no GEMM, or a column is missing or twice there.
-        InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
     names = [name for name in frame.columns if isinstance(name, str)]
     # a table's own frame has the column whether any row needs it or not

@@ -179,12 +179,7 @@ class FoundCosts:
         self._next_number = count()
 
     def find(self, problem: GemmProblem, kind: Kind) -> np.void:
-        """Return the record of the best mapping, known or found now.
-
-        Raises:
-            UnsupportedError: the arch cannot run this kind.
-            InfeasibleError: no mapping fits.
-        """
+        """Return the record of the best mapping, known or found now."""
         if not self._is_disk_read:
             self._read_disk()
         key = record_key(self.number_of(kind), problem.sizes, problem.row_groups)
@@ -200,11 +195,7 @@ class FoundCosts:
         return cost
 
     def find_many(self, batch: ProblemBatch, progress: bool | None) -> Records:
-        """Return the records of a batch, read-only; zeros where no mapping fits.
-
-        Raises:
-            UnsupportedError: the arch cannot run a kind; nothing has been searched then.
-        """
+        """Return the records of a batch, read-only; zeros where no mapping fits."""
         if not self._is_disk_read:
             self._read_disk()
         packed = [self._backend.pack(kind) for kind in batch.kinds]

@@ -398,12 +398,7 @@ class MixerResult(Result):
 
 
 def mixer_results(arch: ArchSpec, problems: Sequence[MixerProblem], library: str | None) -> list[MixerResult]:
-    """Return the times of kernels by a library's coefficients, or by those of the next library that has the kernel.
-
-    Raises:
-        InvalidOptionError: no such library.
-        UnsupportedError: the arch is no GPU, or one of another maker whose spec names none to carry over from.
-    """
+    """Return the times of kernels by a library's coefficients, or by those of the next library that has the kernel."""
     if library is not None:
         check_word("library", library, MIXER_LIBRARIES)
     check_carried(arch, "linear and sparse attention")

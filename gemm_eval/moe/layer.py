@@ -387,11 +387,7 @@ class RoutedDraws(NamedTuple):
 
 
 def route(layer: MoeLayer) -> RoutedDraws:
-    """Draw the routing of a layer, and pick the ranks that it asks for.
-
-    Raises:
-        InvalidOptionError: weights or counts of one's own that are of other sizes.
-    """
+    """Draw the routing of a layer, and pick the ranks that it asks for."""
     distribution = parse_distribution(layer.distribution)
     num_draws = layer.num_draws if distribution.is_random else 1
     sizes = Routed(layer.num_tokens, layer.num_experts, layer.topk, layer.ep, num_draws)
@@ -419,11 +415,7 @@ def _route(sizes: Routed, distribution: Distribution, rank: str | int, seed: int
 
 
 def types_of(layer: MoeLayer, arch: ArchSpec) -> GemmTypes:
-    """Return the data types of a layer's GEMMs on an arch.
-
-    Raises:
-        InvalidProblemError: there is no such type.
-    """
+    """Return the data types of a layer's GEMMs on an arch."""
     if isinstance(layer.dtype, GemmTypes):
         return layer.dtype
     if isinstance(layer.dtype, DtypeScheme):

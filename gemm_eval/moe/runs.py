@@ -113,11 +113,6 @@ def make_runs(
 
     `types` [num_layers] are of their GEMMs, `asked` the options of the call. `marks_errors`: keep what the arch or
     the library cannot run in `Runs.errors`, instead of raising it.
-
-    Raises:
-        InvalidOptionError: weights or counts of one's own that are of other sizes, or no such option.
-        InvalidProblemError: a GEMM that is too large.
-        UnsupportedError: options that this arch has no use for, or types that the library does not run.
     """
     rules = _Rules(evaluator.arch, asked.library, evaluator.preferred.library)
     routed = [route(layer) for layer in layers]

@@ -142,9 +142,6 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
 
     Configs that another one stands for are not listed: fewer stages at the same occupancy, another raster, more parts
     of K that are no shorter.
-
-    Raises:
-        InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
     asked, packed = packed, packed.for_sizes(*problem.sizes)
     sizes, layouts = _sizes_of(problem)

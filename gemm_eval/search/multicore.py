@@ -235,10 +235,6 @@ def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) ->
     """Find the best mapping over every partition, tile and loop order; exhaustive: MODEL.md, "Fused attention".
 
     Returns an array [1] of ATTENTION_COST_DTYPE.
-
-    Raises:
-        UnsupportedError: the chip cannot compute it; see `attention_params`.
-        InfeasibleError: not even the smallest tiles fit in SRAM.
     """
     from gemm_eval.models.multicore import (
         ATTENTION_COST_DTYPE,

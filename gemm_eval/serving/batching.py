@@ -402,9 +402,6 @@ def transfer_us(reader: StepTimes, decoder: StepTimes, num_devices: int) -> tupl
 
     Devices send and receive side by side, each by its own rail: over the network where `num_devices`, of both pools,
     are more than the link joins. What several devices of a decoder hold alike (latents) is sent to each of them.
-
-    Raises:
-        UnsupportedError: no link joins devices, or no network joins nodes.
     """
     evaluator = decoder.replica.evaluator
     senders, receivers = (each.replica.tensor_parallel * each.replica.pipeline_parallel for each in (reader, decoder))

@@ -259,11 +259,7 @@ class StepPrices:
     def _message_us(
         self, collective: str, num_bytes: int, ranks: int, stride: int, network_bytes: int | None = None
     ) -> float:
-        """Return the time of a collective of devices that are `stride` apart; 0: there are no others.
-
-        Raises:
-            UnsupportedError: the arch says nothing of what joins them.
-        """
+        """Return the time of a collective of devices that are `stride` apart; 0: there are no others."""
         if ranks == 1 or num_bytes == 0 or stride == 0:
             return 0.0
         per_node = ranks_per_node(ranks, stride, self.node)

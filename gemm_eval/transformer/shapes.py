@@ -198,9 +198,6 @@ def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLay
 
     `num_tokens` are those that all ranks of an expert-parallel group see together; `options` are other fields of
     `MoeLayer` (`tp`, `ep`, `distribution`, `dtype`, ...), which win over the model's sizes.
-
-    Raises:
-        InvalidOptionError: the model has no experts, or see `MoeLayer`.
     """
     moe = config.moe
     if moe is None:

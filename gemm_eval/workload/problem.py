@@ -338,9 +338,6 @@ def resolve_types(
 
     `group_size` -1 asks for one scale per column where a shorthand would set a group; block-scaled types have no scales
     then.
-
-    Raises:
-        InvalidProblemError: they do not go together.
     """
     scheme = parse_scheme(default_dtype if dtype is None else dtype)
     is_block_scaled = scheme.input_dtype is scheme.weight_dtype and scheme.group_size is not None
@@ -370,11 +367,7 @@ def resolve_types(
 def make_problem(
     G: int, M: int, K: int, N: int, *, default_dtype: DType, row_groups: RowGroups | None = None, **types: Any
 ) -> GemmProblem:
-    """Build a problem from what users write; `types` as for `resolve_types`.
-
-    Raises:
-        InvalidProblemError: see `GemmProblem`.
-    """
+    """Build a problem from what users write; `types` as for `resolve_types`."""
     words: Any = resolve_types(default_dtype, **types).words
     return GemmProblem(G, M, K, N, **words, row_groups=row_groups)
 
