@@ -49,10 +49,8 @@ class AttentionResult(Result):
     """The time of attention on an arch, term by term.
 
     Attributes:
-        low_us, high_us: the interval around `latency_us` that holds 80% of measured times; see `Result`.
-        breakdown: microseconds by term, in the order they run; they add up to `latency_us`. On multi-core chips they
-            are the times of the parts, and what of them overlaps is below 0, `hidden_us`; `correction_us`, on GPUs, is
-            what timings showed beyond the terms, of either sign.
+        breakdown: microseconds by term, in the order they run. On multi-core chips they are the times of the parts, and
+            what of them overlaps is below 0, `hidden_us`.
         term_meanings: what the time of each term goes to.
         bound: what limits: ``matrix`` (both products), ``exp`` (the exponentials), ``dram`` or ``launch`` (fixed
             times), the largest of these, where it is at least half of the latency; else ``latency`` (CTAs that wait,
@@ -63,9 +61,7 @@ class AttentionResult(Result):
         is_fused: scores stay on the chip; else two batched GEMMs with a softmax between them, through DRAM.
         has_positions: rotary positions and the write of new keys and values to the cache are in it.
         roofs: microseconds that the products, the exponentials and the compulsory DRAM bytes take at least.
-        source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very chip, with or without what
-            timings showed beyond the terms; else ``analytic``.
-        origin: where they come from, in words.
+        origin: where its coefficients come from, in words.
         mapping: fused on multi-core chips: which core computes what, in which tiles; else None.
         dram_bytes: fused on multi-core chips: bytes that the chip moves; else None.
     """

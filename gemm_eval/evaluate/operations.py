@@ -52,16 +52,12 @@ class CollectiveResult(Result):
             on AMD's GPUs likewise ``aiter`` or ``rccl``; between nodes ``nccl``, or ``deepep`` for tokens to experts
             and back; ``link`` between multi-core chips.
         latency_us: time of the call, in microseconds; 0 for one rank.
-        low_us, high_us: 80% of measured times are expected between them.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
-        breakdown: microseconds by term (`COLLECTIVE_TERMS`, between nodes also `NETWORK_TERMS`); they add up to
-            `latency_us`.
+        breakdown: microseconds by term (`COLLECTIVE_TERMS`, between nodes also `NETWORK_TERMS`).
         link_gb_per_s: what the spec says of the link, one direction, in 1e9 bytes/s.
         interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``all-to-all``,
             ``pcie-one-socket`` or ``pcie-two-sockets``.
-        source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very GPU, with or without what
-            its timings showed beyond the terms; else ``analytic``. A send has no timings and is always ``analytic``: it
-            goes as an all-to-all does.
+        source: see `Result`; a send has no timings and is always ``analytic``: it goes as an all-to-all does.
         origin: where the coefficients come from, in words.
         num_nodes: nodes in which the ranks lie, equally many in each.
         network: kind of the network between them (`Network.kind`); None: one node.
@@ -257,12 +253,7 @@ _MAX_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class MemoryBoundResult(Result):
-    """The time of a kernel that reads and writes some bytes, and computes next to nothing.
-
-    `source` is ``corrected`` or ``calibrated`` on a GPU that the coefficients were fitted on, with or without what its
-    timings showed beyond the terms (`correction_us`); else ``analytic``. 80% of measured times are expected within
-    `low_us` to `high_us`.
-    """
+    """The time of a kernel that reads and writes some bytes, and computes next to nothing."""
 
     arch_name: str
     read_bytes: float
@@ -367,12 +358,9 @@ class MixerResult(Result):
     """The time of a kernel of linear or sparse attention, term by term.
 
     Attributes:
-        low_us, high_us: 80% of measured times lie between, by the held-out errors of the kernel's fit.
-        breakdown: microseconds by term; they add up to `latency_us`.
         bound: what limits: ``lines`` (chunks one after the other, or too few CTAs), ``bytes`` or ``launch``.
         library: whose kernel it is.
-        source: ``calibrated`` where coefficients were fitted on this very GPU, else ``analytic``.
-        origin: where they come from, in words.
+        origin: where its coefficients come from, in words.
     """
 
     problem: MixerProblem

@@ -33,7 +33,8 @@ class Result:
 
     Each has `arch_name`, `latency_us`, the ends `low_us` and `high_us` of the interval that holds 80% of measured times
     (MODEL.md, "Intervals"), its `breakdown` by term (microseconds that add up to it), the `bound` that limits it, and
-    the `source` of its numbers.
+    the `source` of its numbers: ``corrected`` or ``calibrated`` where coefficients were fitted on timings of this very
+    chip, with or without what these showed beyond the terms (`correction_us`, of either sign); else ``analytic``.
     """
 
     __slots__ = ()

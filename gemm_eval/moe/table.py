@@ -53,13 +53,10 @@ class MoeLayerResult(Result):
     Communication between ranks is not in it, nor the router's GEMM.
 
     Attributes:
-        low_us, high_us: the interval around `latency_us` that holds 80% of measured times; see `Result`.
-        source: ``corrected`` or ``calibrated`` where coefficients were fitted on layers of this very chip, with or
-            without what timings showed beyond the terms (of a library whose layers were not timed, on its GEMMs); else
-            ``analytic``.
+        source: see `Result`; of a library whose layers were not timed, that of its GEMMs.
         library: whose kernels run the GEMMs, on a GPU; None on a multi-core chip, or where a rank has no token.
         std_us, min_us, max_us: spread over draws: standard deviation (of these draws), least and most.
-        breakdown: microseconds by term, in the order they run; they add up to `latency_us`.
+        breakdown: microseconds by term, in the order they run.
         bound: what limits: of the largest term, if that is a GEMM, what limits that (see `GEMMResult`), else its name.
         gemm1, gemm2: the two grouped GEMMs in the draw of median latency; None where the rank has no token there.
         imbalance: tokens of the most loaded rank over the mean of all ranks; 1 where there is one.
