@@ -49,7 +49,7 @@ _FLOATS = (
 
 _AS_IN_SPEC = (
     "num_cores", "cube_m", "cube_n", "fill_drain_cycles", "sram_usable_bytes", "input_buffers", "output_buffers",
-    "lane_num", "align_bytes", "vector_is_concurrent", "overlap_frac", "launch_us", "weight_load_cycles",
+    "lane_num", "align_bytes", "vector_is_concurrent", "overlap_frac", "weight_load_cycles",
     "resident_max_frac", "sync_us", "task_us", "launch_floor_us",
 )  # fmt: skip
 
@@ -123,6 +123,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "dram_bytes_per_us": reads,
         "dram_core_limit_bytes_per_us": math.inf if limit is None else bytes_per_us(limit),
         "noc_bytes_per_us": math.inf if arch.noc_gb_per_s is None else bytes_per_us(arch.noc_gb_per_s),
+        "launch_us": arch.launch_us,
         "mac_pj": arch.mac_pj.get(dtype, 0.0),
         "sram_pj_per_byte": arch.sram_pj_per_byte or 0.0,
         "dram_pj_per_byte": arch.dram_pj_per_byte or 0.0,
