@@ -51,7 +51,7 @@ def give_kernels(
     described = [_described(entry, limits, sizes, is_compiling) for entry in entries]
     variant = entries[0].variant
     head = {
-        "arch": arch,
+        "arch": getattr(arch, "name", arch),
         "activation": str(DType.FP8 if is_fp8 else variant.activation),
         "mode": variant.mode.name.lower(),
         "group_size": variant.group_size,
