@@ -74,8 +74,11 @@ def spread(function: CommandFunction) -> CommandFunction:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
             if hint in _ARCHS:
                 params.append(_param(_SET, SetOption))
+            if hint is ModelArgument:
+                params.append(_param(_NAMES, NamesOption))
 
     def run(**given: Any) -> None:
+        given.pop(_NAMES, None)
         if changes := given.pop(_SET, None):
             if not (archs := given["arch"]):
                 raise InvalidOptionError("--set changes an --arch: add one")
@@ -452,6 +455,27 @@ WeightSizes = Annotated[Sizes, "K N"]
 ModelArgument = Annotated[
     str, argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models)
 ]
+
+
+def _list_names(is_asked: bool) -> None:
+    if not is_asked:
+        return
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.estimate import list_engines
+    from gemm_eval.models.gpu import LIBRARIES
+    from gemm_eval.transformer import list_models
+
+    types = _types(has_schemes=True)
+    names = {"models": list_models(), "engines": list_engines(), "types": types, "libraries of GEMMs": LIBRARIES}
+    for kind, of_kind in names.items():
+        print_line(f"{kind}: {', '.join(of_kind)}")
+    raise typer.Exit
+
+
+_NAMES = "names"
+NamesOption = Annotated[bool, option(
+    "List the names of models, engines, types and libraries, and exit.", "--list", callback=_list_names, is_eager=True
+)]  # fmt: skip
 DenseDtypeOption = Annotated[str | None, option(
     "Type of unquantized parts: scores and values of attention, KV cache, routers, LM head. Default: the "
     "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16).",
