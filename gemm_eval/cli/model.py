@@ -262,7 +262,7 @@ def model(
 
     A step is the sum of its operations: GEMMs, fused attention, experts, collectives, and memory-bound kernels. The
     chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU waits for
-    the engine's host is included. The network to clients is not. A model that does not fit is refused, with changes
+    the engine's host is included, the network to clients is not. A model that does not fit is refused, with changes
     that would make it fit; several batches or prompts show which fit.
 
     Examples:

@@ -472,7 +472,7 @@ def _list_names(is_asked: bool) -> None:
     raise typer.Exit
 
 
-_NAMES = "names"
+_NAMES = "shows_names"
 NamesOption = Annotated[bool, option(
     "List the names of models, engines, types and libraries, and exit.", "--list", callback=_list_names, is_eager=True
 )]  # fmt: skip

@@ -73,7 +73,7 @@ def give_measured(arch: str, activation: str, *, as_json: bool) -> None:
     folder = data_root() / "measured" / arch / "w4a16"
     ours, cublas = folder / f"{activation}.parquet", folder / f"{activation}-cublas.parquet"
     if not ours.is_file():
-        raise InvalidInputError(f"no timings of our kernels with {activation} activations come for {arch}")
+        raise InvalidInputError(f"the package has no timings of our kernels with {activation} activations on {arch}")
     gemms = compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation)
     give(
         as_json,

@@ -211,7 +211,7 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         others = f" and {num - 1} more" if num > 1 else ""
         console.print(f"left out: {first.layout}{others} on {first.arch_name}: {reason}", highlight=False)
     if len(result.reasons()) > _MOST_LEFT_OUT:
-        console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: --json")
+        console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: see --json")
     if len(result.best_by_arch) > 1:
         bests = (f"{r.arch_name} {r.tokens_per_s_per_device:,.0f} ({r.layout})" for r in result.best_by_arch)
         console.print(f"best tok/s/GPU within the limits: {', '.join(bests)}", highlight=False)

@@ -133,7 +133,7 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
         formats += [("library", "library", ""), ("source", "source", "")]
         print_wide(rows_table(listed, formats, title=f"Pareto front: {len(front)} of {num:,} points"))
         if len(front) > most:
-            console.print(f"{len(front) - most} more: --limit")
+            console.print(f"{len(front) - most} more points: raise --limit")
         if num < asked:
             console.print(f"unfinished: {num:,} of {asked:,} points are done")
         for row in reasons.itertuples(index=False):

@@ -56,12 +56,12 @@ class Engine(Frozen):
     generation of SMs that it does not list has those of `gemm_eval.models.gpu.engine_libraries`.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="what answers call it")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="name in answers")]
     title: Text = Field(default="", description="the engine, on a line")
     version: Text = Field(default="", description="the release that its numbers are of")
     gemm_library: Text | None = Field(default=None, description="whose kernels run GEMMs; null: the default")
     attention_library: Text | None = Field(default=None, description="whose kernels run attention; null: the default")
-    collective_library: Text | None = Field(default=None, description="whose kernels send messages; null: the default")
+    collective_library: Text | None = Field(default=None, description="library of collectives; null: the default")
     expert_libraries: Table[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
         default={}, description="generation of SMs -> whose kernels run experts, in the order in which they are tried"
     )

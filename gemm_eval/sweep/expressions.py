@@ -123,7 +123,7 @@ class _Compiler:
         try:
             _bounded(value)
         except OverflowError as error:
-            raise self._refused(f"has a number in it that cannot be: {error}") from None
+            raise self._refused(f"has an invalid number in it: {error}") from None
         return lambda _: value
 
     def _name(self, name: str) -> _Function:
@@ -132,7 +132,7 @@ class _Compiler:
 
     def _function(self, name: str, num: int) -> Callable[..., Number]:
         if name not in _FUNCTIONS:
-            raise self._refused(f"names {shown(name)}, which there is not; functions are {', '.join(_FUNCTIONS)}")
+            raise self._refused(f"names {shown(name)}, which does not exist; functions are {', '.join(_FUNCTIONS)}")
         function, least, most = _FUNCTIONS[name]
         if not least <= num <= most:
             raise self._refused(f"gives {name} {num} arguments; it takes {least}" + f" to {most}" * (most > least))
@@ -310,7 +310,7 @@ def check_expression(name: str, text: str, known: Iterable[str], example: Mappin
         top, _, key = used.partition(".")
         if top not in known:
             raise InvalidOptionError(
-                f"{name}: {shown(text)} names {shown(top)}, which there is not; names are fields and variables"
+                f"{name}: {shown(text)} names {shown(top)}, which does not exist; names are fields and variables"
             )
         value = example.get(top)
         if isinstance(value, str) or (value is not None and isinstance(value, Mapping) != bool(key)):
