@@ -48,7 +48,7 @@ def _shapes() -> dict[str, Shape]:
     records = {"path": str, "num_records": int, "num_bytes": int, "found_by": dict}
     packed = {"name": str, "K": int, "N": int, "mode": str, "group_size": int, "activation": str, "num_bytes": int}
     of_layer = {
-        **dict.fromkeys(("arch_name", "dense_dtype", "l2", "clock"), str), "K": int, "N": int, "source": str, "curve": dict,
+        **dict.fromkeys(("arch_name", "dense_dtype", "l2", "clock", "source"), str), "K": int, "N": int, "curve": dict,
         "first_loss_M": int | None, "last_win_M": int | None, "measured?": [dict],
     }  # fmt: skip
     card = {

@@ -82,7 +82,9 @@ def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool =
     if policy == Policy.LIBRARY and arch.rules is None:
         raise UnsupportedError(f"{arch.name} has no rules of a library: only policy best is known (rules in its YAML)")
     if policy == Policy.LIBRARY and not is_exhaustive:
-        raise InvalidOptionError("policy library needs plan exact: heuristic plans do not follow the rules of a library")
+        raise InvalidOptionError(
+            "policy library needs plan exact: heuristic plans do not follow the rules of a library"
+        )
     return Policy(policy)
 
 

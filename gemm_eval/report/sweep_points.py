@@ -196,8 +196,7 @@ class Points:
         rows = [self.cells(self.names, design.row) for design in self.best]
         columns, cells = self._basis(design.point for design in self.best)
         rows = [
-            [row[0], design.best_in, *row[1:], *more]
-            for row, design, more in zip(rows, self.best, cells, strict=True)
+            [row[0], design.best_in, *row[1:], *more] for row, design, more in zip(rows, self.best, cells, strict=True)
         ]
         first, *rest = [*(self.column(name) for name in self.names), *columns]
         note = "Balance: the least product of the ratios of all objectives to their best."

@@ -25,8 +25,8 @@ DEFINITIONS = {
     "meets in a GEMM, and 3 passes of attention over the pairs that its mask leaves",
     "palm_mfu_frac": "MFU with all pairs of queries and keys",
     "hfu_frac": "MFU with the forward pass of layers that full recomputation runs again",
-    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, collectives whose "
-    "overlap is not given all beside computation or none, and a host that starts kernels one by one",
+    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, collectives "
+    "whose overlap is not given all beside computation or none, and a host that starts kernels one by one",
     "sources": "share of computation by the source of its kernels' times",
 }
 """Definitions of the figures, in words."""
