@@ -119,7 +119,8 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
         }
 
     def show() -> None:
-        from gemm_eval.cli.output import format_interval, make_console, print_wide, rows_table
+        from gemm_eval.cli.output import make_console, print_wide, rows_table
+        from gemm_eval.units import interval_text
 
         console = make_console()
         num, asked, most = len(result), result.description["num_points"], limit or _LIMIT
@@ -129,7 +130,7 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
             ends = [f"{name.removesuffix(_LATENCY)}{end}" for end in ("low_us", "high_us")]
             formats.append((f"80% of\n{name.removesuffix('_us')}\nwithin", name + _WITHIN, ""))
             for row in listed:
-                row[name + _WITHIN] = format_interval(*(row[end] for end in ends))
+                row[name + _WITHIN] = interval_text(*(row[end] for end in ends))
         formats += [("library", "library", ""), ("source", "source", "")]
         print_wide(rows_table(listed, formats, title=f"Pareto front: {len(front)} of {num:,} points"))
         if len(front) > most:

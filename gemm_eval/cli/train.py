@@ -132,8 +132,8 @@ def _row(estimate: TrainingEstimate) -> dict[str, Any]:
 
 
 def _show(estimates: list[TrainingEstimate]) -> None:
-    from gemm_eval.cli.output import format_interval, make_console, print_table
-    from gemm_eval.units import time_text
+    from gemm_eval.cli.output import make_console, print_table
+    from gemm_eval.units import interval_text, time_text
 
     make_console().print(estimates[0].explain(), highlight=False)
     rows = [
@@ -144,7 +144,7 @@ def _show(estimates: list[TrainingEstimate]) -> None:
             "recompute": str(estimate.options["recompute"]),
             "schedule": f"{estimate.options['schedule']} x{estimate.options['num_chunks']}".removesuffix(" x1"),
             "step": time_text(estimate.latency_us),
-            "80% within": format_interval(estimate.low_us, estimate.high_us),
+            "80% within": interval_text(estimate.low_us, estimate.high_us),
             "tok/s": f"{estimate.tokens_per_s_per_device:,.0f}",
             "MFU": f"{estimate.mfu_frac:.1%}",
             "GB": f"{estimate.memory.total_bytes / 1e9:,.1f}",

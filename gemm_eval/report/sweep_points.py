@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gemm_eval.figures import spans_decade
 from gemm_eval.report.parts import Cell, Chart, Column, Table, table_of, text_column, unit_of_name
 from gemm_eval.sweep import ARCH, SweepResult, pareto_front
-from gemm_eval.units import time_text
+from gemm_eval.units import interval_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,8 +187,8 @@ class Points:
         columns = [f"80% of {prefix}latency within" for prefix in loads] + ["library", "source"]
         cells: list[list[Cell]] = []
         for row in self.result.basis(points).to_dict("records"):
-            ends = ([time_text(row[f"{prefix}{end}_us"]) for end in ("low", "high")] for prefix in loads)
-            cells.append([*map(" to ".join, ends), row["library"], row["source"]])
+            ends = (interval_text(row[f"{prefix}low_us"], row[f"{prefix}high_us"]) for prefix in loads)
+            cells.append([*ends, row["library"], row["source"]])
         return [text_column(name) for name in columns], cells
 
     def best_table(self) -> Table:
