@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 _SHOW_AFTER_S = 1.0
@@ -113,12 +114,11 @@ class _Cell:
             self._put("")
 
     def _put(self, text: str) -> None:
-        from IPython.display import HTML, display
-
+        ipython: Any = import_module("IPython.display")
         if self._handle is None:
-            self._handle = display(HTML(text), display_id=True)
+            self._handle = ipython.display(ipython.HTML(text), display_id=True)
         else:
-            self._handle.update(HTML(text))
+            self._handle.update(ipython.HTML(text))
 
 
 class _Status:
