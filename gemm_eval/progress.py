@@ -1,18 +1,22 @@
-"""Progress on stderr: a bar or a spinner on a terminal; where stderr is a file or a pipe, a line every few seconds.
+"""Progress: a bar or a spinner on a terminal, a bar below the cell of a notebook, else lines on stderr now and then.
 
 What runs inside a bar or a spinner shows none of its own.
 """
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 _SHOW_AFTER_S = 1.0
 _LINE_EVERY_S = 5.0
+_CELL_EVERY_S = 0.2
 _SAME_EVERY = 6
 _shown: list[_Status | None] = []
 """The bar (None) or the spinner that is shown, if there is one."""
@@ -27,8 +31,17 @@ def progress_bar(total: int, task: str, is_shown: bool | None) -> Iterator[Calla
     if is_shown is False or (is_shown is None and (_shown or not _can_write())):
         yield lambda _: None
         return
+    if _is_notebook():
+        cell = _Cell()
+        _shown.append(None)
+        try:
+            yield _lines(total, task, cell.show, _SHOW_AFTER_S, _CELL_EVERY_S)
+        finally:
+            _shown.pop()
+            cell.clear()
+        return
     if is_shown is None and not _is_terminal():
-        yield _lines(total, task)
+        yield _lines(total, task, lambda line, _: _print(line), _LINE_EVERY_S, _LINE_EVERY_S)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -66,18 +79,46 @@ def progress_bar(total: int, task: str, is_shown: bool | None) -> Iterator[Calla
             bar.stop()
 
 
-def _lines(total: int, task: str) -> Callable[[int], None]:
-    """Return a function that takes the number of items newly done, and prints a line now and then."""
-    num_done, last_s = 0, time.monotonic()
+def _lines(
+    total: int, task: str, show: Callable[[str, float], None], after_s: float, every_s: float
+) -> Callable[[int], None]:
+    """Return a function that takes the number of items newly done, and shows a line and the share that is done.
+
+    It is shown `after_s` seconds from now, and then every `every_s` seconds.
+    """
+    num_done, next_s = 0, time.monotonic() + after_s
 
     def advance(num_new: int) -> None:
-        nonlocal num_done, last_s
+        nonlocal num_done, next_s
         num_done += num_new
-        if (now_s := time.monotonic()) - last_s > _LINE_EVERY_S:
-            last_s = now_s
-            _print(f"{task}: {num_done:,} of {total:,}")
+        if (now_s := time.monotonic()) > next_s:
+            next_s = now_s + every_s
+            show(f"{task}: {num_done:,} of {total:,}", num_done / total)
 
     return advance
+
+
+class _Cell:
+    """A bar in the output of a notebook's cell; it is emptied at the end."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, line: str, frac: float) -> None:
+        """Show a bar of this share, with a line behind."""
+        self._put(f'<progress value="{frac:.3f}" style="width: 20em"></progress> {html.escape(line)}')
+
+    def clear(self) -> None:
+        """Empty what was shown."""
+        if self._handle is not None:
+            self._put("")
+
+    def _put(self, text: str) -> None:
+        ipython: Any = import_module("IPython.display")
+        if self._handle is None:
+            self._handle = ipython.display(ipython.HTML(text), display_id=True)
+        else:
+            self._handle.update(ipython.HTML(text))
 
 
 class _Status:
@@ -143,6 +184,11 @@ def _print(line: str) -> None:
 
 def _can_write() -> bool:
     return not getattr(sys.stderr, "closed", True)
+
+
+def _is_notebook() -> bool:
+    ipython: Any = sys.modules.get("IPython")
+    return hasattr(ipython.get_ipython() if ipython else None, "kernel")
 
 
 def _is_terminal() -> bool:

@@ -91,6 +91,11 @@ def time_text(us: float) -> str:
     return f"{scaled:,.{max(0, decimals)}f} {unit}"
 
 
+def interval_text(low_us: float, high_us: float) -> str:
+    """Return an interval of times for people: ``135 us to 156 us``."""
+    return f"{time_text(low_us)} to {time_text(high_us)}"
+
+
 _CAPACITY_DIGITS = 6  # sizes of memories are exact
 _LADDERS = {
     "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (0.0, "B")),

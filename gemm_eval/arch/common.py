@@ -249,7 +249,7 @@ class BaseSpec(Frozen):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="what answers call it; of a file: its own name if absent",
+        description="name in answers; default: the name of the file",
     )
     title: Text = Field(default="", description="maker, product and what matters of it, on a line")
     notes: Text = Field(default="", description="modelling decisions, in words")

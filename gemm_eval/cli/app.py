@@ -1,7 +1,4 @@
-"""The application: its commands, and the one place where errors become a line on stderr and an exit code.
-
-The command `schema`, the JSON schema of what `--json` of a command writes, is here too.
-"""
+"""The application: its commands, and the one place where errors become a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ from gemm_eval.cli import (
     measure,
     model,
     operations,
+    schema,
     serve,
     space,
     train,
     validate,
 )
-from gemm_eval.cli.options import EXIT_CODES, argument, command, option
-from gemm_eval.cli.output import print_json
+from gemm_eval.cli.options import EXIT_CODES, command, option
 from gemm_eval.cli.words import Group, usage_message, with_flags
-from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, StorageError, UnsupportedError
-from gemm_eval.words import refusal, visible
+from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
+from gemm_eval.words import visible
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -70,45 +67,6 @@ def _print_error(kind: str, message: str, *, is_json: bool) -> None:
     sys.stderr.write((document if is_json else f"error: {visible(line)}") + "\n")
 
 
-def _schemas() -> dict[str, Any]:
-    """Return the schema of each command that has one."""
-    from gemm_eval.estimate import ModelEstimate
-    from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult, answer_schema
-    from gemm_eval.serving import Deployments, ServingEstimate
-    from gemm_eval.training import TrainingEstimate
-
-    answers = {
-        "attention": AttentionResult, "collective": CollectiveResult, "model": ModelEstimate, "train": TrainingEstimate,
-    }  # fmt: skip
-    schemas = {name: answer_schema(kind | tuple[kind, ...]) for name, kind in answers.items()}  # type: ignore[valid-type]
-    misfit = {"type": "object", "required": ["problem", "arch_name", "error"]}
-    results = {"type": "array", "items": {"anyOf": [answer_schema(GEMMResult), misfit]}}
-    for name in ("evaluate", "grouped", "top"):
-        schemas[name] = {"type": "object", "properties": {"results": results}, "required": ["results"]}
-    schemas["serve"] = answer_schema(ServingEstimate | Deployments)
-    return schemas
-
-
-def schema(
-    *,
-    command: Annotated[
-        str, argument("attention, collective, evaluate, grouped, model, serve, top or train.", "COMMAND")
-    ],
-) -> None:
-    """Print the JSON schema of what a command writes with --json.
-
-    Examples:
-
-    gemm-eval schema serve
-    """
-    from gemm_eval.evaluate import DIALECT
-
-    schemas = _schemas()
-    if command not in schemas:
-        raise InvalidOptionError(refusal("command", command, sorted(schemas)))
-    print_json({"$schema": DIALECT, "title": f"gemm-eval {command} --json", **schemas[command]})
-
-
 app = typer.Typer(
     cls=_Application,
     no_args_is_help=True,
@@ -141,7 +99,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "sweep": space.sweep,
     "pareto": space.pareto,
     "report": space.report,
-    "schema": schema,
+    "schema": schema.schema,
 }
 for _name, _function in _COMMANDS.items():
     command(app, _name)(_function)

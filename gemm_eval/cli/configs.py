@@ -96,7 +96,7 @@ def _shipped_timings(arch: str) -> list[Path]:
     folder = data_root() / "measured" / arch / "w4a16"
     tables = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
     if not tables:
-        raise InvalidInputError(f"no timings of our kernels come for {arch}: give a file")
+        raise InvalidInputError(f"the package has no timings of our kernels on {arch}: give a file")
     return tables
 
 
@@ -151,7 +151,7 @@ def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
 
     console = make_console()
     if not files:
-        console.print("no files of configs: neither of yours nor of the library")
+        console.print("no files of configs: you have none, and the package has none")
     for path, cache in files:
         console.print(f"{path}: {len(cache)} records", soft_wrap=True)
         print_wide(rows_table(list(map(_cells, cache.records)), _HEADERS))

@@ -10,7 +10,7 @@ import typer
 
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import integer
-from gemm_eval.cli.words import refuse_others
+from gemm_eval.cli.words import refuse, refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
@@ -27,9 +27,7 @@ def kernels(
     ctx: typer.Context,
     *,
     sizes: opt.KernelSizes,
-    arch: Annotated[
-        str | None, opt.option("Preset name or YAML file of a GPU.", metavar="NAME", complete=opt.complete_gpus)
-    ] = None,
+    arch: opt.GpuOption,
     activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16; fp8: of A alone, W4A8.")] = "fp16",
     mode: Annotated[
         str, opt.option("Quantization mode of the weights: column, group, group_zero, mxfp4, nvfp4.")
@@ -62,8 +60,6 @@ def kernels(
     """
     from gemm_eval.cli import render_w4a16
 
-    if arch is None:
-        raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm")
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
         render_w4a16.give_measured(arch, activation, as_json=json)
@@ -89,9 +85,7 @@ def _kernel_sizes(words: dict[str, str]) -> Sizes | None:
 def asm(
     *,
     file: Annotated[Path, opt.argument("PTX, a cubin, or SASS as nvdisasm, cuobjdump or Triton writes it.", "FILE")],
-    arch: Annotated[
-        str, opt.option("GPU preset or YAML file, for occupancy.", metavar="NAME|FILE", complete=opt.complete_gpus)
-    ] = "h200-sxm",
+    arch: opt.GpuOption = "h200-sxm",
     kernel: Annotated[str | None, opt.option("Name of the kernel in a file with several.")] = None,
     smem_bytes: Annotated[
         int, opt.option("Dynamic shared memory of a CTA in bytes, which the file does not contain.", min=0)
@@ -109,11 +103,10 @@ def asm(
 
     gemm-eval asm kernel.cubin --arch h200-sxm
     """
-    from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score_file
     from gemm_eval.cli.render_profile import card_document, print_card
 
-    spec = load_arch(arch, GpuSpec)
+    spec = opt.gpu_of(arch)
     card = score_file(file, kernel=kernel)
     occupancy = occupancy_of_card(card, spec, smem_bytes=smem_bytes + (card.static_smem_bytes or 0))
     cycles = cycles_of_loop(card.loop, spec)
@@ -124,12 +117,7 @@ def asm(
 def profile(
     *,
     sizes: opt.PlainSizes,
-    arch: Annotated[
-        str | None,
-        opt.option(
-            "GPU for which the model chooses. Default: this machine's.", metavar="NAME", complete=opt.complete_gpus
-        ),
-    ] = None,
+    arch: opt.ThisGpuOption = None,
     dtype: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
     group_size: _GroupSize = 128,
     zero_points: Annotated[
@@ -148,7 +136,7 @@ def profile(
 
     gemm-eval profile 64 4096 4096 --arch h200-sxm
     """
-    from gemm_eval.arch import GpuSpec, gpu_slug, load_arch
+    from gemm_eval.arch import gpu_slug
     from gemm_eval.cli.output import print_line
     from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
     from gemm_eval.dtypes import DType
@@ -158,12 +146,12 @@ def profile(
     from gemm_eval.measure import Choice, W4A16Runner, list_items, profile_kernels
 
     gemm = _profiled_gemm(sizes.one(), group_size, has_zeros=zero_points)
-    given = None if arch is None else load_arch(arch, GpuSpec)  # a wrong name is said before anything is timed
+    given = None if arch is None else opt.gpu_of(arch)  # a wrong name is refused before anything is timed
     runner = W4A16Runner(dtype)
     items = list_items([gemm], dtype, runner.spec, Choice())
     gpu = gpu_slug(runner.gpu_name)
-    if arch not in (None, gpu):
-        print_line(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
+    if given is not None and given.name != gpu:
+        print_line(f"--arch {given.name} is not this GPU, {gpu}: the model's choice is for another", err=True)
     problem = problem_of(Sizes(gemm.M, gemm.K, gemm.N), DType(dtype), gemm.mode, gemm.group_size)
     result = GEMMEvaluator(given or runner.spec, l2=l2).evaluate_problem(problem)
     assert isinstance(result.mapping, KernelConfig)
@@ -234,6 +222,8 @@ def crossover(
         if not measured:
             raise InvalidOptionError("--all goes with --measured: add it, or give one K and N")
     l2, clock = l2 or "cold", clock or "burst"
+    if measured:
+        refuse(ctx, "--measured", {"changes"})
     if measured and (l2, clock) != ("cold", "burst"):
         raise InvalidOptionError(f"--measured goes with --l2 cold and --clock burst, got {l2}, {clock}")
     weights = [] if all_ else sizes.one(", or --all --measured")

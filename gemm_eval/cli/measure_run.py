@@ -293,7 +293,7 @@ def _describe(measured: HostMeasurement) -> Iterator[str]:
     clock = f"{facts.clock_ghz.value:.2f} GHz{nominal}"
     yield f"{facts.title}: {facts.num_cores.value} cores, {clock}, {facts.simd_bits.value}-bit vectors"
     caches = (f"L{level} {_size(size)} for {cores} core{'s' * (cores > 1)}" for level, size, cores in facts.caches)
-    yield f"caches: {', '.join(caches) or 'none that it tells of'}; memory {_size(facts.memory_bytes)}"
+    yield f"caches: {', '.join(caches) or 'unknown'}; memory {_size(facts.memory_bytes)}"
     yield str(measured.blas)
     for point in measured.bandwidth:
         if point.kind == "read":

@@ -32,21 +32,6 @@ def _counts(name: str, text: str, panel: str | None = None, *more: str) -> Any:
     return opt.option(f"{text} {SEVERAL}", f"--{name}", *more, metavar="N,...", panel=panel)
 
 
-def _list_names(is_asked: bool) -> None:
-    if not is_asked:
-        return
-    from gemm_eval.cli.output import print_line
-    from gemm_eval.dtypes import SHORTHANDS
-    from gemm_eval.estimate import list_engines
-    from gemm_eval.models.gpu import LIBRARIES
-    from gemm_eval.transformer import list_models
-
-    names = {"models": list_models(), "engines": list_engines(), "types": SHORTHANDS, "libraries of GEMMs": LIBRARIES}
-    for kind, of_kind in names.items():
-        print_line(f"{kind}: {', '.join(of_kind)}")
-    raise typer.Exit
-
-
 def gemms(
     ctx: typer.Context,
     *,
@@ -235,10 +220,6 @@ def model(
     *,
     model: opt.ModelArgument,
     arch: opt.ArchesOption,
-    names: Annotated[bool, opt.option(  # noqa: ARG001  done by its callback
-        "List the names of models, engines, types and libraries, and exit.", "--list", callback=_list_names,
-        is_eager=True
-    )] = False,
     batch: Annotated[str, _counts("batch", "Sequences that are decoded together.", _REQUESTS)] = "1",
     prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS, "--isl")] = "1024",
     output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", "--osl", panel=_REQUESTS)] = 256,
@@ -281,7 +262,7 @@ def model(
 
     A step is the sum of its operations: GEMMs, fused attention, experts, collectives, and memory-bound kernels. The
     chunks of a prompt follow each other through the pipeline stages. With --engine the time that the GPU waits for
-    the engine's host is included. The network to clients is not. A model that does not fit is refused, with changes
+    the engine's host is included, the network to clients is not. A model that does not fit is refused, with changes
     that would make it fit; several batches or prompts show which fit.
 
     Examples:

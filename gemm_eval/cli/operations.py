@@ -121,7 +121,7 @@ def collective(
     *,
     arch: opt.ArchOption,
     operation: Annotated[
-        str, opt.argument("all_reduce, all_gather, reduce_scatter, all_to_all or send.", "WHAT")
+        str, opt.argument("all_reduce, all_gather, reduce_scatter, all_to_all or send.", "OPERATION")
     ],
     sizes: Annotated[str, opt.argument(
         "Bytes that one device adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "

@@ -27,7 +27,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
-    from gemm_eval.arch import ArchSpec
+    from gemm_eval.arch import ArchSpec, GpuSpec
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.workload import GemmProblem
 
@@ -72,12 +72,16 @@ def spread(function: CommandFunction) -> CommandFunction:
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
-            if hint in (ArchOption, ArchesOption, GpuOption, OtherArchesOption):
+            if hint in _ARCHS:
                 params.append(_param(_SET, SetOption))
+            if hint is ModelArgument:
+                params.append(_param(_NAMES, NamesOption))
 
     def run(**given: Any) -> None:
+        given.pop(_NAMES, None)
         if changes := given.pop(_SET, None):
-            archs = given["arch"] or []
+            if not (archs := given["arch"]):
+                raise InvalidOptionError("--set changes an --arch: add one")
             given["arch"] = (
                 _changed(archs, changes) if isinstance(archs, str) else [_changed(a, changes) for a in archs]
             )
@@ -102,6 +106,13 @@ def _changed(arch: str, changes: Sequence[str]) -> ArchSpec:
     for sentence in spec.implausible_numbers():
         warnings.warn(f"--set: {sentence}", stacklevel=2)
     return spec
+
+
+def gpu_of(arch: str | ArchSpec) -> GpuSpec:
+    """Return the GPU of an option, a name or a changed arch; ArchValidationError: it is no GPU."""
+    from gemm_eval.arch import GpuSpec, load_arch
+
+    return arch if isinstance(arch, GpuSpec) else load_arch(arch if isinstance(arch, str) else arch.name, GpuSpec)
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
@@ -178,6 +189,10 @@ OtherArchesOption = Annotated[list[str] | None, option(
     metavar="NAME", complete=complete_archs
 )]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]
+ThisGpuOption = Annotated[str | None, option(
+    "GPU for which the model chooses. Default: this machine's.", "--arch", metavar="NAME|FILE", complete=complete_gpus
+)]  # fmt: skip
+_ARCHS = (ArchOption, ArchesOption, OtherArchesOption, GpuOption, ThisGpuOption)
 InterconnectOption = Annotated[str | None, option(
     "Topology of GPUs over PCIe in a server: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
     "Default: from the arch.", metavar="NAME"
@@ -440,6 +455,27 @@ WeightSizes = Annotated[Sizes, "K N"]
 ModelArgument = Annotated[
     str, argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models)
 ]
+
+
+def _list_names(is_asked: bool) -> None:
+    if not is_asked:
+        return
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.estimate import list_engines
+    from gemm_eval.models.gpu import LIBRARIES
+    from gemm_eval.transformer import list_models
+
+    types = _types(has_schemes=True)
+    names = {"models": list_models(), "engines": list_engines(), "types": types, "libraries of GEMMs": LIBRARIES}
+    for kind, of_kind in names.items():
+        print_line(f"{kind}: {', '.join(of_kind)}")
+    raise typer.Exit
+
+
+_NAMES = "shows_names"
+NamesOption = Annotated[bool, option(
+    "List the names of models, engines, types and libraries, and exit.", "--list", callback=_list_names, is_eager=True
+)]  # fmt: skip
 DenseDtypeOption = Annotated[str | None, option(
     "Type of unquantized parts: scores and values of attention, KV cache, routers, LM head. Default: the "
     "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16).",

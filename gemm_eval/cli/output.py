@@ -18,7 +18,6 @@ from rich.table import Table
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.extras import check_extra, needs_extra
-from gemm_eval.units import time_text
 from gemm_eval.words import shown, visible
 
 if TYPE_CHECKING:
@@ -203,11 +202,6 @@ def format_number(value: float) -> str:
 def format_share(part: float, whole: float) -> str:
     """Percentage with one decimal."""
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def format_interval(low_us: float, high_us: float) -> str:
-    """Return an 80% interval of times: 135 us to 156 us."""
-    return f"{time_text(low_us)} to {time_text(high_us)}"
 
 
 def format_change(value: float, base: float) -> str:

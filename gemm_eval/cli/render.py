@@ -11,7 +11,6 @@ from gemm_eval.cli.output import (
     KeyTable,
     format_change,
     format_decomposition,
-    format_interval,
     format_number,
     format_raster,
     format_share,
@@ -25,7 +24,7 @@ from gemm_eval.cli.output import (
 from gemm_eval.cli.values import format_mapping
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import KernelConfig, MulticoreMapping
-from gemm_eval.units import time_text
+from gemm_eval.units import interval_text, time_text
 
 _ROUNDING_FRAC = 1e-9  # a term below this share of the latency is what rounding left of a zero
 
@@ -74,7 +73,7 @@ def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
     yield row("type of B", lambda _, r: str(r.problem.types.b))
     yield row("type of C", lambda _, r: str(r.problem.output_dtype))
     yield row("latency", lambda _, r: time_text(r.latency_us))
-    yield row("80% interval", lambda _, r: format_interval(r.low_us, r.high_us))
+    yield row("80% interval", lambda _, r: interval_text(r.low_us, r.high_us))
     if any(result.physics_us != result.latency_us for _, result in pairs):
         yield row("model alone", lambda _, r: time_text(r.physics_us))
     yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
@@ -159,7 +158,7 @@ def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
         ("#", "rank", ""),
         ("latency", "result", lambda r: time_text(r.latency_us)),
         ("vs best", "result", lambda r: format_change(r.latency_us, best.latency_us)),
-        ("80% within", "result", lambda r: format_interval(r.low_us, r.high_us)),
+        ("80% within", "result", lambda r: interval_text(r.low_us, r.high_us)),
         *(_CHIP_COLUMNS if is_chip else _GPU_COLUMNS),
         ("cores" if is_chip else "SMs", "result", lambda r: f"{r.active_cores} of {count}"),
         ("bound", "result", lambda r: r.bound),

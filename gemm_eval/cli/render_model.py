@@ -9,7 +9,6 @@ from typing import Any
 from gemm_eval.arch import ArchSpec
 from gemm_eval.cli.output import (
     Column,
-    format_interval,
     format_number,
     format_share,
     format_term,
@@ -20,7 +19,7 @@ from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
 from gemm_eval.moe import BREAKDOWN, MoeLayerTable
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, MemoryShare, ModelConfig, ModelMemory, say_memory
-from gemm_eval.units import time_text
+from gemm_eval.units import interval_text, time_text
 
 
 def print_attentions(results: Sequence[AttentionResult], *, num_archs: int) -> None:
@@ -50,7 +49,7 @@ def _attention_cells(result: AttentionResult) -> dict[str, str]:
         "time": time_text(result.latency_us),
         "TFLOP/s": format_number(result.tflop_per_s),
         "GB/s": format_number(result.gb_per_s),
-        "80% within": format_interval(result.low_us, result.high_us),
+        "80% within": interval_text(result.low_us, result.high_us),
         "bound": result.bound,
         "kernel": result.kernel,
         "library": result.library,
@@ -70,7 +69,7 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
     columns: list[Column] = [
         ("ranks", "num_ranks", ""), *([("nodes", "num_nodes", "")] if any(r.num_nodes > 1 for r in results) else []),
         ("bytes", "message_bytes", ","), ("time", "latency_us", time_text),
-        ("80% within", "result", lambda result: format_interval(result.low_us, result.high_us)),
+        ("80% within", "result", lambda result: interval_text(result.low_us, result.high_us)),
         ("bus GB/s", "bus_gb_per_s", format_number), ("bound", "bound", ""), ("algorithm", "algorithm", ""),
         ("source", "source", ""),
     ]  # fmt: skip
@@ -91,7 +90,7 @@ def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> Non
             "busiest": f"{result.expert_imbalance:.2f}x",
             "ranks": f"{result.imbalance:.2f}x",
             "time": time_text(result.latency_us),
-            "80% within": format_interval(result.low_us, result.high_us),
+            "80% within": interval_text(result.low_us, result.high_us),
             "least": time_text(result.min_us),
             "most": time_text(result.max_us),
             "TFLOP/s": f"{result.tflop_per_s:,.1f}",
@@ -131,7 +130,7 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
             "layers": f"{gemm.num_layers}",
             "bound": result.bound,
             "time": time_text(result.latency_us),
-            "80% within": format_interval(result.low_us, result.high_us),
+            "80% within": interval_text(result.low_us, result.high_us),
             "total": time_text(us),
             "share": format_share(us, total_us),
             "library": result.options.get("library", "-"),
@@ -195,8 +194,8 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
                 "prompt": f"{estimate.prompt_len:,}",
                 "TTFT": time_text(estimate.ttft_us),
                 "TPOT": time_text(estimate.tpot_us),
-                "80% of TTFT within": format_interval(*estimate.ttft_interval_us),
-                "80% of TPOT within": format_interval(*estimate.tpot_interval_us),
+                "80% of TTFT within": interval_text(*estimate.ttft_interval_us),
+                "80% of TPOT within": interval_text(*estimate.tpot_interval_us),
                 "request": time_text(estimate.request_us),
                 "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
                 "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",
@@ -230,7 +229,7 @@ def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:
             "layers": str(cost.operation.num_layers),
             "time": time_text(cost.latency_us),
             "total": time_text(cost.total_us),
-            "80% within": format_interval(cost.low_us, cost.high_us),
+            "80% within": interval_text(cost.low_us, cost.high_us),
             "share": format_share(cost.total_us, step.latency_us),
             "bound": cost.bound,
             "library": cost.library or "-",

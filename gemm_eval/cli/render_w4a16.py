@@ -51,7 +51,7 @@ def give_kernels(
     described = [_described(entry, limits, sizes, is_compiling) for entry in entries]
     variant = entries[0].variant
     head = {
-        "arch": arch,
+        "arch": getattr(arch, "name", arch),
         "activation": str(DType.FP8 if is_fp8 else variant.activation),
         "mode": variant.mode.name.lower(),
         "group_size": variant.group_size,
@@ -73,7 +73,7 @@ def give_measured(arch: str, activation: str, *, as_json: bool) -> None:
     folder = data_root() / "measured" / arch / "w4a16"
     ours, cublas = folder / f"{activation}.parquet", folder / f"{activation}-cublas.parquet"
     if not ours.is_file():
-        raise InvalidInputError(f"no timings of our kernels with {activation} activations come for {arch}")
+        raise InvalidInputError(f"the package has no timings of our kernels with {activation} activations on {arch}")
     gemms = compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation)
     give(
         as_json,

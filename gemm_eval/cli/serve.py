@@ -187,8 +187,8 @@ def _show_one(model: str, estimate: ServingEstimate) -> None:
 
 
 def _show(result: Deployments, commands: tuple[str, ...]) -> None:
-    from gemm_eval.cli.output import Column, format_interval, format_number, make_console, print_table
-    from gemm_eval.units import time_text
+    from gemm_eval.cli.output import Column, format_number, make_console, print_table
+    from gemm_eval.units import interval_text, time_text
 
     console = make_console()
     columns: list[Column] = [
@@ -197,8 +197,8 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         ("tok/s/GPU", "tokens_per_s_per_device", ",.0f"), ("tok/s/user", "tokens_per_s_per_user", ",.0f"),
         ("TTFT", "ttft_us", time_text), ("p99", "ttft_p99_us", time_text), ("TPOT", "tpot_us", time_text),
         ("ITL p99", "itl_p99_us", time_text), ("requests/s", "requests_per_s", format_number),
-        ("80% of TTFT within", "estimate", lambda r: format_interval(*r.ttft_interval_us)),
-        ("80% of TPOT within", "estimate", lambda r: format_interval(*r.tpot_interval_us)),
+        ("80% of TTFT within", "estimate", lambda r: interval_text(*r.ttft_interval_us)),
+        ("80% of TPOT within", "estimate", lambda r: interval_text(*r.tpot_interval_us)),
     ]  # fmt: skip
     title = (
         f"{result.model_name}, {result.prompt_len:,} + {result.output_len:,} tokens: the Pareto front of "
@@ -211,7 +211,7 @@ def _show(result: Deployments, commands: tuple[str, ...]) -> None:
         others = f" and {num - 1} more" if num > 1 else ""
         console.print(f"left out: {first.layout}{others} on {first.arch_name}: {reason}", highlight=False)
     if len(result.reasons()) > _MOST_LEFT_OUT:
-        console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: --json")
+        console.print(f"{len(result.reasons()) - _MOST_LEFT_OUT} more reasons: see --json")
     if len(result.best_by_arch) > 1:
         bests = (f"{r.arch_name} {r.tokens_per_s_per_device:,.0f} ({r.layout})" for r in result.best_by_arch)
         console.print(f"best tok/s/GPU within the limits: {', '.join(bests)}", highlight=False)

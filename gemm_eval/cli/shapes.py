@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.cli.options import RUN_OPTIONS, TYPE_OPTIONS
-from gemm_eval.cli.output import format_interval, format_number, make_console, print_table, read_records
+from gemm_eval.cli.output import format_number, make_console, print_table, read_records
 from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.units import time_text
+from gemm_eval.units import interval_text, time_text
 from gemm_eval.words import did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _cells(answer: Answer, row: dict[str, Any]) -> dict[str, str]:
         return cells | dict.fromkeys(_COSTS, "-") | {"time": _MISFIT}
     return cells | {
         "time": time_text(row["latency_us"]),
-        "80% within": format_interval(row["low_us"], row["high_us"]),
+        "80% within": interval_text(row["low_us"], row["high_us"]),
         "TFLOP/s": format_number(row["tflop_per_s"]),
         "of peak": f"{row['utilization_frac']:.1%}",
         "DRAM GB/s": format_number(row["dram_bytes"] / row["latency_us"] / 1e3),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gemm_eval.sweep import SweepResult
 
 _LIMIT = 20
+_LATENCY, _WITHIN = "latency_us", " within"
 _NUM_SIZES = 4  # G, M, K, N
 _OF_MODELS = {
     "phase", "batch_size", "prompt_len", "output_len", "tensor_parallel", "expert_parallel", "dense_dtype",
@@ -102,11 +103,11 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
     columns = list(dict.fromkeys(["point", *(["arch"] if len(result.bases) > 1 else []), *names]))
     front, reasons = result.pareto(objectives), result.excluded()
 
-    plain = front[columns].astype(object).where(front[columns].notna(), None)
-
-    def rows() -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = plain.head(len(front) if limit is None else limit).to_dict("records")
-        return listed
+    def rows(most: int | None = limit) -> list[dict[str, Any]]:
+        plain = front[columns].astype(object).where(front[columns].notna(), None)
+        listed: list[dict[str, Any]] = plain.head(len(front) if most is None else most).to_dict("records")
+        basis = result.basis(row["point"] for row in listed).to_dict("records")
+        return [row | of for row, of in zip(listed, basis, strict=True)]
 
     def document() -> dict[str, Any]:
         return {
@@ -119,14 +120,21 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
 
     def show() -> None:
         from gemm_eval.cli.output import make_console, print_wide, rows_table
+        from gemm_eval.units import interval_text
 
         console = make_console()
-        formats: list[Any] = [(name.replace("_", "_\n"), name, _format) for name in columns]
         num, asked, most = len(result), result.description["num_points"], limit or _LIMIT
-        title = f"Pareto front: {len(front)} of {num:,} points"
-        print_wide(rows_table(front.head(most).to_dict("records"), formats, title=title))
+        listed = rows(most)
+        formats: list[Any] = [(name.replace("_", "_\n"), name, _format) for name in columns]
+        for name in [name for name in columns if name.endswith(_LATENCY)] or [_LATENCY]:
+            ends = [f"{name.removesuffix(_LATENCY)}{end}" for end in ("low_us", "high_us")]
+            formats.append((f"80% of\n{name.removesuffix('_us')}\nwithin", name + _WITHIN, ""))
+            for row in listed:
+                row[name + _WITHIN] = interval_text(*(row[end] for end in ends))
+        formats += [("library", "library", ""), ("source", "source", "")]
+        print_wide(rows_table(listed, formats, title=f"Pareto front: {len(front)} of {num:,} points"))
         if len(front) > most:
-            console.print(f"{len(front) - most} more: --limit")
+            console.print(f"{len(front) - most} more points: raise --limit")
         if num < asked:
             console.print(f"unfinished: {num:,} of {asked:,} points are done")
         for row in reasons.itertuples(index=False):

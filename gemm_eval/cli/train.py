@@ -121,18 +121,19 @@ def _split(text: str) -> list[str]:
 
 def _row(estimate: TrainingEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
-    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "sources", "options")}
+    parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "sources", "libraries", "options")}
     del document["stages"], document["definitions"]
     overlap = parts["options"].pop("overlap")
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name"), **parts["layout"]} | document
     row |= parts["breakdown"] | parts["memory"] | parts["options"]
     row |= {f"{source}_frac": share for source, share in parts["sources"].items()}
+    row |= {f"{kind}_library": name for kind, name in parts["libraries"].items()}
     return row | {f"overlap_{name}": share for name, share in (overlap or {}).items()}
 
 
 def _show(estimates: list[TrainingEstimate]) -> None:
     from gemm_eval.cli.output import make_console, print_table
-    from gemm_eval.units import time_text
+    from gemm_eval.units import interval_text, time_text
 
     make_console().print(estimates[0].explain(), highlight=False)
     rows = [
@@ -143,6 +144,7 @@ def _show(estimates: list[TrainingEstimate]) -> None:
             "recompute": str(estimate.options["recompute"]),
             "schedule": f"{estimate.options['schedule']} x{estimate.options['num_chunks']}".removesuffix(" x1"),
             "step": time_text(estimate.latency_us),
+            "80% within": interval_text(estimate.low_us, estimate.high_us),
             "tok/s": f"{estimate.tokens_per_s_per_device:,.0f}",
             "MFU": f"{estimate.mfu_frac:.1%}",
             "GB": f"{estimate.memory.total_bytes / 1e9:,.1f}",

@@ -153,8 +153,8 @@ class ModelEstimate(Result):
         box = self.options["interconnect"] if self.num_devices > 1 else None
         joined = "" if box is None else f" ({box})"
         lines = [
-            f"{self.model_name} on {self.num_devices} x {self.arch_name}{joined}, {self.batch:,} sequences of "
-            f"{self.prompt_len:,} + {self.output_len:,} tokens:",
+            f"{self.model_name} on {self.num_devices} x {self.arch_name}{joined}, {self.batch:,} "
+            f"sequence{'s' * (self.batch > 1)} of {self.prompt_len:,} + {self.output_len:,} tokens:",
             f"TTFT {time_text(self.ttft_us)} (one prompt, no queueing), TPOT {time_text(self.tpot_us)}, one request "
             f"{time_text(self.request_us)};",
             f"80% of measured times are expected within {_words(self.ttft_interval_us)} (TTFT) and "

@@ -98,7 +98,9 @@ class CostStore:
                 costs[key] = raw[row * size : (row + 1) * size]
                 end += num_rows
         except (LookupError, TypeError, ValueError) as error:
-            warnings.warn(f"results on disk make no sense ({error}), and are found anew", RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"results on disk are damaged ({error}): they are computed again", RuntimeWarning, stacklevel=4
+            )
             return {}
         return costs
 

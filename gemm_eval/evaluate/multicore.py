@@ -72,7 +72,9 @@ def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool =
     if policy == Policy.LIBRARY and arch.rules is None:
         raise UnsupportedError(f"{arch.name} has no rules of a library: only policy best is known (rules in its YAML)")
     if policy == Policy.LIBRARY and not is_exhaustive:
-        raise InvalidOptionError("policy library goes with plan exact: what a library chooses is no heuristic of ours")
+        raise InvalidOptionError(
+            "policy library needs plan exact: heuristic plans do not follow the rules of a library"
+        )
     return Policy(policy)
 
 

@@ -32,7 +32,7 @@ from gemm_eval.report.parts import (
 from gemm_eval.report.plots import plot_breakdown
 from gemm_eval.report.runs import Phase, Run, Runs, distinct, sizes_of, trust_in_runs
 from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, transformer_gemms, types_on
-from gemm_eval.units import time_text
+from gemm_eval.units import interval_text, time_text
 from gemm_eval.workload import GemmProblem
 
 Contest: TypeAlias = Sequence[Runs]
@@ -293,11 +293,12 @@ def _tables(contest: Contest) -> list[Part]:
         (text_column("arch"), lambda runs: runs.arch_name),
         (time_column("time"), lambda runs: runs.total_us),
         (Column("over the fastest", "x", digits=3), lambda runs: runs.total_us / best_us),
-        (text_column("interval"), lambda runs: " to ".join(map(time_text, runs.interval_us))),
+        (text_column("interval"), lambda runs: interval_text(*runs.interval_us)),
         *([(Column("rate", "tokens/s"), lambda runs: runs.tokens_per_s)] if has_tokens else []),
         (percent_column("of peak"), lambda runs: 100.0 * runs.utilization_frac),
         (Column("DRAM", "GB/s"), lambda runs: runs.dram_gb_per_s),
         (text_column("bound by"), lambda runs: runs.say_bounds()),
+        (text_column("library"), lambda runs: distinct(run.result.options.get("library", "-") for run in runs.runs)),
         (text_column("source"), lambda runs: distinct(run.result.source for run in runs.runs)),
     ]
     ranking = table_of(order, columns, f"{title}, the fastest first")

@@ -44,7 +44,7 @@ from gemm_eval.report.runs import (
 )
 from gemm_eval.serving import Deployments, LeftOut, ServingEstimate
 from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, load_model, num_parameters, say_memory
-from gemm_eval.units import time_text
+from gemm_eval.units import interval_text, time_text
 
 _MOST_BARS = 6
 _MOST_GAINS = 2
@@ -236,9 +236,12 @@ def _tables(step: Runs) -> list[Part]:
         (text_column("kind"), lambda cost: cost.operation.kind),
         (Column("layers"), lambda cost: cost.operation.num_layers),
         (time_column("latency"), lambda cost: cost.latency_us),
+        (text_column("80% within"), lambda cost: interval_text(cost.low_us, cost.high_us)),
         (time_column("total"), lambda cost: cost.total_us),
         (percent_column("share"), lambda cost: 100.0 * cost.total_us / step.total_us),
         (text_column("bound"), lambda cost: cost.bound),
+        (text_column("library"), lambda cost: cost.library or "-"),
+        (text_column("source"), lambda cost: cost.source or "-"),
         (text_column("details"), lambda cost: cost.detail),
     ]
     tokens = f"{of.batch:,} x {of.new_tokens:,} new of {of.seq_len:,} tokens"
@@ -277,8 +280,10 @@ _COLUMNS: tuple[tuple[Column, Callable[[ServingEstimate], Cell]], ...] = (
     (Column(_DEVICE, digits=3), lambda e: e.tokens_per_s_per_device),
     (Column(_USER, digits=3), lambda e: e.tokens_per_s_per_user),
     (time_column("TTFT"), lambda e: e.ttft_us),
+    (text_column("80% of TTFT within"), lambda e: interval_text(*e.ttft_interval_us)),
     (time_column("TTFT p99"), lambda e: e.ttft_p99_us),
     (time_column("TPOT"), lambda e: e.tpot_us),
+    (text_column("80% of TPOT within"), lambda e: interval_text(*e.tpot_interval_us)),
     (time_column("ITL p99"), lambda e: e.itl_p99_us),
     (Column("requests in flight"), lambda e: e.concurrency),
     (Column("GPUs"), lambda e: e.num_devices),

@@ -12,7 +12,7 @@ from gemm_eval.estimate import ModelEstimate, OperationCost, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, sum_interval
 from gemm_eval.report.parts import Cell, Column, Table, percent_column, text_column, time_column
 from gemm_eval.serving import ServingEstimate
-from gemm_eval.units import per_s, time_text
+from gemm_eval.units import interval_text, per_s, time_text
 from gemm_eval.workload import GemmProblem
 
 Phase: TypeAlias = Literal["prefill", "decode"]
@@ -148,7 +148,7 @@ def trust_in_runs(contenders: Sequence[Runs], caveat: str) -> list[tuple[str, st
 
 def trust_in_estimate(estimate: ModelEstimate | ServingEstimate, caveat: str) -> list[tuple[str, str]]:
     """Return the intervals of TTFT and TPOT, engine, libraries and sources, and a caveat."""
-    ends = [" to ".join(map(time_text, of)) for of in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
+    ends = [interval_text(*of) for of in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
     return [
         ("80% of measured times are expected within", f"{ends[0]} (TTFT) and {ends[1]} (TPOT)"),
         ("Times rest on", f"Engine {estimate.basis.engine}. {estimate.basis}"),
@@ -164,8 +164,9 @@ def sizes_of(problem: GemmProblem) -> list[Cell]:
 
 GEMM_COLUMNS = (
     text_column("types"), *(Column(name) for name in "GMKN"), Column("count"), time_column("latency"),
-    time_column("total"), percent_column("share"), text_column("bound"), percent_column("of peak"),
-    Column("DRAM", "GB/s"), text_column("mapping"),
+    text_column("80% within"), time_column("total"), percent_column("share"), text_column("bound"),
+    percent_column("of peak"), Column("DRAM", "GB/s"), text_column("library"), text_column("source"),
+    text_column("mapping"),
 )  # fmt: skip
 
 
@@ -175,11 +176,12 @@ def gemm_table(
     """Return a table of GEMMs: columns `heads` with their cells, then those of all, `share` being of `total_us`."""
     rows = [
         [
-            *first, run.result.problem.types.inputs, *sizes_of(run.result.problem), run.times, run.result.latency_us,
-            run.total_us, 100.0 * run.total_us / total_us, run.result.bound, 100.0 * run.result.utilization_frac,
-            run.result.dram_gb_per_s, str(run.result.mapping),
+            *first, result.problem.types.inputs, *sizes_of(result.problem), count, result.latency_us,
+            interval_text(result.low_us, result.high_us), count * result.latency_us,
+            100.0 * count * result.latency_us / total_us, result.bound, 100.0 * result.utilization_frac,
+            result.dram_gb_per_s, result.options.get("library", "-"), result.source, str(result.mapping),
         ]
-        for first, run in zip(zip(*heads.values(), strict=True), runs, strict=True)
+        for first, (_, result, count) in zip(zip(*heads.values(), strict=True), runs, strict=True)
     ]  # fmt: skip
     return Table([*heads, *GEMM_COLUMNS], rows, caption, note)
 

@@ -51,7 +51,7 @@ def sweep_report(result: SweepResult) -> Page:
         sections.append(Section("Figures", _figures(points, points.best[-1].point)))
     if len(front):
         caption = f"{_count(len(front), 'point')} that no other beats, {by_aim}"
-        sections.append(Section("Pareto front", [points.table(front, caption)]))
+        sections.append(Section("Pareto front", [points.table(front, caption, has_basis=True)]))
     if len(feasible):
         ranked = feasible.sort_values(aim, ascending=not result.is_maximized(aim), kind="stable")
         table = points.table(ranked, f"Points that hold all constraints, {by_aim}")

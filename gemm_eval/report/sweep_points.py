@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gemm_eval.figures import spans_decade
 from gemm_eval.report.parts import Cell, Chart, Column, Table, table_of, text_column, unit_of_name
 from gemm_eval.sweep import ARCH, SweepResult, pareto_front
+from gemm_eval.units import interval_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +72,7 @@ _MOST_CHARTS = 3
 _MOST_EFFECTS = 4
 _MOST_DOTS = 4000  # of a chart; with what their tooltips say they are most of a page
 _MOST_ROWS = 1000
+_MOST_BASES = 200  # points whose GEMMs are evaluated again, for intervals and sources
 _MOST_GROUPS = 64  # of a field, to group points by
 _MOST_SAID = 6
 
@@ -168,19 +170,35 @@ class Points:
         """Return columns of points as rows of a table."""
         return [self.cells(names, row) for row in frame[list(names)].to_dict("records")]
 
-    def table(self, points: pd.DataFrame, caption: str) -> Table:
+    def table(self, points: pd.DataFrame, caption: str, *, has_basis: bool = False) -> Table:
         """Return a table of points with all that is known of them; metrics that are known of none are left out."""
         metrics = [name for name in self.kinds if name not in {*self.names, ARCH, "excluded"}]
         names = [*self.names, *(name for name in metrics if points[name].notna().any())]
-        shown = points.head(_MOST_ROWS)
+        most = _MOST_BASES if has_basis else _MOST_ROWS
+        shown = points.head(most)
         note = f"The first {len(shown):,} of {len(points):,} points." if len(shown) < len(points) else ""
-        return Table([self.column(name) for name in names], self.rows(names, shown), caption=caption, note=note)
+        columns, cells = self._basis(shown["point"]) if has_basis else ([], [[]] * len(shown))
+        rows = [[*row, *more] for row, more in zip(self.rows(names, shown), cells, strict=True)]
+        return Table([*(self.column(name) for name in names), *columns], rows, caption=caption, note=note)
+
+    def _basis(self, points: Iterable[int]) -> tuple[list[Column], list[list[Cell]]]:
+        """Return the columns of `SweepResult.basis`, intervals in words, and the cells of each point."""
+        loads = ["", *(f"{load.name}_" for load in self.result.workloads if len(self.result.workloads) > 1)]
+        columns = [f"80% of {prefix}latency within" for prefix in loads] + ["library", "source"]
+        cells: list[list[Cell]] = []
+        for row in self.result.basis(points).to_dict("records"):
+            ends = (interval_text(row[f"{prefix}low_us"], row[f"{prefix}high_us"]) for prefix in loads)
+            cells.append([*ends, row["library"], row["source"]])
+        return [text_column(name) for name in columns], cells
 
     def best_table(self) -> Table:
         """Return a table of the best designs."""
         rows = [self.cells(self.names, design.row) for design in self.best]
-        rows = [[row[0], design.best_in, *row[1:]] for row, design in zip(rows, self.best, strict=True)]
-        first, *rest = (self.column(name) for name in self.names)
+        columns, cells = self._basis(design.point for design in self.best)
+        rows = [
+            [row[0], design.best_in, *row[1:], *more] for row, design, more in zip(rows, self.best, cells, strict=True)
+        ]
+        first, *rest = [*(self.column(name) for name in self.names), *columns]
         note = "Balance: the least product of the ratios of all objectives to their best."
         has_balance = any(BALANCE in design.best_in for design in self.best)
         return Table([first, text_column("best in"), *rest], rows, "Best designs", note if has_balance else "")

@@ -105,15 +105,16 @@ class _Compiler:
             case ast.Attribute(value=ast.Name(id=top), attr=key):
                 return self._name(f"{top}.{key}")
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return _call_one(_UNARY[type(op)], below(operand))
+                return _call(_UNARY[type(op)], [below(operand)])
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _call_two(_BINARY[type(op)], below(left), below(right))
+                return _call(_BINARY[type(op)], [below(left), below(right)])
             case ast.BoolOp(op=op, values=values):
                 return _join([below(value) for value in values], is_all=isinstance(op, ast.And))
             case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _SIGNS for op in ops):
                 return _compare([_SIGNS[type(op)] for op in ops], [below(one) for one in (left, *others)])
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return _choose(below(test), below(body), below(orelse))
+                is_true, then, otherwise = below(test), below(body), below(orelse)
+                return lambda names: then(names) if is_true(names) else otherwise(names)
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 function = self._function(name, len(arguments))
                 return _call(function, [below(one) for one in arguments])
@@ -123,7 +124,7 @@ class _Compiler:
         try:
             _bounded(value)
         except OverflowError as error:
-            raise self._refused(f"has a number in it that cannot be: {error}") from None
+            raise self._refused(f"has an invalid number in it: {error}") from None
         return lambda _: value
 
     def _name(self, name: str) -> _Function:
@@ -132,7 +133,7 @@ class _Compiler:
 
     def _function(self, name: str, num: int) -> Callable[..., Number]:
         if name not in _FUNCTIONS:
-            raise self._refused(f"names {shown(name)}, which there is not; functions are {', '.join(_FUNCTIONS)}")
+            raise self._refused(f"names {shown(name)}, which does not exist; functions are {', '.join(_FUNCTIONS)}")
         function, least, most = _FUNCTIONS[name]
         if not least <= num <= most:
             raise self._refused(f"gives {name} {num} arguments; it takes {least}" + f" to {most}" * (most > least))
@@ -144,14 +145,6 @@ class _Compiler:
 
 def _call(function: Callable[..., Number], arguments: list[_Function]) -> _Function:
     return lambda names: _bounded(function(*[argument(names) for argument in arguments]))
-
-
-def _call_one(function: Callable[[Any], Number], argument: _Function) -> _Function:
-    return lambda names: _bounded(function(argument(names)))
-
-
-def _call_two(function: Callable[[Any, Any], Number], left: _Function, right: _Function) -> _Function:
-    return lambda names: _bounded(function(left(names), right(names)))
 
 
 def _join(operands: list[_Function], *, is_all: bool) -> _Function:
@@ -177,10 +170,6 @@ def _compare(signs: list[Callable[[Any, Any], bool]], operands: list[_Function])
         return True
 
     return compare
-
-
-def _choose(test: _Function, then: _Function, otherwise: _Function) -> _Function:
-    return lambda names: then(names) if test(names) else otherwise(names)
 
 
 def _bounded(value: Number) -> Number:
@@ -310,7 +299,7 @@ def check_expression(name: str, text: str, known: Iterable[str], example: Mappin
         top, _, key = used.partition(".")
         if top not in known:
             raise InvalidOptionError(
-                f"{name}: {shown(text)} names {shown(top)}, which there is not; names are fields and variables"
+                f"{name}: {shown(text)} names {shown(top)}, which does not exist; names are fields and variables"
             )
         value = example.get(top)
         if isinstance(value, str) or (value is not None and isinstance(value, Mapping) != bool(key)):

@@ -168,7 +168,7 @@ class FolderStore(Store):
         except GemmEvalError as error:
             raise GemmEvalError(
                 f"{self._path / _part_name(first)} cannot be used: {error}; the same call of sweep evaluates its "
-                "points anew"
+                "points again"
             ) from error
         return table if columns is None else table.select(list(columns))
 
@@ -191,7 +191,7 @@ class FolderStore(Store):
         if (file.metadata.metadata or {}).get(_LABEL) != self._label(first, num_points):
             raise GemmEvalError("it is of another sweep, or of other points of this one")
         if file.metadata.num_rows != num_points or columns != self._columns:
-            raise GemmEvalError(f"it has not {num_points} rows of the sweep's columns")
+            raise GemmEvalError(f"it does not have {num_points} rows of the sweep's columns")
         return file
 
 
@@ -274,7 +274,7 @@ def _set_aside(path: Path, why: str) -> None:
     with _storing(path.parent):
         aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
     warnings.warn(
-        f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated anew",
+        f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated again",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.evaluate import AttentionResult, GEMMEvaluator, GEMMTable
+from gemm_eval.evaluate import AttentionResult, GEMMEvaluator, GEMMTable, sum_interval
 from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.progress import progress_bar
 from gemm_eval.sweep.chunk import point_evaluator
 from gemm_eval.sweep.description import base_archs, read_description, workloads_of
 from gemm_eval.sweep.fields import build_arch
@@ -160,6 +161,44 @@ class SweepResult:
             if load.attention
         }
 
+    def basis(self, points: Iterable[int]) -> Any:
+        """Return a DataFrame of what the latencies of feasible points rest on, a row each, in the order given.
+
+        Columns: point; low_us and high_us, between which 80% of measured latencies are expected, of all workloads
+        together and, where there are several, of each (``decode_low_us``); library ("-" on multi-core chips) and source
+        of the GEMMs and of attention, those of most time first.
+        """
+        with needs_extra("a table of a sweep", "sweep"):
+            import pandas as pd
+
+        numbers, rows = list(points), []
+        with progress_bar(len(numbers), "points", None) as advance:
+            for point in numbers:
+                rows.append({"point": point} | self._basis_of(point))
+                advance(1)
+        return pd.DataFrame(rows)
+
+    def _basis_of(self, point: int) -> dict[str, Any]:
+        tables, of_attention = self.evaluate(point), self.attention(point)
+        all_parts: list[tuple[float, float, float]] = []
+        us_by_word: dict[str, dict[str, float]] = {"library": {}, "source": {}}
+        row: dict[str, Any] = {}
+        for load in self.workloads:
+            table, parts = tables[load.name], []
+            names = [*_TIMES, "source", *(["library"] if "library" in table.columns else [])]
+            answers = [dict(zip(names, row, strict=True)) for row in zip(*(table[name] for name in names), strict=True)]
+            answers += [{name: getattr(of, name) for name in _OF_ATTENTION} for of in of_attention.get(load.name, ())]
+            for answer, (_, count) in zip(answers, load.problems, strict=True):
+                parts.append(tuple(count * answer[name] for name in _TIMES))
+                for name, times in us_by_word.items():
+                    word = answer.get(name) or "-"
+                    times[word] = times.get(word, 0.0) + parts[-1][0]
+            if len(self.workloads) > 1:
+                row |= dict(zip((f"{load.name}_low_us", f"{load.name}_high_us"), sum_interval(parts), strict=True))
+            all_parts += parts
+        words = {name: ", ".join(sorted(of, key=lambda word: -of[word])) for name, of in us_by_word.items()}
+        return dict(zip(("low_us", "high_us"), sum_interval(all_parts), strict=True)) | row | words
+
     def evaluator(self, point: int) -> GEMMEvaluator:
         """Return an evaluator of the chip of a point, with the options of the sweep."""
         return point_evaluator(self.arch(point), self._description["options"])
@@ -249,6 +288,8 @@ def _kind_of(reason: str) -> str:
 
 
 _MOST = 5
+_TIMES = ("latency_us", "low_us", "high_us")
+_OF_ATTENTION = (*_TIMES, "source", "library")
 
 
 def _explain_workload(workload: Workload, table: GEMMTable, of_attention: Sequence[AttentionResult]) -> list[str]:

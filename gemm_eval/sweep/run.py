@@ -152,7 +152,7 @@ def sweep(
         StorageError: the folder cannot be written, the disk is full, or another sweep is at work in it.
         GemmEvalError: a package of the extra ``[sweep]`` is missing, a worker is lost and not replaced, or the
             description in the folder is damaged. Parts of the folder that are damaged or of another sweep are set
-            aside with a `RuntimeWarning`, and their points evaluated anew.
+            aside with a `RuntimeWarning`, and their points evaluated again.
     """
     check_extra("a sweep", "sweep", "pandas", "pyarrow")
     if not isinstance(space, Space):

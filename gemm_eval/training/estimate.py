@@ -365,7 +365,7 @@ class _Training:
         bubble_us = passes_us - busy_us
         terms |= {"bubble": bubble_us if bubble_us > _ROUNDING * passes_us else 0.0, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us
-        low, high, shares = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
+        low, high, shares, libraries = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
         unknown = [unknown_us(prices, stage, self.overlap) for stage in slowest]
         less_us, more_us = (alone * sum(us) / len(slowest) for us in zip(*unknown, strict=True))
         if is_paired and "ep" not in self.overlap:
@@ -383,7 +383,8 @@ class _Training:
             tuple(StageStep(*of.times, of.messages_us, *us[:2]) for of, us in zip(stages, updates, strict=True)),
             flop * peak_us / latency_us, model_flop(self.config, self.seq_len, is_full=True) * peak_us / latency_us,
             (flop + again * layers_flop(self.config, self.seq_len)) * peak_us / latency_us,
-            self.memory(layout, plan), self.limit_bytes, FrozenDict(shares), FrozenDict(self.options | asdict(plan)),
+            self.memory(layout, plan), self.limit_bytes, FrozenDict(shares), FrozenDict(libraries),
+            FrozenDict(self.options | asdict(plan)),
         )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ DEFINITIONS = {
     "meets in a GEMM, and 3 passes of attention over the pairs that its mask leaves",
     "palm_mfu_frac": "MFU with all pairs of queries and keys",
     "hfu_frac": "MFU with the forward pass of layers that full recomputation runs again",
-    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, messages whose "
-    "overlap is not given all beside computation or none, and a host that starts kernels one by one",
+    "low_us": "80% of measured steps are expected from low_us to high_us: kernels by their intervals, collectives "
+    "whose overlap is not given all beside computation or none, and a host that starts kernels one by one",
     "sources": "share of computation by the source of its kernels' times",
 }
 """Definitions of the figures, in words."""
@@ -34,13 +34,13 @@ _S_PER_DAY = 86_400
 _PASSES = 3  # forward, and two gradients
 
 BREAKDOWN = (*KINDS, "recompute", *GROUPS, "dp", "bubble", "optimizer")
-"""Terms of a step: kinds of computation, exposed messages by group of devices, idle time, and the optimizer."""
+"""Terms of a step: kinds of computation, exposed collectives by group of devices, idle time, and the optimizer."""
 
 _MEANINGS = {
     "gemm": "GEMMs, forward and both gradients", "attention": "attention, forward and backward",
     "memory": "norms, activations, loss, casts, main gradients", "recompute": "what the backward pass computes again",
-    "tp": "exposed messages of tensor parallelism", "cp": "exposed messages of context parallelism",
-    "ep": "exposed messages of expert parallelism", "pp": "exposed messages of pipeline parallelism",
+    "tp": "exposed collectives of tensor parallelism", "cp": "exposed collectives of context parallelism",
+    "ep": "exposed collectives of expert parallelism", "pp": "exposed sends of pipeline parallelism",
     "dp": "exposed gradients and weights of data parallelism", "bubble": "waiting for other pipeline stages",
     "optimizer": "the optimizer's step",
 }  # fmt: skip
@@ -119,6 +119,7 @@ class TrainingEstimate(Result):
         memory: what the device that holds most holds.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
         sources: shares of computation by source: ``corrected``, ``calibrated``, ``analytic``, ...
+        libraries: kernel libraries of GEMMs, attention and collectives; nothing on a multi-core chip.
         options: what was asked, by name.
     """
 
@@ -141,6 +142,7 @@ class TrainingEstimate(Result):
     memory: TrainingMemory
     memory_limit_bytes: int | None
     sources: FrozenDict[str, float]
+    libraries: FrozenDict[str, str]
     options: FrozenDict[str, Any]
     _derived: ClassVar[tuple[str, ...]] = (
         "bound", "source", "tokens_per_s", "tokens_per_s_per_device", "tokens_per_day", "fits",
@@ -197,7 +199,8 @@ class TrainingEstimate(Result):
             f"MFU {self.mfu_frac:.1%} ({self.palm_mfu_frac:.1%} by PaLM's formula), HFU {self.hfu_frac:.1%} of the "
             f"{self.options['dtype']} peak;",
             f"80% of measured times are expected within {time_text(self.low_us)} to {time_text(self.high_us)}; "
-            f"computation rests on {', '.join(f'{source} {share:.0%}' for source, share in self.sources.items())}.",
+            f"computation rests on {', '.join(f'{source} {share:.0%}' for source, share in self.sources.items())}; "
+            f"kernels: {', '.join(f'{kind} {name}' for kind, name in self.libraries.items()) or 'best mappings'}.",
             *(
                 f"  {name:10} {time_text(us):>9} {us / self.latency_us:>5.0%}  {_MEANINGS[name]}"
                 for name, us in self.breakdown.items()

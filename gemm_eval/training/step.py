@@ -220,6 +220,7 @@ class StepPrices:
             attention = attention_library or (None if is_amd else library_of_gradients(arch))
             collectives = "rccl" if is_amd else "nccl"
         self._prices = Prices(evaluator, attention_library=attention, collective_library=collectives)
+        self._collectives = {} if collectives is None else {"collective": collectives}
         self._pads_values = attention == "flash"  # https://github.com/NVIDIA/TransformerEngine/pull/2629
         self.taken = {"ep": EXPERT_SMS / arch.num_sms if isinstance(arch, GpuSpec) else 0.0}
         self._sends_copies, self._mtp_layers = dispatcher == "alltoall", mtp_layers
@@ -295,19 +296,26 @@ class StepPrices:
             result.append(PartTimes(part, forward, dgrad, wgrad, selective_us, tuple(by_kind.values())))
         return tuple(result)
 
-    def _spread(self, tp: int, cp: int, ep: int, micro_batch: int) -> tuple[float, float, dict[str, float]]:
-        """Return the ends of the 80% interval of all computation of the model, over its time, and shares by source."""
+    def _spread(
+        self, tp: int, cp: int, ep: int, micro_batch: int
+    ) -> tuple[float, float, dict[str, float], dict[str, str]]:
+        """Return the ends of the 80% interval of all computation of the model, over its time; shares by source; and the
+        libraries of GEMMs, attention and collectives, on a GPU."""
         ends, by_source = [], Counter[str]()
+        libraries: dict[str, dict[str, None]] = {}
         for part in self.parts(tp, cp, ep, micro_batch):
             for op in part.operations:
                 if op.kind != "collective":
                     price, count = self.price(op.work), op.num_layers * max(1, len(part.layers))
                     ends.append(tuple(us * count for us in price.interval))
                     by_source[price.source] += price.latency_us * count  # type: ignore[assignment]
+                    if price.library and op.kind != "memory":
+                        libraries.setdefault(op.kind, {})[price.library] = None
         total_us = sum(us for us, *_ in ends)
         low_us, high_us = sum_interval(ends)  # type: ignore[arg-type]
         shares = {source: us / total_us for source, us in by_source.most_common()}
-        return low_us / total_us, high_us / total_us, shares
+        names = {kind: " + ".join(of) for kind, of in libraries.items()} | self._collectives
+        return low_us / total_us, high_us / total_us, shares, names
 
     def optimizer_us(self, num_params: int, num_gradients: int, optimizer: Optimizer, copy_bytes: int) -> float:
         """Return the time of an optimizer's step: states read and written, the norm of gradients, gradients set to 0.

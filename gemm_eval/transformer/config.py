@@ -278,7 +278,7 @@ def with_redundant_experts(config: ModelConfig, num_redundant: int) -> ModelConf
         InvalidOptionError: the model has no experts, or fewer.
     """
     if config.moe is None:
-        raise InvalidOptionError(f"redundant experts are for models with experts, which {config.name} has not")
+        raise InvalidOptionError(f"redundant experts are for models with experts: {config.name} has none")
     num = as_integer("num_redundant", num_redundant, 0, config.moe.num_experts)
     groups = {} if (config.moe.num_experts + num) % config.moe.num_groups == 0 else {
         "num_groups": 1, "groups_per_token": 1

@@ -195,7 +195,7 @@ def model_operations(
         absorb_mla=absorb_mla, new_tokens=new_tokens, num_decodes=num_decodes, decode_len=decode_len,
     )  # fmt: skip
     if config.moe is None and step.expert_parallel > 1:
-        raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
+        raise InvalidOptionError(f"expert_parallel is for models with experts: {config.name} has none")
     stages = stage_layers(config.num_layers, pipeline_parallel)
     index = as_integer("stage", stage, 0, len(stages) - 1)
     part = stage_config(config, stages[index])

@@ -230,7 +230,7 @@ def layer_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
         yield from _moe_shapes(config, config.moe, step)
     elif step.expert_parallel > 1:
         raise InvalidOptionError(
-            f"expert_parallel is for models with experts, which {step.model} has not: leave it at 1, got "
+            f"expert_parallel is for models with experts, and {step.model} has none: leave it at 1, got "
             f"{step.expert_parallel}"
         )
 

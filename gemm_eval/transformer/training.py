@@ -126,7 +126,7 @@ def training_parts(
         config, "train", batch_size, seq_len // cp, tensor_parallel, expert_parallel, expert_load=expert_load
     )
     if config.moe is None and step.expert_parallel > 1:
-        raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
+        raise InvalidOptionError(f"expert_parallel is for models with experts: {config.name} has none")
 
     def part_of(alone: ModelConfig, inner: Step, kind: LayerKind | None) -> _PartOfTraining:
         types = weight_types(alone, dtype, dense_dtype)

@@ -85,7 +85,8 @@ def test_sweep_prints_the_front_and_keeps_the_points(tmp_path: Path) -> None:
     assert ran.out.startswith(f"Pareto front: {len(front)} of {NUM} points")
     rows = table(ran.out)
     assert [row[0] for row in rows] == [str(point) for point in front["point"]]
-    assert [row[-1] for row in rows] == [f"{value:,.4g}" for value in front["latency_us"]]
+    assert [row[4] for row in rows] == [f"{value:,.4g}" for value in front["latency_us"]]
+    assert {tuple(row[-2:]) for row in rows} == {("-", "analytic")}
     (reason,) = result.excluded().itertuples(index=False)
     expected = f"{reason.num_points} points excluded as area_mm2; first: point {reason.first_point}, {reason.example}"
     assert " ".join(ran.out.split()).endswith(expected)
@@ -104,7 +105,12 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     result = load_sweep(tmp_path / "points")
     columns = ["point", "num_cores", "dram_gb_per_s", "area_mm2", "latency_us"]
 
-    assert document["front"] == result.pareto()[columns].to_dict("records")
+    assert [{name: row[name] for name in columns} for row in document["front"]] == result.pareto()[columns].to_dict(
+        "records"
+    )
+    for row in document["front"]:
+        assert row["low_us"] < row["latency_us"] < row["high_us"]
+        assert (row["library"], row["source"]) == ("-", "analytic")
     assert document["num_points"] == document["num_points_asked"] == NUM
     assert document["num_excluded"] == int((~result.is_feasible).sum())
     assert document["excluded"] == result.excluded().to_dict("records")
@@ -168,7 +174,8 @@ def test_pareto_by_other_objectives(points: Path, result: SweepResult) -> None:
 
     front = result.pareto(aims)
     assert [row["point"] for row in document["front"]] == front["point"].tolist()
-    assert list(document["front"][0]) == ["point", "num_cores", "dram_gb_per_s", "area_mm2", *aims]
+    basis = ["low_us", "high_us", "library", "source"]
+    assert list(document["front"][0]) == ["point", "num_cores", "dram_gb_per_s", "area_mm2", *aims, *basis]
     ran = Ran("pareto", points, "-o", "speed")
     assert (ran.code, ran.out) == (2, "")
     assert "no column 'speed'; there are point, arch, num_cores" in ran.err

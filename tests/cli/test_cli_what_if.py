@@ -24,6 +24,12 @@ def test_set_changes_the_arch_of_any_command() -> None:
     faster = Ran(*sends, "--set", "interconnect.gb_per_s=900")
     assert (faster.code, faster.err) == (0, "")
     assert faster.out != Ran(*sends).out
+    of_kernels = ("kernels", "--arch", "h200-sxm")
+    legal, fewer = (
+        sum(kernel["is_legal"] for kernel in document(*of_kernels, *more)["kernels"])
+        for more in ((), ("--set", "smem_per_sm_bytes=100 KiB", "--set", "smem_per_cta_bytes=99 KiB"))
+    )
+    assert 0 < fewer < legal
 
 
 @pytest.mark.parametrize(

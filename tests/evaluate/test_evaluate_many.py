@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -526,3 +527,17 @@ def test_work_of_unknown_length_prints_its_notes(monkeypatch: pytest.MonkeyPatch
         while "validate: fit 1 of 2 (" not in stream.getvalue():
             threading.Event().wait(0.001)
     assert "GEMMs here" not in stream.getvalue()
+
+
+def test_a_notebook_shows_a_bar_in_its_cell_and_empties_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    handle = SimpleNamespace(update=seen.append)
+    pages = SimpleNamespace(HTML=str, display=lambda text, **_: seen.append(text) or handle)
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", pages)
+    assert run_bar(monkeypatch, io.StringIO(), None, 0.5) == ""
+    first, *_, last = seen
+    assert '<progress value="0.750"' in first
+    assert "GEMMs here: 3 of 4" in first
+    assert last == ""

@@ -47,6 +47,7 @@ OUTSIDE_OF = {
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "cli": {"pyarrow"},  # tables of shapes and answers in parquet
     "figures": {"matplotlib"},
+    "progress": {"IPython"},  # of the notebook that runs it
     "torch": {"torch"},
 }
 

@@ -107,7 +107,7 @@ def test_random_expressions_are_as_in_python() -> None:
         ("max(1, 2, key=abs)", "has Call in it"),
         ("abs()", "gives abs 0 arguments; it takes 1"),
         ("max(a)", "gives max 1 arguments; it takes 2 to"),
-        ("eval(1)", "names 'eval', which there is not; functions are min, max"),
+        ("eval(1)", "names 'eval', which does not exist; functions are min, max"),
         (r"'\e'", "has Constant in it"),  # of which Python warns
         ("a; b", "is no expression"),
         ("a = 1", "is no expression"),
@@ -119,8 +119,8 @@ def test_random_expressions_are_as_in_python() -> None:
         ("-" * 5000 + "1", "an expression has 1000 characters at most, got 5,001"),
         ("-" * 900 + "1", "is nested deeper than 100 levels"),
         ("+".join("a" * 400), "is nested deeper than 100 levels"),
-        ("1e999", "has a number in it that cannot be"),
-        ("9" * 999, "has a number in it that cannot be"),
+        ("1e999", "has an invalid number in it"),
+        ("9" * 999, "has an invalid number in it"),
     ],
 )
 def test_what_is_no_arithmetic(text: str, message: str) -> None:
@@ -173,7 +173,7 @@ def test_numbers_of_names_are_bounded_too() -> None:
     [
         ("1 / 0", "area_mm2: '1 / 0' has no value: division by zero"),
         ("1e308 * 10", "'1e308 . 10' has no value: a value must be finite"),
-        ("x" * 900, "names 'xxx.*, which there is not; names are fields and variables"),
+        ("x" * 900, "names 'xxx.*, which does not exist; names are fields and variables"),
         ("load_sharing", "names 'load_sharing', which is no number; use a Python function"),
         ("mac_pj", "names 'mac_pj', which is no number; an entry of a table is named mac_pj.fp16"),
         ("num_cores.real", "names 'num_cores.real', which is no number"),

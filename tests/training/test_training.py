@@ -130,6 +130,7 @@ def test_terms_add_up_and_figures_follow_from_each_other() -> None:
     assert document["fits"] is True
     assert set(document["definitions"]) <= set(document)
     assert sum(found.sources.values()) == pytest.approx(1.0)
+    assert set(found.libraries) == {"gemm", "attention", "collective"}
     assert "computation rests on" in found.explain()
 
 

@@ -358,7 +358,7 @@ def test_kinds_and_words() -> None:
         ({"stage": 1}, "stage must be an integer in 0..0, got 1"),
         ({"experts_as_layer": 1}, "experts_as_layer must be True or False"),
         ({"phase": "train"}, "phase must be one of prefill, decode"),
-        ({"expert_parallel": 2}, "expert_parallel is for models with experts, which llama-3-8b has not"),
+        ({"expert_parallel": 2}, "expert_parallel is for models with experts: llama-3-8b has none"),
         ({"new_tokens": 0}, "new_tokens must be an integer in 1..1024, got 0"),
         ({"new_tokens": 2000}, "new_tokens must be an integer in 1..1024, got 2000"),
     ):

@@ -391,7 +391,7 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
         ("llama-3-8b", {"tensor_parallel": "2"}, "tensor_parallel must be"),
         ("llama-3-8b", {"expert_parallel": -1}, "expert_parallel must be"),
         ("llama-3-8b", {"tensor_parallel": 3}, "tensor_parallel must divide num_heads of llama-3-8b = 32, got 3"),
-        ("llama-3-8b", {"expert_parallel": 7}, "models with experts, which llama-3-8b has not: leave it at 1, got 7"),
+        ("llama-3-8b", {"expert_parallel": 7}, "models with experts, and llama-3-8b has none: leave it at 1, got 7"),
         ("llama-3-8b", {"tensor_parallel": 64}, "tensor_parallel must divide num_heads"),
         ("qwen2.5-7b", {"tensor_parallel": 14}, "num_kv_heads = 4 of qwen2.5-7b replicates"),
         ("qwen2.5-7b", {"tensor_parallel": 28},
