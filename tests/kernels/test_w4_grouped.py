@@ -15,7 +15,7 @@ from gemm_eval.arch import GpuSpec, limits_of_spec
 from gemm_eval.device import CompiledKernel
 from gemm_eval.errors import GemmEvalError, InvalidMappingError, InvalidProblemError
 from gemm_eval.kernels.families import GroupedSizes, Sizes, ceil_div, grouped_families
-from gemm_eval.kernels.families.grouped import MAX_CUT_WAVES, MAX_GROUPS, MAX_SHARED_WAVES
+from gemm_eval.kernels.families.grouped import MAX_CUT_WAVES, MAX_GROUPS
 from gemm_eval.kernels.plan import choose_grouped, expected_groups, rank_grouped
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu.w4a16 import shared_kernels
@@ -236,7 +236,7 @@ def test_room_for_any_groups(family: str) -> None:
         variant = kernels.make_variant(config._replace(decomposition=Decomposition.STREAM_K), "fp16", "group", 128)
         launch = of.launch_groups(variant, GroupedSizes(1000, 4096, 1536, 64), 132, 1)
         tile_bytes = 4 * config.cta_m * config.cta_n
-        most = min(1000 // config.cta_m + 64, max(1, MAX_SHARED_WAVES * launch.grid[0] // ceil_div(1536, config.cta_n)))
+        most = min(1000 // config.cta_m + 64, max(1, MAX_CUT_WAVES * launch.grid[0] // ceil_div(1536, config.cta_n)))
         assert launch.workspace_bytes == launch.grid[0] * tile_bytes * of.slots_of_cta
         assert launch.num_counters == most * ceil_div(1536, config.cta_n) * of.counters_of_tile(config)
         whole = of.launch_groups(variant._replace(config=config), GroupedSizes(1000, 4096, 1536, 64), 132, 1)
@@ -251,5 +251,4 @@ def test_the_model_cuts_as_the_kernels_do() -> None:
         return int(found[1])
 
     assert (number("CUT_UNITS"), number("MOST_PARTS")) == (shared_kernels.CUT_UNITS, shared_kernels.MOST_PARTS)
-    assert (shared_kernels.MAX_CUT_WAVES, shared_kernels.MAX_SHARED_WAVES) == (MAX_CUT_WAVES, MAX_SHARED_WAVES)
-    assert number("MAX_CUT_WAVES") == MAX_CUT_WAVES
+    assert shared_kernels.MAX_CUT_WAVES == MAX_CUT_WAVES

@@ -23,10 +23,7 @@ MAX_GROUPS = 1024
 """Of a launch: a CTA counts the tiles of so many in its shared memory."""
 
 MAX_CUT_WAVES = 2
-"""Waves of parts of tiles up to which `GemvMmaGroupedFamily` cuts K: it gives every tile as many."""
-
-MAX_SHARED_WAVES = 4
-"""Waves of tiles up to which the others cut K: of more, what the last leaves idle is little."""
+"""K is cut where tiles fill at most so many waves: of more, what the last leaves idle is little."""
 
 _TABLE_BYTES = ceil_div((MAX_GROUPS + 1) * 4, 16) * 16
 _PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that compute
@@ -134,7 +131,7 @@ def _most_cut(config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
     if config.decomposition is not Decomposition.STREAM_K:
         return 0
     most = sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
-    return max(1, min(most, MAX_SHARED_WAVES * ctas // ceil_div(sizes.N, config.cta_n)))
+    return max(1, min(most, MAX_CUT_WAVES * ctas // ceil_div(sizes.N, config.cta_n)))
 
 
 class Sm90GroupedFamily(GroupedFamily, Sm90Family):

@@ -16,8 +16,7 @@ BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k of 16 bits
 SUM_BYTES = 4.0
-# grouped kernels cut K by these rules themselves (groups.cuh, families/grouped.py)
-CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES, MAX_SHARED_WAVES = 10, 8, 2, 4
+CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
 LEAST_SHARE, SHARE_STEP = 48, 16  # tokens that wgmma is compiled for besides all of a tile (families/grouped.py)
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
@@ -242,7 +241,7 @@ def parts_of_groups(row: Any, tiles_m: int, K: int, N: int) -> int:
     tiles, slots = tiles_m * tiles_n, row["grid_cap"]
     teams, blocks = row["cta_k"] // BLOCK, kernels.ceil_div(K, BLOCK)
     best, least = 1, kernels.ceil_div(tiles, slots) * (kernels.ceil_div(blocks, teams) + _UNIT_STEPS)
-    if tiles_m > max(1, MAX_SHARED_WAVES * slots // tiles_n):
+    if tiles_m > max(1, MAX_CUT_WAVES * slots // tiles_n):
         return best
     for parts in range(2, MOST_PARTS + 1):
         units = tiles * parts
@@ -413,7 +412,7 @@ def list_splits(p: Any, row: Any, t: kernels.ProblemTerms, splits: Any) -> int:
         if kernels.ceil_div(tiles * units, ctas) + CUT_UNITS >= kernels.ceil_div(tiles, slots) * units:
             return num
         splits[num] = 0
-        return num + 1 if tiles <= MAX_SHARED_WAVES * slots else num
+        return num + 1 if tiles <= MAX_CUT_WAVES * slots else num
     if row["family"] in family_kernels.MULTISTAGE_FAMILIES:
         if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
             return num
