@@ -20,7 +20,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models import gpu as model
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import W4A8_FAMILIES, W4A16_GROUPED_FAMILIES, coefficients_of, kernel_target
+from gemm_eval.models.gpu.w4a16 import W4A16_GROUPED_FAMILIES, coefficients_of, kernel_target
 from gemm_eval.search import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -330,12 +330,7 @@ class GpuBackend(Backend):
         lines.append(interval_line(result.low_us, result.high_us))
         if library == model.HYPOTHETICAL:
             lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
-        if family in W4A8_FAMILIES and not origin.gpu:
-            lines.append(
-                "These kernels are right on an H100 and were not timed: coefficients of W4A16 carry over, the defaults "
-                "of its Hopper kernels."
-            )
-        elif library == model.OURS and not (origin.gpu and model.has_sms_of(self.arch, origin.gpu)):
+        if library == model.OURS and not (origin.gpu and model.has_sms_of(self.arch, origin.gpu)):
             lines.append(
                 f"These kernels are compiled for {kernel_target(self.arch)}, and none has ever run on a GPU of this "
                 "generation: neither their results nor times were checked there."

@@ -109,7 +109,7 @@ def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
     for dtype in ("w4a16_mxfp4", "w4a16_nvfp4"):
         assert h200.evaluate(*SIZES, dtype).options["library"] == "gemm-eval"
         assert h200.evaluate(*SIZES, dtype, output_dtype="fp32").options["library"] == "hypothetical"  # not ours
-    assert h200.evaluate(*SIZES, "w4a8_fp8").options["library"] == "hypothetical"
+    assert h200.evaluate(*SIZES, "w4a8_fp8").options["library"] == "gemm-eval"
     assert h200.evaluate(*SIZES, "w4a8_fp8", library="gemm-eval").options["library"] == "gemm-eval"
     with pytest.raises(UnsupportedError, match="on sm_90 also fp8 inputs"):
         b200.evaluate(*SIZES, "w4a8_fp8", library="gemm-eval")

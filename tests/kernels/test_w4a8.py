@@ -35,7 +35,7 @@ CONFIGS = tuple(FAMILY.configs())
 H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
 TABLE = data_root() / "kernels" / "w4a8" / "sm_90a-fp8.csv"
 REGISTERS_OF_SUMS = 192  # of a thread, of the 232 (152 with three warpgroups) that those that compute have
-MOST_SPILL_BYTES = 32  # of the largest tiles, outside of the main loop; with NVRTC 13.0
+MOST_SPILL_BYTES = 96  # of the largest tiles of 256 columns; with NVRTC 13.0
 
 
 def e4m3_value(byte: int) -> float:
@@ -206,14 +206,13 @@ def test_tokens_of_eight_bits_are_half_the_bytes_and_twice_the_rate() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
 
     def both(M: int) -> list[GEMMResult]:
-        return [evaluator.evaluate(1, M, 4096, 8192, dtype, library="gemm-eval") for dtype in ("w4a8_fp8", "w4a16")]
+        return [evaluator.evaluate(1, M, 4096, 8192, dtype) for dtype in ("w4a8_fp8", "w4a16")]
 
     narrow, wide = both(64)
     assert narrow.traffic["a_bytes"] == wide.traffic["a_bytes"] / 2 == 64 * 4096
     assert isinstance(narrow.mapping, KernelConfig)
     assert narrow.mapping.family == "w4a8_sm90"
-    assert "right on an H100 and were not timed: coefficients of W4A16 carry over" in narrow.explain()
-    assert "not timed" not in wide.explain()
+    assert "coefficients of gemm-eval's w4a8_sm90 kernels" in narrow.explain()
     narrow, wide = both(4096)
     assert 1.3 < wide.latency_us / narrow.latency_us < 2.0
 

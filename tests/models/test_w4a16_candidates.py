@@ -20,7 +20,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     build_w4a16_candidates,
     config_of_row,
     find_row,
-    has_w4a16_kernels,
+    has_our_kernels,
     kernel_target,
     w4a16_types,
 )
@@ -187,7 +187,7 @@ def test_other_types_and_sizes_fall_back_to_the_generic_families(name: str, prob
     assert not FAMILIES[next(f.name for f in FAMILIES.values() if f.number == config)].is_ours
     assert families_found
     assert not any(FAMILIES[family].is_ours for family in families_found)
-    assert has_w4a16_kernels(arch, problem.types) == (problem.K % 8 + problem.N % 8 > 0)  # sizes do not matter to it
+    assert has_our_kernels(arch, problem.types) == (problem.K % 8 + problem.N % 8 > 0)  # sizes do not matter to it
 
 
 def test_all_gpus_that_have_run_none_take_the_coefficients_of_the_one_that_did() -> None:
@@ -284,7 +284,7 @@ def test_modes_have_names() -> None:
                 == problem_of(Sizes(1, 8, 8), activation, mode, group).types
                 == typed(1, 8, 8, mode.name.lower(), group, str(activation)).types
             )
-            assert has_w4a16_kernels(H200, types)
+            assert has_our_kernels(H200, types)
 
 
 def test_four_bit_floats_of_other_forms_are_not_ours() -> None:
@@ -292,7 +292,7 @@ def test_four_bit_floats_of_other_forms_are_not_ours() -> None:
         {"group_size": 32, "scale_dtype": "fp16"}, {"group_size": 16, "scale_dtype": "e8m0"}, {"group_size": 64},
         {"group_size": 32, "zero_dtype": "int4"}, {"group_size": None},
     ):  # fmt: skip
-        assert not has_w4a16_kernels(H200, GemmProblem(1, 8, 64, 64, DType.FP16, DType.FP4, DType.FP16, **types).types)
+        assert not has_our_kernels(H200, GemmProblem(1, 8, 64, 64, DType.FP16, DType.FP4, DType.FP16, **types).types)
 
 
 def test_a_grouped_answer_says_whose_coefficients_it_has() -> None:

@@ -21,7 +21,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import BOUNDS, GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.sizes import load_bytes_of
-from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_our_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
@@ -235,7 +235,7 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
             is_theirs |= has_few_rows
             is_refused = not (problem.types.is_block_scaled or is_theirs)
         if library == "gemm-eval":
-            is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:]))
+            is_refused |= not (has_our_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:]))
         if library == "trtllm":
             is_padded = problem.is_weight_quantized or has_few_rows
             is_refused |= not (load_bytes_of(problem) == 16 or is_padded)

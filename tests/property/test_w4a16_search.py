@@ -15,7 +15,7 @@ from gemm_eval.models.gpu import GPU_COST_DTYPE, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
-from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels, w4a16_types
+from gemm_eval.models.gpu.w4a16.candidates import has_our_kernels, w4a16_types
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_SETS
 from gemm_eval.models.gpu.w4a16.cost_kernels import is_beaten, row_bounds_us, w4a16_cost, w4a16_terms
 from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, list_splits
@@ -33,7 +33,7 @@ TYPES = GemmProblem(1, 64, 64, 64, DType.FP16, DType.INT4, group_size=128)
 ARCHS = tuple(
     arch
     for arch in strategies.GPUS
-    if has_w4a16_kernels(arch, TYPES.types) and (not numba.config.DISABLE_JIT or arch.sm_arch != "sm_90")
+    if has_our_kernels(arch, TYPES.types) and (not numba.config.DISABLE_JIT or arch.sm_arch != "sm_90")
 )
 few = settings(max_examples=max(1, settings.default.max_examples // 4))
 FIRST_LISTED = 20

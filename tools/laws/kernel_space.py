@@ -36,7 +36,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     check_w4a16_sizes,
     check_w4a16_types,
     config_of_row,
-    has_w4a16_kernels,
+    has_our_kernels,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.workload import GemmProblem, distinct_groups
@@ -70,7 +70,7 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
     if library in (None, AUTO):
         library = default_library(arch, problem.types)
     if library == AUTO:
-        is_ours = has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:])
+        is_ours = has_our_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:])
         return OURS if is_ours else HYPOTHETICAL
     if library == OURS:
         library_of(library).check(arch, problem.types)

@@ -31,7 +31,7 @@ from gemm_eval.models.gpu.libraries import AUTO, ENGINES, HYPOTHETICAL, OURS, TR
 from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_levels, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
-from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_our_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A8_FAMILIES, W4A16_GROUPED_FAMILIES, W4A16_SETS
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes, RunOptions
@@ -119,7 +119,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     library = default_library(arch, types) if options.library in (None, AUTO) else str(options.library)
     rules = library_of(HYPOTHETICAL if library == AUTO else library)
     rules.check_layout(arch, types)
-    is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
+    is_ours = library == OURS or (library == AUTO and has_our_kernels(arch, types))
     if library == OURS:
         rules.check(arch, types)
         check_w4a16_types(arch, types)

@@ -403,7 +403,7 @@ def pack_w4a16(
     """Pack our W4A16 kernels.
 
     Args:
-        arch: a GPU that has such kernels (`has_w4a16_kernels`).
+        arch: a GPU that has such kernels (`has_our_kernels`).
         is_calibrated: whether those of all families were fitted on this GPU.
         make_fallback: packs what runs rows that do not start on 16 bytes.
     """

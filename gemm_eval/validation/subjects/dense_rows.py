@@ -16,7 +16,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import QUANTIZE, default_coefficients
-from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16 import has_our_kernels
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem
@@ -167,7 +167,7 @@ def _pack(
     arch: GpuSpec, rules: gpu_model.Library, problem: GemmProblem, timings: Timings, load_bytes: int
 ) -> tuple[str, gpu_model.Packed]:  # fmt: skip
     """Return the kernel family that the library uses, and its kernels with default coefficients."""
-    if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem.types):
+    if rules.is_chosen_by_model and has_our_kernels(arch, problem.types):
         raise UnsupportedError(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
         )

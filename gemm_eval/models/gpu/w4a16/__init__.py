@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         config_of_row,
         find_row,
         has_our_kernels,
-        has_w4a16_kernels,
         kernel_target,
         list_w4a16_needs,
         w4a16_types,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUPED_FAMILIES", "MAX_SPLITS", "SM90_CLUSTER", "W4A8_FAMILIES", "W4A16_FAMILIES", "W4A16_GROUPED_FAMILIES",
     "W4A16_SETS", "W4A16_SIZES", "check_w4a16_family", "check_w4a16_sizes", "coefficients_of", "config_of_row",
-    "find_row", "has_our_kernels", "has_w4a16_kernels", "kernel_target", "list_w4a16_needs", "splits_of_row",
+    "find_row", "has_our_kernels", "kernel_target", "list_w4a16_needs", "splits_of_row",
     "w4a16_types",
 ]  # fmt: skip
 

@@ -69,14 +69,10 @@ class _Entry(NamedTuple):
     producer: float
 
 
-def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
-    """Return whether our W4A16 kernels exist for this GPU and these types."""
-    return arch.sm_arch in W4A16_TARGETS and has_w4a16_format(types)
-
-
 def has_our_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
     """Return whether W4A16 or W4A8 kernels of ours exist for this GPU and these types."""
-    return has_w4a16_kernels(arch, types) or (arch.sm_arch in FP8_ON and has_w4a8_format(types))
+    has_format = has_w4a16_format(types) or (arch.sm_arch in FP8_ON and has_w4a8_format(types))
+    return arch.sm_arch in W4A16_TARGETS and has_format
 
 
 def w4a16_types(activation: DType, mode: str, group_size: int, output: DType | None = None) -> GemmTypes:
