@@ -66,6 +66,7 @@ Of GEMMs alone: log2 of the sizes of its data, the data sheet's rates, 0 where t
 the launch of a kernel, the layout, the share of the fall of the clock under tensor load that this GPU is spared and
 the one it was learned on is not, and the number of the library's version."""
 
+_LEVELS = 8  # of the trees of GEMMs
 _TENSOR_BUSY = FEATURES.index("tensor_busy")
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
@@ -138,18 +139,19 @@ def describe(records: Any, limits: Any, sizes: Any, out: Any) -> None:
 def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
     """Return what trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`.
 
-    All trees are walked side by side, a node each, so that no step waits for another; those at a leaf drop out.
+    All trees are walked side by side, a node each, so that no step waits for another; a leaf leads to itself. Deep
+    trees go on alone.
     """
-    leaf, places, active, count = len(x) - 1, roots.copy(), np.arange(len(roots)), len(roots)
-    while count > 0:
-        kept = 0
-        for index in range(count):
-            tree = active[index]
+    leaf, places = len(x) - 1, roots.copy()
+    for _ in range(_LEVELS):
+        for tree in range(len(roots)):
             node = nodes[places[tree]]
             places[tree] = node["left"] + (x[node["feature"]] > node["number"])
-            active[kept] = tree
-            kept += node["feature"] != leaf
-        count = kept
+    for tree in range(len(roots)):
+        node = nodes[places[tree]]
+        while node["feature"] != leaf:
+            places[tree] = node["left"] + (x[node["feature"]] > node["number"])
+            node = nodes[places[tree]]
     smooth, of_kernel, num_smooth = 0.0, 0.0, int(limit["num_smooth"])
     for tree in range(num_smooth):
         smooth += nodes[places[tree]]["number"]
