@@ -173,10 +173,10 @@ def _square_of(site: Any, x: Any, first: int) -> float:
 
 
 @kernel
-def _octaves(sites: Any, limit: Any, x: Any, first: int) -> float:
+def _octaves(sites: Any, limit: Any, x: Any, first: int, enough: float) -> float:
     """Return the distance of x, whose sizes start at `first`, to the nearest site, or `far` where that is nearer.
 
-    Sites are in the order of one of the sizes: those next to x there are looked at first.
+    Sites are in the order of one of the sizes: those next to x there are looked at first, up to one within `enough`.
     """
     sort_size = int(limit["sort_size"])
     at, start, nearest = (
@@ -188,7 +188,7 @@ def _octaves(sites: Any, limit: Any, x: Any, first: int) -> float:
         up, down = start + step, start - 1 - step
         above = sites[up, sort_size] - at if up < len(sites) else np.inf
         below = at - sites[down, sort_size] if down >= 0 else np.inf
-        if min(above, below) ** 2 >= nearest:
+        if min(above, below) ** 2 >= nearest or nearest <= enough * enough:
             break
         if up < len(sites):
             nearest = min(nearest, _square_of(sites[up], x, first))
@@ -209,7 +209,7 @@ def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
     beyond = max(limit["least_m"] - x[0], x[0] - limit["most_m"]) / _FADE_OCTAVES
     beyond = max(beyond, (math.log2(G) - limit["most_g"]) / _FADE_OCTAVES_OF_G)
     trust = min(1.0, 1.0 - beyond)
-    return 0.0 if trust <= 0.0 else float(trust * _faded(limit, _octaves(pairs, limit, x, 1)))
+    return 0.0 if trust <= 0.0 else float(trust * _faded(limit, _octaves(pairs, limit, x, 1, limit["near"])))
 
 
 @kernel
@@ -315,7 +315,7 @@ def _answer(
     """Write an answer to `out` [4]; see `answer_rows`."""
     octaves, trust, factor = limit["far"], 0.0, 1.0
     if limit["share"] > 0.0:
-        octaves = _octaves(sites, limit, x, 0)
+        octaves = _octaves(sites, limit, x, 0, min(limit["near"], spreads[0, 1]) if len(spreads) > 1 else 0.0)
         trust = limit["share"] * _faded(limit, octaves)
     if trust > 0.0:
         factor = math.exp(trust * _log_factor(nodes, roots, x, limit))
