@@ -139,7 +139,7 @@ class Planned(NamedTuple):
 PLANNED = (Planned(6.6, 0.6, 1.0), Planned(14.0, 1.9, 2.5), Planned(8.4, 3.4, 5.7))
 """LL, LL128 and Simple of rings; trees never have the least. LL128 runs over `LL128_LINKS` alone."""
 
-LL128_LINKS = ("nvlink1", "nvlink2", "nvlink3", "nvlink4", "xgmi4")
+LL128_LINKS = ("nvlink2", "nvlink3", "nvlink4", "xgmi3", "xgmi4")
 """Links over which LL128 runs. NCCL has it off over PCIe; B200's timings (NCCL 2.29) show none."""
 
 PLANNED_LL_GB_PER_S = {"nvlink2": 39.0, "nvlink3": 87.7, "nvlink4": 141.0, "nvlink5": 282.0}
@@ -246,9 +246,8 @@ def _algorithms(
             algorithms["one-shot"] = is_direct, _faster(*one_shot(size, ranks, rate, of))
             algorithms["two-shot"] = is_direct, two_shot(size, ranks, rate, of)
         own_frac = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"])
-        ll, mid, _ = ring(size, ranks, rows.passes, own_frac, rate, of)
         cached_rate = np.where(size <= CACHED_BYTES, cached_rate, rate)
-        simple = ring(size, ranks, rows.passes, own_frac, cached_rate, of)[2]
+        ll, mid, simple = ring(size, ranks, rows.passes, own_frac, rate, of, cached_rate)
         if rows.is_engine.any():
             far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
             filled_bytes = np.maximum(size, ranks * FILLED_SHARE_BYTES)
@@ -333,14 +332,14 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
 
 
 def ring(
-    size: Any, ranks: Any, passes: Any, own_frac: Any, rate: Any, of: Coefficients
+    size: Any, ranks: Any, passes: Any, own_frac: Any, rate: Any, of: Coefficients, simple_rate: Any = None
 ) -> tuple[CollectiveTerms, CollectiveTerms, CollectiveTerms]:
     """Return the terms of a ring in NCCL's protocols LL, LL128 and Simple.
 
     Shares go round `passes` times: once to gather or to reduce and scatter, twice to reduce to all. A hop of each pass
     waits for the one before. LL and LL128 carry flags among the data, so that no rank waits for a fence; Simple moves
     what is left of the link, and also copies a rank's own share at a part of the cost of sending it. In LL its
-    instructions limit, so that a byte costs the same whether it is sent or copied.
+    instructions limit, so that a byte costs the same whether it is sent or copied. `simple_rate`: None: as `rate`.
     """
     share = size / ranks
     hops = passes * (ranks - 1)
@@ -350,7 +349,7 @@ def ring(
     mid = CollectiveTerms(of["launch_us"] + of["mid_us"], hops * of["hop_us"], sent / (rate * of["mid_frac"]))
     simple = CollectiveTerms(
         of["launch_us"] + of["simple_us"], hops * of["simple_hop_us"],
-        (sent + own_frac * share) / (rate * of["link_frac"]),
+        (sent + own_frac * share) / ((rate if simple_rate is None else simple_rate) * of["link_frac"]),
     )  # fmt: skip
     return ll, mid, simple
 
@@ -424,7 +423,7 @@ _NEVER = CollectiveTerms(math.inf, 0.0, 0.0)
 
 def _only(mask: Mask, terms: CollectiveTerms, others: CollectiveTerms) -> CollectiveTerms:
     """Return terms in some rows, and others in the rest."""
-    if mask.ndim == 0:  # of one row: a tenth of the time
+    if not isinstance(mask, np.ndarray):  # of one row: a tenth of the time
         return terms if mask else others
     return CollectiveTerms(*(np.where(mask, own, other) for own, other in zip(terms, others, strict=True)))
 
@@ -492,7 +491,8 @@ def collective_cost(
 
 
 def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveRows:
-    return CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+    columns = vars(collective_rows(link, library, [problem])).values()
+    return CollectiveRows(*(of[0] if of.dtype == bool else float(of[0]) for of in columns))  # floats: twice as fast
 
 
 def algorithms_of(
