@@ -128,16 +128,11 @@ Source: NCCL 2.27, NCCL_LL_MAX_NTHREADS in device.h. Times of rings on A100, H20
 """
 
 
-class Planned(NamedTuple):
-    """What NCCL takes a protocol to cost in a node: it runs the one with the least. Source: NCCL 2.27, tuning.cc."""
+PLANNED = ((6.6, 0.6, 1.0), (14.0, 1.9, 2.5), (8.4, 3.4, 5.7))
+"""What NCCL takes LL, LL128 and Simple to cost in a node, in us: a start, a hop over NVLink, and one over PCIe.
 
-    start_us: float
-    nvlink_hop_us: float
-    pcie_hop_us: float
-
-
-PLANNED = (Planned(6.6, 0.6, 1.0), Planned(14.0, 1.9, 2.5), Planned(8.4, 3.4, 5.7))
-"""LL, LL128 and Simple of rings; trees never have the least. LL128 runs over `LL128_LINKS` alone."""
+It runs the one that it expects to end first (2.27, tuning.cc); trees never are, LL128 only over `LL128_LINKS`.
+"""
 
 LL128_LINKS = ("nvlink2", "nvlink3", "nvlink4", "xgmi3", "xgmi4")
 """Links over which LL128 runs. NCCL has it off over PCIe; B200's timings (NCCL 2.29) show none."""
@@ -146,8 +141,9 @@ PLANNED_LL_GB_PER_S = {"nvlink2": 39.0, "nvlink3": 87.7, "nvlink4": 141.0, "nvli
 """Most that NCCL takes LL to move, by link, in 1e9 bytes/s; and half of what Simple moves (llMaxBws of tuning.cc)."""
 
 PLANNED_FRAC, PLANNED_MID_FRAC, PLANNED_PCIE_FRAC, PLANNED_FAR = 0.8, 0.92, 0.75, 0.84
-"""Share of a link that NCCL's rings plan with: 6 channels of 40 GB/s on A100, 6 of 60 on H200, 8 of 90 on B200 (speed
-arrays of search.cc), LL128 with 0.92 of that; 24 GB/s of a PCIe 4 slot. Beyond four ranks across two sockets, a power of 4/ranks: L40S's switch.
+"""Share of a link that NCCL's rings plan with, in Simple: 6 channels of 40 GB/s on A100, 6 of 60 on H200, 8 of 90 on
+B200 (speed arrays of search.cc); of that in LL128; share of a PCIe slot, 24 GB/s of gen 4. Beyond four ranks across two
+sockets the rate falls by this power of 4/ranks, so that rings of eight L40S turn where they were timed.
 """
 
 SHARED_CHANNELS = ("nvlink2", "nvlink3")
@@ -360,9 +356,7 @@ def planned_bytes(link: Interconnect, ranks: Any, passes: Any) -> tuple[Any, Any
     frac = PLANNED_FRAC if is_nvlink else PLANNED_PCIE_FRAC
     rate = frac * link_rate(link, ranks, 0.0, PLANNED_FAR)
     ll_rate = np.minimum(rate / 2, bytes_per_us(PLANNED_LL_GB_PER_S.get(link.link, math.inf)))
-    first_us, mid_us, last_us = (
-        of.start_us + hops * (of.nvlink_hop_us if is_nvlink else of.pcie_hop_us) for of in PLANNED
-    )
+    first_us, mid_us, last_us = (start + hops * (nvlink if is_nvlink else pcie) for start, nvlink, pcie in PLANNED)
     byte_us, mid_byte_us, last_byte_us = (hops / ranks / each for each in (ll_rate, PLANNED_MID_FRAC * rate, rate))
     last_ll = (last_us - first_us) / (byte_us - last_byte_us)
     if link.link not in LL128_LINKS:
