@@ -201,7 +201,7 @@ def test_rows_of_unfused_scores_are_padded() -> None:
 
 GOLDEN = [
     ("h200-sxm", "all_reduce", 16 << 10, 8, "trtllm", "one-shot", 3.6),
-    ("h200-sxm", "all_reduce", 16 << 10, 8, "nccl", "ring, LL128", 18.3),
+    ("h200-sxm", "all_reduce", 16 << 10, 8, "nccl", "ring, LL", 18.3),
     ("h200-sxm", "all_reduce", 512 << 20, 8, "nccl", "NVLS", 2040.0),
     ("b200", "all_gather", 32 << 20, 8, "nccl", "ring, Simple", 393.0),
     ("a100-sxm-80gb", "reduce_scatter", 256 << 20, 4, "nccl", "ring, Simple", 1035.0),

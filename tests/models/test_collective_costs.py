@@ -18,6 +18,7 @@ from gemm_eval.models.gpu.collective import (
     link_rate,
     nvls,
     one_shot,
+    planned_bytes,
     ring,
     two_shot,
 )
@@ -44,10 +45,10 @@ def problems(link: Interconnect) -> list[CollectiveProblem]:
 def test_a_ring_by_hand() -> None:
     of = DEFAULTS | {
         "launch_us": 5.0, "hop_us": 1.0, "ll_frac": 0.1, "mid_us": 2.0, "mid_frac": 0.5, "simple_us": 10.0,
-        "simple_hop_us": 3.0, "link_frac": 0.8,
+        "simple_hop_us": 3.0, "link_frac": 0.8, "round_us": 2.0,
     }  # fmt: skip
     ll, mid, simple = ring(8e6, 4, 2, 0.4, 400e3, of)  # a share is 2 MB, of which 6 go out, twice
-    assert tuple(ll) == (5.0, 6.0, pytest.approx(12e6 / 40e3))
+    assert tuple(ll) == (5.0 + 2.0 * 2e6 / (2e6 + 4096), 6.0, pytest.approx(16e6 / 40e3))  # its own share, too
     assert tuple(mid) == (7.0, 6.0, pytest.approx(12e6 / 200e3))
     assert tuple(simple) == (15.0, 18.0, pytest.approx((12e6 + 0.8e6) / 320e3))
     assert simple.latency_us == pytest.approx(33.0 + 40.0)
@@ -62,8 +63,21 @@ def test_all_reduces_without_a_ring_by_hand() -> None:
     assert nvls(8e6, 8, 400e3, of).latency_us == pytest.approx(75.0 + 9e6 / 200e3)
     short, long = one_shot(1e6, 8, 400e3, of)
     assert short.latency_us == pytest.approx(3.7 + 7e6 / 40e3)
-    assert long.latency_us == pytest.approx(4.7 + 7e6 / 200e3)
+    assert long.latency_us == pytest.approx(10.7 + 7e6 / 200e3)
     assert two_shot(8e6, 8, 400e3, of).latency_us == pytest.approx(8.7 + 14e6 / 100e3)
+
+
+def test_protocols_switch_where_nccl_plans_to() -> None:
+    """By hand, of NCCL 2.27's constants; timings of an A100 step between 1 and 2 MiB of two and four ranks."""
+    a100, l40s = (load_arch(name, GpuSpec).interconnect for name in ("a100-sxm-80gb", "l40s"))
+    assert a100 is not None
+    assert l40s is not None
+    last_ll, last_mid = planned_bytes(a100, 2, 1)  # LL 6.6 + 0.6 us, 87.7 GB/s; Simple 8.4 + 3.4 us, 240 GB/s
+    assert last_ll == last_mid == pytest.approx(2 * 4.6 / (1 / 87.7e3 - 1 / 240e3))
+    last_ll, last_mid = planned_bytes(a100, 8, 2)  # 14 hops, of an eighth; LL128 14 + 14 x 1.9 us
+    assert last_ll == pytest.approx((40.6 - 15.0) / (14 / 8 / 87.7e3 - 14 / 8 / 220.8e3))
+    assert last_mid == pytest.approx((56.0 - 40.6) / (14 / 8 / 220.8e3 - 14 / 8 / 240e3))
+    assert planned_bytes(l40s, 2, 2)[0] == pytest.approx((19.8 - 8.6) / (1 / 12e3 - 1 / 24e3))
 
 
 def test_rates_of_links() -> None:
@@ -105,7 +119,7 @@ def test_algorithms_by_size() -> None:
         problem = CollectiveProblem("all_reduce", size, 8, dtype)
         return collective_cost(arch.interconnect, collective_coefficients(arch)[0], library, problem).algorithm
 
-    assert [algorithm("h200-sxm", "nccl", size) for size in (1 << 10, 1 << 20, 1 << 29)] == [
+    assert [algorithm("h200-sxm", "nccl", size) for size in (1 << 10, 1 << 23, 1 << 29)] == [
         "ring, LL", "ring, LL128", "NVLS",
     ]  # fmt: skip
     assert algorithm("h200-sxm", "nccl", 1 << 29, DType.INT8) == "ring, Simple"  # switches add no bytes

@@ -37,7 +37,7 @@ def test_a_fit_finds_what_was_planted(gpu: str) -> None:
     link = subject.interconnect_of(load_arch(gpu, GpuSpec))
     rows, _ = subject.measured_rows(link, subject.tables(gpu))
     planted = {item.name: min(item.high, 1.15 * item.default) for item in model.COLLECTIVE_COEFFICIENTS}
-    planted |= {"switch_bytes": float(round(2.0**19.5)), "direct_bytes": float(round(2.0**23.5)), "two_shot_frac": 0.8}
+    planted |= {"direct_bytes": float(round(2.0**23.5)), "two_shot_frac": 0.8}
     times = model.collectives_us(link, planted, rows)
     found = subject.fit_collectives(link, rows, times)
     np.testing.assert_allclose(model.collectives_us(link, found, rows), times, rtol=0.02)

@@ -41,15 +41,15 @@ _item = partial(Coefficient, source=_SOURCE)
 RING = (
     _item("launch_us", "us", 0.5, 20.0, 5.0, FREE, "a kernel of a ring: launch, and the first meeting of the ranks"),
     _item("hop_us", "us", 0.1, 6.0, 1.0, FREE, "a hop of the ring, whatever it carries, flags among the data"),
+    _item("round_us", "us", 0.02, 20.0, 2.0, FREE, "what a share of many rounds of LL takes longer than one of one"),
     _item("ll_frac", "1", 0.003, 1.0, 0.1, NO_LIMIT, "share of the link of 8-byte stores with a flag each (LL)"),
-    _item("mid_us", "us", 0.05, 30.0, 1.0, FREE, "what LL128, or on PCIe short Simple, takes longer than LL at once"),
+    _item("mid_us", "us", 0.05, 30.0, 1.0, FREE, "what LL128 takes longer than LL at once"),
     _item("mid_frac", "1", 0.02, 1.0, 0.35, NO_LIMIT, "share of the link that it reaches"),
     _item("simple_us", "us", 0.1, 90.0, 10.0, FREE, "what Simple takes longer than LL at once: its fences"),
     _item("simple_hop_us", "us", 0.05, 40.0, 3.0, FREE, "a hop of Simple"),
     _item("link_frac", "1", 0.05, 1.0, 0.8, SPEC, "share of the link that Simple reaches"),
     _item("own_frac", "1", 0.003, 1.0, 0.4, FREE, "a byte of its own share that a rank copies, over one it sends"),
     _item("own_sum_frac", "1", 0.003, 1.0, 0.3, FREE, "likewise, where elements are added up"),
-    _item("switch_bytes", "B", 3e4, 1.7e7, 1e6, NO_LIMIT, "share of a rank (message / ranks) above which Simple runs"),
 )  # fmt: skip
 """Of NCCL's rings: all-reduce, all-gather, reduce-scatter."""
 
@@ -62,6 +62,7 @@ MULTICAST = (
 EXCHANGE = (
     _item("peer_launch_us", "us", 0.5, 30.0, 6.0, FREE, "a kernel of sends and receives: launch and meeting"),
     _item("peer_us", "us", 0.003, 6.0, 0.2, FREE, "each further peer of it"),
+    _item("peer_round_us", "us", 0.02, 20.0, 2.0, FREE, "as round_us, of the share of a peer"),
     _item("peer_ll_frac", "1", 0.001, 1.0, 0.02, NO_LIMIT, "share of the link of one peer's channels in LL"),
     _item("peer_simple_us", "us", 0.05, 60.0, 6.0, FREE, "what Simple takes longer than LL at once"),
     _item("peer_link_frac", "1", 0.05, 1.0, 0.7, SPEC, "share of the link that Simple reaches"),
@@ -73,7 +74,7 @@ DIRECT = (
     _item("one_shot_us", "us", 0.5, 20.0, 3.0, FREE, "a kernel of one shot: launch and barrier"),
     _item("one_shot_peer_us", "us", 0.003, 3.0, 0.1, FREE, "each rank that it reads"),
     _item("one_shot_short_frac", "1", 0.002, 1.0, 0.05, NO_LIMIT, "share of the link of short messages, by few CTAs"),
-    _item("one_shot_long_us", "us", 0.02, 10.0, 0.5, FREE, "what long ones, by all CTAs, take longer at once"),
+    _item("one_shot_long_us", "us", 0.02, 10.0, 0.5, FREE, "each rank that it reads by all CTAs, at once"),
     _item("one_shot_frac", "1", 0.02, 1.0, 0.6, SPEC, "share of the link at which a rank reads all others then"),
     _item("two_shot_us", "us", 0.5, 60.0, 8.0, FREE, "a kernel of two shots: launch and two barriers"),
     _item("two_shot_frac", "1", 0.1, 1.0, 0.5, SPEC, "share of the link that it reaches"),
@@ -118,6 +119,40 @@ FILLED_SHARE_BYTES = 4 << 20
 """Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB.
 
 Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init.cc. Timings of eight L40S turn there.
+"""
+
+ROUND_BYTES = 512 * 8
+"""Share of a rank, in bytes, that a CTA stores at once in LL: 512 threads, 8 bytes of data each.
+
+Source: NCCL 2.27, NCCL_LL_MAX_NTHREADS in device.h. Times of rings on A100, H200 and B200 rise around it, then stay.
+"""
+
+
+PLANNED = ((6.6, 0.6, 1.0), (14.0, 1.9, 2.5), (8.4, 3.4, 5.7))
+"""What NCCL takes LL, LL128 and Simple to cost in a node, in us: a start, a hop over NVLink, and one over PCIe.
+
+It runs the one that it expects to end first (2.27, tuning.cc); trees never are, LL128 only over `LL128_LINKS`.
+"""
+
+LL128_LINKS = ("nvlink2", "nvlink3", "nvlink4", "xgmi3", "xgmi4")
+"""Links over which LL128 runs. NCCL has it off over PCIe; B200's timings (NCCL 2.29) show none."""
+
+PLANNED_LL_GB_PER_S = {"nvlink2": 39.0, "nvlink3": 87.7, "nvlink4": 141.0, "nvlink5": 282.0}
+"""Most that NCCL takes LL to move, by link, in 1e9 bytes/s; and half of what Simple moves (llMaxBws of tuning.cc)."""
+
+PLANNED_FRAC, PLANNED_MID_FRAC, PLANNED_PCIE_FRAC, PLANNED_FAR = 0.8, 0.92, 0.75, 0.84
+"""Share of a link that NCCL's rings plan with, in Simple: 6 channels of 40 GB/s on A100, 6 of 60 on H200, 8 of 90 on
+B200 (speed arrays of search.cc); of that in LL128; share of a PCIe slot, 24 GB/s of gen 4. Beyond four ranks across two
+sockets the rate falls by this power of 4/ranks, so that rings of eight L40S turn where they were timed.
+"""
+
+SHARED_CHANNELS = ("nvlink2", "nvlink3")
+"""Links over which all peers of a send share the channels of LL, as A100's timings show; over later ones each has its
+own, as H200's and B200's do."""
+
+PEER_LL_BYTES = {"pcie3": 2 << 14, "pcie4": 2 << 14, "pcie5": 2 << 14, "nvlink3": 32 << 14}
+"""Largest share of a peer in LL, in bytes, where NCCL's rule is known: 16 KiB for each channel of a peer. Else the
+faster of LL and Simple runs. Source: NCCL 2.27, NCCL_P2P_LL_THRESHOLD; timings of L40S and A100 turn there.
 """
 
 _SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
@@ -191,8 +226,14 @@ def collective_terms(link: Interconnect, of: Mapping[str, float], rows: Collecti
     return CollectiveTerms(*(np.choose(fastest, parts) for parts in zip(*algorithms, strict=True)))
 
 
-def _algorithms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> dict[str, CollectiveTerms]:
-    """Return the algorithms and protocols, of which the first of the fastest runs; infinite in rows that lack it."""
+def _algorithms(
+    link: Interconnect, of: Mapping[str, float], rows: CollectiveRows, *, is_planned: bool = True
+) -> dict[str, CollectiveTerms]:
+    """Return the algorithms and protocols, of which the first of the fastest runs; infinite in rows that lack it.
+
+    Of rings the protocol runs that NCCL plans with, or the fastest (`is_planned` False). A message takes no less time
+    than the largest in the protocol before.
+    """
     size, ranks, share, is_ring = rows.size, rows.ranks, rows.size / rows.ranks, ~rows.is_exchange
     algorithms: dict[str, tuple[Mask, CollectiveTerms]] = {}
     if is_ring.any():
@@ -200,26 +241,38 @@ def _algorithms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRow
         if (is_direct := rows.is_direct & (size <= of["direct_bytes"])).any():
             algorithms["one-shot"] = is_direct, _faster(*one_shot(size, ranks, rate, of))
             algorithms["two-shot"] = is_direct, two_shot(size, ranks, rate, of)
-        rate = np.where(size <= CACHED_BYTES, cached_rate, rate)
         own_frac = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"])
-        ll, mid, simple = ring(size, ranks, rows.passes, own_frac, rate, of)
+        cached_rate = np.where(size <= CACHED_BYTES, cached_rate, rate)
+        ll, mid, simple = ring(size, ranks, rows.passes, own_frac, rate, of, cached_rate)
         if rows.is_engine.any():
             far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
             filled_bytes = np.maximum(size, ranks * FILLED_SHARE_BYTES)
             filled = ring(filled_bytes, ranks, rows.passes, own_frac, far_rate, of)[2]
             simple = _only(rows.is_engine, _faster(simple, filled), simple)
-        is_short = is_ring & (share <= of["switch_bytes"])
-        algorithms["ring, LL"] = is_short, ll
-        algorithms["ring, LL128" if link.has_peer_memory else "ring, short Simple"] = is_short, mid
-        algorithms["ring, Simple"] = is_ring, simple
+        is_ll = is_mid = is_simple = is_ring
+        if is_planned:
+            last_ll, last_mid = planned_bytes(link, ranks, rows.passes)
+            least_us = ring(last_ll, ranks, rows.passes, own_frac, rate, of)[0].latency_us
+            mid_us = ring(last_mid, ranks, rows.passes, own_frac, rate, of)[1].latency_us
+            mid, simple = mid.at_least(least_us), simple.at_least(np.maximum(least_us, (last_mid > last_ll) * mid_us))
+            is_ll, is_mid = is_ring & (size <= last_ll), is_ring & (size > last_ll) & (size <= last_mid)
+            is_simple = is_ring & (size > last_mid)
+        algorithms["ring, LL"] = is_ll, ll
+        if link.has_peer_memory:
+            algorithms["ring, LL128"] = is_mid, mid
+        algorithms["ring, Simple"] = is_simple, simple
         if rows.has_nvls.any():
             algorithms["NVLS"] = rows.has_nvls, nvls(size, ranks, rate, of)
     if rows.is_exchange.any():
         rate = link_rate(link, ranks, of["peer_contention"])
         sent, kept = np.where(rows.is_send, size, share), np.where(rows.is_send, 0.0, share)
-        ll, simple = exchange(sent, ranks - 1, kept, rate, of, is_host=link.topology in PCIE_BOXES)
-        algorithms["send/receive, LL"] = rows.is_exchange, ll
-        algorithms["send/receive, Simple"] = rows.is_exchange, simple
+        ll, simple = exchange(link, sent, ranks - 1, kept, rate, of)
+        is_ll, is_simple = rows.is_exchange, rows.is_exchange
+        if is_planned and (last := PEER_LL_BYTES.get(link.link)):
+            last_us = exchange(link, last, ranks - 1, np.minimum(kept, last), rate, of)[0].latency_us
+            simple, is_ll, is_simple = simple.at_least(last_us), is_ll & (sent <= last), is_simple & (sent > last)
+        algorithms["send/receive, LL"] = is_ll, ll
+        algorithms["send/receive, Simple"] = is_simple, simple
     return {name: _only(mask, terms, _NEVER) for name, (mask, terms) in algorithms.items()}
 
 
@@ -244,6 +297,10 @@ class CollectiveTerms(NamedTuple):
     def latency_us(self) -> Any:
         """All of them, in microseconds."""
         return self.start_us + self.hops_us + self.link_us
+
+    def at_least(self, least_us: Any) -> CollectiveTerms:
+        """Return terms with as much time on the link as makes the latency no less than `least_us`."""
+        return self._replace(link_us=np.maximum(self.link_us, least_us - self.start_us - self.hops_us))
 
 
 def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention: Any = None) -> Any:
@@ -271,24 +328,41 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
 
 
 def ring(
-    size: Any, ranks: Any, passes: Any, own_frac: Any, rate: Any, of: Coefficients
+    size: Any, ranks: Any, passes: Any, own_frac: Any, rate: Any, of: Coefficients, simple_rate: Any = None
 ) -> tuple[CollectiveTerms, CollectiveTerms, CollectiveTerms]:
     """Return the terms of a ring in NCCL's protocols LL, LL128 and Simple.
 
     Shares go round `passes` times: once to gather or to reduce and scatter, twice to reduce to all. A hop of each pass
     waits for the one before. LL and LL128 carry flags among the data, so that no rank waits for a fence; Simple moves
-    what is left of the link, and also copies a rank's own share at a part of the cost of sending it.
+    what is left of the link, and also copies a rank's own share at a part of the cost of sending it. In LL its
+    instructions limit, so that a byte costs the same whether it is sent or copied. `simple_rate`: None: as `rate`.
     """
     share = size / ranks
     hops = passes * (ranks - 1)
     sent = hops * share
-    ll = CollectiveTerms(of["launch_us"], hops * of["hop_us"], sent / (rate * of["ll_frac"]))
+    start_us = of["launch_us"] + of["round_us"] * share / (share + ROUND_BYTES)
+    ll = CollectiveTerms(start_us, hops * of["hop_us"], passes * size / (rate * of["ll_frac"]))
     mid = CollectiveTerms(of["launch_us"] + of["mid_us"], hops * of["hop_us"], sent / (rate * of["mid_frac"]))
     simple = CollectiveTerms(
         of["launch_us"] + of["simple_us"], hops * of["simple_hop_us"],
-        (sent + own_frac * share) / (rate * of["link_frac"]),
+        (sent + own_frac * share) / ((rate if simple_rate is None else simple_rate) * of["link_frac"]),
     )  # fmt: skip
     return ll, mid, simple
+
+
+def planned_bytes(link: Interconnect, ranks: Any, passes: Any) -> tuple[Any, Any]:
+    """Return the largest messages (the larger buffer of a rank, bytes) that NCCL sends around rings in LL and LL128."""
+    is_nvlink, hops = link.has_peer_memory, passes * (ranks - 1)
+    frac = PLANNED_FRAC if is_nvlink else PLANNED_PCIE_FRAC
+    rate = frac * link_rate(link, ranks, 0.0, PLANNED_FAR)
+    ll_rate = np.minimum(rate / 2, bytes_per_us(PLANNED_LL_GB_PER_S.get(link.link, math.inf)))
+    first_us, mid_us, last_us = (start + hops * (nvlink if is_nvlink else pcie) for start, nvlink, pcie in PLANNED)
+    byte_us, mid_byte_us, last_byte_us = (hops / ranks / each for each in (ll_rate, PLANNED_MID_FRAC * rate, rate))
+    last_ll = (last_us - first_us) / (byte_us - last_byte_us)
+    if link.link not in LL128_LINKS:
+        return last_ll, last_ll
+    last_ll = np.minimum(last_ll, (mid_us - first_us) / (byte_us - mid_byte_us))
+    return last_ll, np.maximum(last_ll, (last_us - mid_us) / (mid_byte_us - last_byte_us))
 
 
 def nvls(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
@@ -301,16 +375,19 @@ def nvls(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
 
 
 def exchange(
-    share: Any, peers: Any, kept: Any, rate: Any, of: Coefficients, *, is_host: bool
+    link: Interconnect, share: Any, peers: Any, kept: Any, rate: Any, of: Coefficients
 ) -> tuple[CollectiveTerms, CollectiveTerms]:
     """Return the terms of sends of `share` bytes to each peer, of which `kept` stay, in the protocols LL and Simple.
 
-    In LL each peer has channels of its own, on which its share alone counts; through the host all share one link.
+    In LL each peer has channels of its own, on which its share alone counts, or all share them (`SHARED_CHANNELS`), and
+    what stays goes through them too. Through the host all share one link.
     """
     sent = share * peers
     hops = (peers - 1) * of["peer_us"]
-    ll_bytes = sent if is_host else share
-    ll = CollectiveTerms(of["peer_launch_us"], hops, ll_bytes / (rate * of["peer_ll_frac"]))
+    is_shared, is_host = link.link in SHARED_CHANNELS, link.topology in PCIE_BOXES
+    ll_bytes = sent + kept if is_shared else sent if is_host else share
+    start_us = of["peer_launch_us"] + of["peer_round_us"] * share / (share + ROUND_BYTES)
+    ll = CollectiveTerms(start_us, hops, ll_bytes / (rate * of["peer_ll_frac"]))
     simple = CollectiveTerms(
         of["peer_launch_us"] + of["peer_simple_us"], hops,
         (sent + of["peer_own_frac"] * kept) / (rate * of["peer_link_frac"]),
@@ -323,7 +400,8 @@ def one_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> tuple[Collec
     others = ranks - 1
     hops, read = others * of["one_shot_peer_us"], others * size / rate
     short = CollectiveTerms(of["one_shot_us"], hops, read / of["one_shot_short_frac"])
-    return short, CollectiveTerms(of["one_shot_us"] + of["one_shot_long_us"], hops, read / of["one_shot_frac"])
+    long_us = others * of["one_shot_long_us"]
+    return short, CollectiveTerms(of["one_shot_us"] + long_us, hops, read / of["one_shot_frac"])
 
 
 def two_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
@@ -339,7 +417,7 @@ _NEVER = CollectiveTerms(math.inf, 0.0, 0.0)
 
 def _only(mask: Mask, terms: CollectiveTerms, others: CollectiveTerms) -> CollectiveTerms:
     """Return terms in some rows, and others in the rest."""
-    if mask.ndim == 0:  # of one row: a tenth of the time
+    if not isinstance(mask, np.ndarray):  # of one row: a tenth of the time
         return terms if mask else others
     return CollectiveTerms(*(np.where(mask, own, other) for own, other in zip(terms, others, strict=True)))
 
@@ -407,17 +485,19 @@ def collective_cost(
 
 
 def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveRows:
-    return CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+    columns = vars(collective_rows(link, library, [problem])).values()
+    values: list[Any] = [of[0] if of.dtype == bool else float(of[0]) for of in columns]  # faster than numpy's floats
+    return CollectiveRows(*values)
 
 
 def algorithms_of(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> dict[str, CollectiveTerms]:
-    """Return the terms of each algorithm and protocol in a node; infinite where it does not run this problem."""
-    return _algorithms(link, of, _row(link, library, problem))
+    """Return the terms of each algorithm and protocol in a node, fast or not; infinite where it cannot run."""
+    return _algorithms(link, of, _row(link, library, problem), is_planned=False)
 
 
-COLLECTIVE_MODEL_VERSION = "collective-3"
+COLLECTIVE_MODEL_VERSION = "collective-4"
 
 
 class CollectiveCurve(NamedTuple):

@@ -66,6 +66,7 @@ Of GEMMs alone: log2 of the sizes of its data, the data sheet's rates, 0 where t
 the launch of a kernel, the layout, the share of the fall of the clock under tensor load that this GPU is spared and
 the one it was learned on is not, and the number of the library's version."""
 
+_LEVELS = 8  # of the trees of GEMMs
 _TENSOR_BUSY = FEATURES.index("tensor_busy")
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
@@ -138,18 +139,19 @@ def describe(records: Any, limits: Any, sizes: Any, out: Any) -> None:
 def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
     """Return what trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`.
 
-    All trees are walked side by side, a node each, so that no step waits for another; those at a leaf drop out.
+    All trees are walked side by side, a node each, so that no step waits for another; a leaf leads to itself. Deep
+    trees go on alone.
     """
-    leaf, places, active, count = len(x) - 1, roots.copy(), np.arange(len(roots)), len(roots)
-    while count > 0:
-        kept = 0
-        for index in range(count):
-            tree = active[index]
+    leaf, places = len(x) - 1, roots.copy()
+    for _ in range(_LEVELS):
+        for tree in range(len(roots)):
             node = nodes[places[tree]]
             places[tree] = node["left"] + (x[node["feature"]] > node["number"])
-            active[kept] = tree
-            kept += node["feature"] != leaf
-        count = kept
+    for tree in range(len(roots)):
+        node = nodes[places[tree]]
+        while node["feature"] != leaf:
+            places[tree] = node["left"] + (x[node["feature"]] > node["number"])
+            node = nodes[places[tree]]
     smooth, of_kernel, num_smooth = 0.0, 0.0, int(limit["num_smooth"])
     for tree in range(num_smooth):
         smooth += nodes[places[tree]]["number"]
@@ -171,10 +173,10 @@ def _square_of(site: Any, x: Any, first: int) -> float:
 
 
 @kernel
-def _octaves(sites: Any, limit: Any, x: Any, first: int) -> float:
+def _octaves(sites: Any, limit: Any, x: Any, first: int, enough: float) -> float:
     """Return the distance of x, whose sizes start at `first`, to the nearest site, or `far` where that is nearer.
 
-    Sites are in the order of one of the sizes: those next to x there are looked at first.
+    Sites are in the order of one of the sizes: those next to x there are looked at first, up to one within `enough`.
     """
     sort_size = int(limit["sort_size"])
     at, start, nearest = (
@@ -186,7 +188,7 @@ def _octaves(sites: Any, limit: Any, x: Any, first: int) -> float:
         up, down = start + step, start - 1 - step
         above = sites[up, sort_size] - at if up < len(sites) else np.inf
         below = at - sites[down, sort_size] if down >= 0 else np.inf
-        if min(above, below) ** 2 >= nearest:
+        if min(above, below) ** 2 >= nearest or nearest <= enough * enough:
             break
         if up < len(sites):
             nearest = min(nearest, _square_of(sites[up], x, first))
@@ -207,7 +209,7 @@ def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
     beyond = max(limit["least_m"] - x[0], x[0] - limit["most_m"]) / _FADE_OCTAVES
     beyond = max(beyond, (math.log2(G) - limit["most_g"]) / _FADE_OCTAVES_OF_G)
     trust = min(1.0, 1.0 - beyond)
-    return 0.0 if trust <= 0.0 else float(trust * _faded(limit, _octaves(pairs, limit, x, 1)))
+    return 0.0 if trust <= 0.0 else float(trust * _faded(limit, _octaves(pairs, limit, x, 1, limit["near"])))
 
 
 @kernel
@@ -313,7 +315,7 @@ def _answer(
     """Write an answer to `out` [4]; see `answer_rows`."""
     octaves, trust, factor = limit["far"], 0.0, 1.0
     if limit["share"] > 0.0:
-        octaves = _octaves(sites, limit, x, 0)
+        octaves = _octaves(sites, limit, x, 0, min(limit["near"], spreads[0, 1]) if len(spreads) > 1 else 0.0)
         trust = limit["share"] * _faded(limit, octaves)
     if trust > 0.0:
         factor = math.exp(trust * _log_factor(nodes, roots, x, limit))

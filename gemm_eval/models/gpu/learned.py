@@ -77,8 +77,9 @@ def features_of(names: Sequence[str], num_sizes: int, x: Floats) -> Features:
 
 def stacked(columns: Sequence[Floats]) -> Floats:
     """Return columns [rows] side by side, and one more of -inf: beside leaves."""
-    x = np.array([*columns, np.full(len(columns[0]), -np.inf)]).T
-    return np.ascontiguousarray(x)
+    x = np.ascontiguousarray(np.array([*columns, columns[0]]).T)
+    x[:, -1] = -np.inf
+    return x
 
 
 class Fall(NamedTuple):

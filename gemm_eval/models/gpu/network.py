@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from gemm_eval.arch import PCIE_BOXES, Interconnect, Network
+from gemm_eval.arch import Interconnect, Network
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.collective import NCCL, CollectiveTerms, algorithms_of, exchange, link_rate
 from gemm_eval.units import bytes_per_us
@@ -157,10 +157,9 @@ def ring_costs(
     """Yield the costs of all-reduces, all-gathers and reduce-scatters: one ring through all ranks, or two levels.
 
     A ring enters and leaves each node once for each of its ranks, by the NICs of that rank. On two levels shares are
-    reduced or gathered inside a node by any of its algorithms, and between nodes by trees on each rail. The share above
-    which NCCL turns to Simple was timed in a node alone: here the fastest protocol runs.
+    reduced or gathered inside a node by any of its algorithms, and between nodes by trees on each rail. What NCCL plans
+    with is known in a node alone: here the fastest protocol runs.
     """
-    of = {**of, "switch_bytes": math.inf}
     num_nodes, per_node = nodes
     ranks, size = problem.num_ranks, float(problem.buffer_bytes)
     passes = 2 if problem.what == "all_reduce" else 1
@@ -197,7 +196,7 @@ def _exchange_costs(
     share = float(problem.message_bytes) / (1 if is_send else ranks)
     rate = link_rate(link, per_node, of["peer_contention"])
     kept = 0.0 if is_send else share
-    both = exchange(share, per_node - 1, kept, rate, of, is_host=link.topology in PCIE_BOXES)
+    both = exchange(link, share, per_node - 1, kept, rate, of)
     for name, terms in zip(("LL", "Simple"), both, strict=True):
         inner = terms._replace(
             hops_us=terms.hops_us + (ranks - per_node) * of["peer_us"], link_us=terms.link_us * (per_node > 1)

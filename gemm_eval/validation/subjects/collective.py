@@ -41,7 +41,7 @@ HOLD_OUTS = {
 
 _REGIMES = (("up to 64 KiB", 0, 1 << 16), ("up to 8 MiB", 1 << 16, 1 << 23), ("more", 1 << 23, 1 << 62))
 _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.001, evaluations=60)
-_LIMITS = ("switch_bytes", "direct_bytes")  # where a library turns to something else: tried one by one, by doublings
+_LIMITS = ("direct_bytes",)  # where a library turns to something else: tried one by one, by doublings
 _LEAST_ROWS = 12  # of an algorithm, for a fit of its coefficients
 _LEAST_BASELINE_ROWS = 6
 _LEAST_US = 1e-3  # of what a logarithm is taken of
