@@ -7,7 +7,7 @@ for each version of its kernels, as the same GEMM takes 1.2 to 2 times as long b
 
 Of layers of experts a time that stands for several numbers of tokens is left out: all but one of them are copies. A
 layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out, and so is one below
-`LEAST_RATE_FRAC` of the data sheet's rates, `OVERHEAD_US` apart, and what `_OTHERS` names.
+`LEAST_RATE_FRAC` of the data sheet's rates, `OVERHEAD_US` apart, and what `_OTHERS` names. So are `impossible` layers.
 """
 
 from __future__ import annotations
@@ -174,6 +174,7 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key, "") for key in keys])
     tuned = tuned[(tuned["chip"] == "mi355x") & (tuned["dtype"] != "")]
     tuned = tuned[tuned.groupby([*_LAYER, "us1", "us2"])["token"].transform("nunique") == 1]
+    tuned = tuned[~impossible(tuned)]
     best = tuned.sort_values("us", kind="stable").drop_duplicates([*_LAYER, "token"])
     for dtype, rows in best.groupby("dtype"):
         frame = rows.sort_values([*_LAYER, "token"])
@@ -198,13 +199,35 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         )  # fmt: skip
 
 
+def impossible(frame: pd.DataFrame) -> Any:
+    """Return a mask of layers whose times contradict themselves.
+
+    A GEMM that reads its weights faster than DRAM gives them did not run experts chosen at random, or ran them from a
+    cache: all tokens of that layer on that date are left out. So is a layer with one time for two kernels.
+    """
+    dram_us = 0.0 * frame["us"]
+    for dtype, rows in frame.groupby("dtype"):
+        types, bytes_per_us = GemmTypes.parse(str(dtype)), load_arch("mi355x", GpuSpec).dram_gb_per_s * 1e3
+        dram_us[rows.index] = weight_elems(rows) * types.b.dtype.bits / 8 / bytes_per_us
+    has_two = frame["us2"] > 0
+    num_gemms = 2 + frame["use_g1u1"].astype(int)
+    is_fast = has_two & ((frame["us1"] < dram_us * (1 - 1 / num_gemms)) | (frame["us2"] < dram_us / num_gemms))
+    is_lone = ~has_two & (frame["run_1stage"] != "1") & (frame["kernelName1"] != frame["kernelName2"])
+    return is_fast.groupby([frame[name] for name in (*_LAYER, "date")]).transform("any") | is_lone
+
+
+def weight_elems(frame: pd.DataFrame) -> Any:
+    """Return the elements of weights that the experts of a layer's tokens read, where tokens choose at random."""
+    active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])
+    return active * (2 + frame["use_g1u1"].astype(int)) * frame["model_dim"] * frame["inter_dim"]
+
+
 def data_sheet_us(dtype: str, frame: pd.DataFrame) -> Any:
     """Return the time of the GEMMs of layers by the data sheet: of products, or of the weights of active experts."""
     arch, types = load_arch("mi355x", GpuSpec), GemmTypes.parse(dtype)
     weights = 3 * frame["model_dim"] * frame["inter_dim"]
-    active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])
     products_us = 2 * weights * frame["token"] * frame["topk"] / arch.peak_tflop_per_s(types.a.dtype) / 1e6
-    weights_us = active * weights * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3
+    weights_us = weight_elems(frame) * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3
     return products_us.clip(lower=weights_us)
 
 
