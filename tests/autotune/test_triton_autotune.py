@@ -24,7 +24,7 @@ from gemm_eval.autotune.triton import (
 )
 from gemm_eval.autotune.triton.compile import compile_many_offline
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.models.gpu.learned import OTHER_MAKER
+from gemm_eval.models.gpu import OTHER_MAKER
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from gemm_eval.workload import GemmProblem
 from tests.autotune.fake_triton import FakeDriver, FakeModel, area, code_of, tiles

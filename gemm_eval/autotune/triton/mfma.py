@@ -16,8 +16,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu.calibration import Origin
-from gemm_eval.models.gpu.learned import OTHER_MAKER
+from gemm_eval.models.gpu import OTHER_MAKER, Origin
 from gemm_eval.models.gpu.triton import KernelCode, MainLoop, TritonConfig, TritonTimes
 from gemm_eval.workload import GemmProblem
 
