@@ -67,6 +67,16 @@ def num_parts(rows: pd.DataFrame) -> Any:
     return (2**split).where(rows["libtype"].fillna("ck").isin(["ck", "cktile"]), split.clip(lower=1))
 
 
+def repeats(tuned: pd.DataFrame) -> pd.DataFrame:
+    """Return, by GPU and version, GEMMs that were tuned on several dates, and by how much the slowest took longer."""
+    of_gemm = (
+        tuned[tuned["version"] != ""].groupby(["chip", "version", "M", "N", "K"])["us"].agg(["min", "max", "size"])
+    )
+    several = of_gemm[of_gemm["size"] > 1]
+    longer = several["max"] / several["min"] - 1.0
+    return longer.groupby(["chip", "version"]).agg(["size", "mean"]).rename(columns={"mean": "longer_frac"})
+
+
 def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield GPU, type and rows of each table."""
     for (chip, dtype), rows in tuned.groupby(["chip", "type"]):
@@ -261,6 +271,7 @@ def main() -> None:
             meta.write_text(_EXPERTS_META.format(dtype=dtype, rows=len(frame), models=frame["model"].nunique()))
         print(f"{path}: {len(frame)} rows, {path.stat().st_size:,} bytes")
     tuned = with_versions(pd.read_parquet(sys.argv[1]))
+    print(repeats(tuned).to_string())
     for chip, frame in choice_tables(tuned):
         path = data_root() / "measured" / chip / "aiter" / "choice.parquet"
         frame.to_parquet(path, index=False, compression="zstd")
