@@ -17,34 +17,22 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import OTHER_MAKER, Origin
-from gemm_eval.models.gpu.triton import KernelCode, MainLoop, TritonConfig, TritonTimes
+from gemm_eval.models.gpu.triton import KernelCode, MainLoop, TritonConfig, TritonTimes, estimate_code
 from gemm_eval.workload import GemmProblem
+
+__all__ = ["code_of_amdgcn", "estimate_code", "triton_times"]
 
 _STEP_BYTES, _STAGES = (64, 256), (2, 4)  # least and most of the families (models/gpu/families/mfma.py)
 _SPILL_FACTOR = 2.0  # of the time of a kernel that spills registers; assumed
-_NUMBER = r"\.{name}:\s+(\d+)"
-
-
-def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> KernelCode:
-    """Return accumulators as registers, and the LDS of all stages but the one in registers."""
-    threads = config.num_warps * arch.threads_per_warp
-    step_bytes = (config.block_m + config.block_n) * config.block_k * problem.input_dtype.bits // 8
-    smem_bytes = max(1, config.num_stages - 1) * step_bytes
-    return _code(config, -(-config.block_m * config.block_n // threads), smem_bytes, 0, is_compiled=False)
 
 
 def code_of_amdgcn(text: str, config: TritonConfig, smem_bytes: int) -> KernelCode:
     """Return the resources that the metadata of a compiled kernel names; VGPRs include AccVGPRs."""
     registers, spills = (
-        max(map(int, re.findall(_NUMBER.format(name=name), text))) for name in ("vgpr_count", "vgpr_spill_count")
+        max(map(int, re.findall(rf"\.{name}:\s+(\d+)", text))) for name in ("vgpr_count", "vgpr_spill_count")
     )
-    return _code(config, registers, smem_bytes, spills, is_compiled=True)
-
-
-def _code(config: TritonConfig, registers: int, smem_bytes: int, spills: int, *, is_compiled: bool) -> KernelCode:
-    counts = dict.fromkeys(MainLoop._fields[2:], 0)
-    loop = MainLoop(**counts | {"spill": spills}, k=config.block_k, mma=())  # type: ignore[arg-type]
-    return KernelCode(config.num_warps, registers, smem_bytes, 0, 0, loop, is_compiled)
+    loop = MainLoop(config.block_k, (), *[0] * 10, spill=spills, shared_wavefronts=0, mma_wait=0)  # type: ignore[misc]
+    return KernelCode(config.num_warps, registers, smem_bytes, 0, 0, loop, is_compiled=True)
 
 
 def triton_times(
