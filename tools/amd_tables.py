@@ -3,11 +3,12 @@
 Of a GEMM that was tuned on several days its fastest time is kept. Of an (N, K) pair with more than `MOST_ROWS` values
 of M, so many are, evenly by rank, so that no pair drowns the others. Kernels got faster within a year: rows whose best
 tuning is of 2025 are a table apart, which is held back, where there are enough of 2026. Block-scaled fp8 has a table
-for each version of its kernels, as the same GEMM takes 1.2 to 2 times as long by what its tuner chose among.
+for each version of its kernels, as the same GEMM takes 1.2 to 2 times as long by what its tuner chose among; their rows
+are of 2026.
 
 Of layers of experts a time that stands for several numbers of tokens is left out: all but one of them are copies. A
 layer that takes `MOST_SLOWER` times as long as one of the same model with more tokens is left out, and so is one below
-`LEAST_RATE_FRAC` of the data sheet's rates, `OVERHEAD_US` apart, and what `_OTHERS` names.
+`LEAST_RATE_FRAC` of the data sheet's rates, `OVERHEAD_US` apart, and what `_OTHERS` names. So are `impossible` layers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gemm_eval.workload import GemmTypes
 
 MOST_ROWS = 120
 _DTYPES = {"fp8_row": ("fp8", "aiter"), "bf16": ("bf16", "hipblaslt")}  # of gemm_eval, and its library
-_FEWEST_ROWS, _FEWEST_OLD = 200, 50
+_FEWEST_ROWS, _FEWEST_OLD, _FEWEST_PAIRS = 200, 50, 5
 _NEW, _OLD = "2026", "-2025"
 _TILE = re.compile(
     r"_256x(\d+x\d+)x\d+_|_128x(\d+x\d+)x\d+_|cktile_(?:[0-9x]+x\d+_)?(\d+x\d+)x\d+_|Shuffle_(\d+x\d+)E|_tn_(\d+x\d+)|"
@@ -37,18 +38,43 @@ _TILE = re.compile(
 
 _VERSIONED = "fp8_block"
 _SINCE, _LEAST_FRAC = "2026-06", 0.01
+_SPLIT, _LEAST_SPLIT_FRAC, _TILE_SIZE = "-split", 0.1, (64, 128)
 
 
-def versions_of(rows: pd.DataFrame) -> Any:
-    """Return the version of aiter's kernels of each row of block-scaled fp8 (`Library.version_tiles`).
+def with_versions(tuned: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a column `version`: that of aiter's kernels of block-scaled fp8, else empty.
 
-    A commit brought kernels of CK-Tile if they win `_LEAST_FRAC` of its rows, or if it is of June 2026 or later.
+    A commit brought kernels of CK-Tile if they win `_LEAST_FRAC` of its rows, or if it is of June 2026 or later. Its
+    tuner was told to split K if split kernels win `_LEAST_SPLIT_FRAC` of those GEMMs whose tiles of 64 x 128 fill less
+    than half of the compute units: no tuner's share is near it (0 to 0.05, or 0.25 and more).
     """
-    is_shuffled = rows["kernel"].str.contains("preshuffle", case=False)
-    is_other = (rows["libtype"] != "ck") & ~is_shuffled
-    has_others = is_other[~is_shuffled].groupby(rows["date"]).mean().reindex(rows["date"]).to_numpy() >= _LEAST_FRAC
-    of_plain = np.where(has_others | (rows["date"] >= _SINCE), "ck-tile", "ck")
-    return np.where(is_shuffled, "preshuffled", of_plain)
+    of_type = tuned[tuned["type"] == _VERSIONED]
+    is_shuffled = of_type["kernel"].str.contains("preshuffle", case=False)
+    by_date = [of_type["chip"], of_type["date"]]
+    is_other = (of_type["libtype"] != "ck") & ~is_shuffled
+    has_others = is_other.astype(float).where(~is_shuffled).groupby(by_date).transform("mean") >= _LEAST_FRAC
+    of_plain = np.where(has_others | (of_type["date"] >= _SINCE), "ck-tile", "ck")
+    version = pd.Series(np.where(is_shuffled, "preshuffled", of_plain), of_type.index)
+    num_tiles = -(-of_type["M"] // _TILE_SIZE[0]) * -(-of_type["N"] // _TILE_SIZE[1])
+    is_split = (num_parts(of_type) > 1).astype(float).where(2 * num_tiles <= of_type["cu_num"])
+    has_splits = is_split.groupby([*by_date, version]).transform("mean") >= _LEAST_SPLIT_FRAC
+    return tuned.assign(version=(version + np.where(has_splits, _SPLIT, "")).reindex(tuned.index, fill_value=""))
+
+
+def num_parts(rows: pd.DataFrame) -> Any:
+    """Return the parts of K of each row: CK has their logarithm, assembly and Triton the number."""
+    split = rows["splitK"].fillna(0.0)
+    return (2**split).where(rows["libtype"].fillna("ck").isin(["ck", "cktile"]), split.clip(lower=1))
+
+
+def repeats(tuned: pd.DataFrame) -> pd.DataFrame:
+    """Return, by GPU and version, GEMMs that were tuned on several dates, and by how much the slowest took longer."""
+    of_gemm = (
+        tuned[tuned["version"] != ""].groupby(["chip", "version", "M", "N", "K"])["us"].agg(["min", "max", "size"])
+    )
+    several = of_gemm[of_gemm["size"] > 1]
+    longer = several["max"] / several["min"] - 1.0
+    return longer.groupby(["chip", "version"]).agg(["size", "mean"]).rename(columns={"mean": "longer_frac"})
 
 
 def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -60,9 +86,9 @@ def tables(tuned: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
         is_old = table["date"].astype(str) < _NEW
         if is_old.sum() >= _FEWEST_OLD and (~is_old).sum() >= _FEWEST_ROWS:
             yield str(chip), f"{dtype}{_OLD}", table[is_old]
-            table, rows = table[~is_old], rows[rows["date"] >= _NEW]
+            table = table[~is_old]
         if dtype == _VERSIONED:
-            for version, of_version in rows.groupby(versions_of(rows)):
+            for version, of_version in rows[rows["date"] >= _NEW].groupby("version"):
                 yield str(chip), f"{dtype}-{version}", table_of(of_version)
         else:
             yield str(chip), str(dtype), table
@@ -108,10 +134,7 @@ def choice_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     rows = tuned[tuned["kernel"].isin(tiles) & tuned["type"].isin(_ORIGAMI_TYPES)].copy()
     steps = [[*tiles[name], _ASM_STEP.get(dtype, 128)][:3] for name, dtype in rows[["kernel", "type"]].to_numpy()]
     rows[["cta_m", "cta_n", "cta_k"]] = steps
-    is_ck = rows["libtype"].fillna("ck").isin(["ck", "cktile"])
-    split = rows["splitK"].fillna(0.0)
-    rows["split_k"] = np.where(is_ck, 2**split, split.clip(lower=1)).astype(np.int64)
-    rows["version"] = np.where(rows["type"] == _VERSIONED, versions_of(rows), "")
+    rows["split_k"] = num_parts(rows).astype(np.int64)
     of_blas = rows["libtype"] == "hipblaslt"  # whose C has columns first; it cuts K as it likes
     rows.loc[of_blas, ["cta_m", "cta_n"]] = rows.loc[of_blas, ["cta_n", "cta_m"]].to_numpy()
     key = ["chip", "type", "M", "N", "K", "date"]
@@ -174,6 +197,7 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     tuned = tuned.assign(dtype=[EXPERT_DTYPES.get(key, "") for key in keys])
     tuned = tuned[(tuned["chip"] == "mi355x") & (tuned["dtype"] != "")]
     tuned = tuned[tuned.groupby([*_LAYER, "us1", "us2"])["token"].transform("nunique") == 1]
+    tuned = tuned[~impossible(tuned)]
     best = tuned.sort_values("us", kind="stable").drop_duplicates([*_LAYER, "token"])
     for dtype, rows in best.groupby("dtype"):
         frame = rows.sort_values([*_LAYER, "token"])
@@ -198,13 +222,35 @@ def expert_tables(tuned: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         )  # fmt: skip
 
 
+def impossible(frame: pd.DataFrame) -> Any:
+    """Return a mask of layers whose times contradict themselves.
+
+    A GEMM that reads its weights faster than DRAM gives them did not run experts chosen at random, or ran them from a
+    cache: all tokens of that layer on that date are left out. So is a layer with one time for two kernels.
+    """
+    dram_us = 0.0 * frame["us"]
+    for dtype, rows in frame.groupby("dtype"):
+        types, bytes_per_us = GemmTypes.parse(str(dtype)), load_arch("mi355x", GpuSpec).dram_gb_per_s * 1e3
+        dram_us[rows.index] = weight_elems(rows) * types.b.dtype.bits / 8 / bytes_per_us
+    has_two = frame["us2"] > 0
+    num_gemms = 2 + frame["use_g1u1"].astype(int)
+    is_fast = has_two & ((frame["us1"] < dram_us * (1 - 1 / num_gemms)) | (frame["us2"] < dram_us / num_gemms))
+    is_lone = ~has_two & (frame["run_1stage"] != "1") & (frame["kernelName1"] != frame["kernelName2"])
+    return is_fast.groupby([frame[name] for name in (*_LAYER, "date")]).transform("any") | is_lone
+
+
+def weight_elems(frame: pd.DataFrame) -> Any:
+    """Return the elements of weights that the experts of a layer's tokens read, where tokens choose at random."""
+    active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])
+    return active * (2 + frame["use_g1u1"].astype(int)) * frame["model_dim"] * frame["inter_dim"]
+
+
 def data_sheet_us(dtype: str, frame: pd.DataFrame) -> Any:
     """Return the time of the GEMMs of layers by the data sheet: of products, or of the weights of active experts."""
     arch, types = load_arch("mi355x", GpuSpec), GemmTypes.parse(dtype)
     weights = 3 * frame["model_dim"] * frame["inter_dim"]
-    active = frame["expert"] * (1 - (1 - frame["topk"] / frame["expert"]) ** frame["token"])
     products_us = 2 * weights * frame["token"] * frame["topk"] / arch.peak_tflop_per_s(types.a.dtype) / 1e6
-    weights_us = active * weights * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3
+    weights_us = weight_elems(frame) * types.b.dtype.bits / 8 / arch.dram_gb_per_s / 1e3
     return products_us.clip(lower=weights_us)
 
 
@@ -224,7 +270,8 @@ def main() -> None:
         if not meta.exists():
             meta.write_text(_EXPERTS_META.format(dtype=dtype, rows=len(frame), models=frame["model"].nunique()))
         print(f"{path}: {len(frame)} rows, {path.stat().st_size:,} bytes")
-    tuned = pd.read_parquet(sys.argv[1])
+    tuned = with_versions(pd.read_parquet(sys.argv[1]))
+    print(repeats(tuned).to_string())
     for chip, frame in choice_tables(tuned):
         path = data_root() / "measured" / chip / "aiter" / "choice.parquet"
         frame.to_parquet(path, index=False, compression="zstd")
@@ -239,9 +286,8 @@ def main() -> None:
         pairs = frame[["N", "K"]].drop_duplicates()
         if not meta.exists():
             text = _META.format(dtype=kind, pairs=len(pairs), gpu=chip, library=library, word=word)
-            meta.write_text(
-                text + _HELD_BACK * dtype.endswith(_OLD) + (f"library_version: {version}\n" if version else "")
-            )
+            text += _HELD_BACK * dtype.endswith(_OLD) + (f"library_version: {version}\n" if version else "")
+            meta.write_text(text + _FEW_PAIRS * (len(pairs) < _FEWEST_PAIRS))
         print(f"{path}: {len(frame)} rows, {len(pairs)} pairs, {path.stat().st_size:,} bytes")
 
 
@@ -265,6 +311,11 @@ protocol: >-
 _HELD_BACK = """\
 held_back: >-
   tuned in 2025 and never again: kernels of today are faster, on some of these GEMMs by half
+"""
+_FEW_PAIRS = """\
+held_back: >-
+  two to four (N, K) pairs, which tell too little of others
+is_corrected: true
 """
 _EXPERTS_META = """\
 # {rows} layers of {models} models. What each key means: gemm_eval/validation/subjects/experts_tables.py.

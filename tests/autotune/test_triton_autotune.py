@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gemm_eval.arch import GFX_ARCHS, GpuSpec, list_archs, load_arch
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.autotune.triton import (
     CompiledConfig,
     KernelArguments,
@@ -17,10 +20,13 @@ from gemm_eval.autotune.triton import (
     TritonPruner,
     autotune,
     compile_offline,
+    mfma,
 )
-from gemm_eval.autotune.triton.compile import capability_of, compile_many_offline
-from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
+from gemm_eval.autotune.triton.compile import compile_many_offline
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.models.gpu import OTHER_MAKER
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
+from gemm_eval.workload import GemmProblem
 from tests.autotune.fake_triton import FakeDriver, FakeModel, area, code_of, tiles
 
 triton = pytest.importorskip("triton")
@@ -35,7 +41,6 @@ QUICK = (64, 32)  # tiles that compile in a fraction of a second
 @pytest.fixture(autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(Path(tmp_path_factory.getbasetemp()) / "triton"))
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
@@ -326,21 +331,27 @@ def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.M
     assert all(isinstance(one, CompiledConfig) for one in results), results
 
 
-@pytest.mark.parametrize("gfx", GFX_ARCHS)
-def test_kernels_compile_for_amd_without_a_gpu_but_are_not_timed(gfx: str) -> None:
-    """Triton's own compiler says what fits; how long a kernel takes on AMD's GPUs nothing here tells."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+@pytest.mark.parametrize("gpu", ["mi300x", "mi355x"])
+def test_configs_are_ranked_for_amd_by_what_compiles_without_a_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 128 rows are too many for this kernel."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Path))  # Triton's back end asks for it
     from tests.autotune.triton_kernels import matmul
 
-    types = dict.fromkeys(NAMES[:3], "*fp16") | dict.fromkeys(NAMES[3:], "i32")
-    constants = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 1, "SPLIT_K": 1}
-    source = ASTSource(matmul, types | dict.fromkeys(constants, "constexpr"), constants)
-    compiled = triton.compile(source, target=GPUTarget("hip", gfx, 64))
-    assert "v_mfma_f32_" in compiled.asm["amdgcn"]
-    assert ".vgpr_spill_count: 0" in compiled.asm["amdgcn"]
-    specs = [load_arch(name) for name in list_archs()]
-    arch = next(spec for spec in specs if isinstance(spec, GpuSpec) and spec.sm_arch == gfx)
-    with pytest.raises(UnsupportedError, match="compiling Triton's kernels: modelled on NVIDIA GPUs alone"):
-        capability_of(arch)
+    sizes = ((32, 32), (64, 128), (256, 256))
+    configs = [
+        triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 64, "GROUP_M": 1, "SPLIT_K": 1}, 4, 2) for m, n in sizes
+    ]
+    call = CALL | dict.fromkeys(NAMES[3:], 4096)
+    ranking = TritonPruner(gpu, kernel=matmul, top_k=2, compile_k=4).rank(configs, call)
+    best, *others = ranking.verdicts
+    assert (best.given, best.is_compiled, ranking.source) == (configs[1], True, "analytic")
+    assert best.high_us == pytest.approx(best.low_us * math.exp(2 * OTHER_MAKER))  # type: ignore[operator]
+    assert [verdict.time_us is None for verdict in others] == [False, True]
+
+
+def test_a_kernel_that_spills_takes_longer_on_amd() -> None:
+    arch, problem, config = load_arch("mi300x", GpuSpec), GemmProblem(1, 512, 512, 512), TritonConfig(64, 64, 64, 4, 2)
+    text = ".agpr_count: 64\n.vgpr_count: 300\n.vgpr_spill_count: {}"
+    codes = [mfma.code_of_amdgcn(text.format(spills), config, 1024) for spills in (0, 9)]
+    us = mfma.triton_times(arch, problem, [config, config], codes).latency_us
+    assert (codes[0].registers, us[1]) == (300, pytest.approx(2.0 * us[0]))

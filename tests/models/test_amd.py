@@ -206,7 +206,7 @@ def test_kernels_run_only_a_k_of_whole_steps() -> None:
 
 
 def test_versions_of_aiter_have_their_own_tiles() -> None:
-    """Weights whose rows are shuffled have kernels of 96 rows, CK's of weights as they are do not."""
+    """Weights whose rows are shuffled have kernels of 96 rows, CK's of weights as they are do not; some split K."""
     ev = GEMMEvaluator("mi355x")
     problem = ev.evaluate(1, 96, 7168, 2048, dtype="fp8_block").problem
     rows = {}
@@ -215,6 +215,11 @@ def test_versions_of_aiter_have_their_own_tiles() -> None:
     assert 96 in rows["preshuffled"]
     assert not {48, 80, 96, 192} & rows["ck"]
     assert 192 in rows["ck-tile"]
+    few = ev.evaluate(1, 16, 7168, 512, dtype="fp8_block").problem
+    whole, split = (ev.top(few, 50, library=f"aiter/ck{of}")[:] for of in ("", "-split"))
+    assert {r.mapping.split_k for r in whole} == {1}  # type: ignore[union-attr]
+    assert split[0].mapping.split_k > 1  # type: ignore[union-attr]
+    assert split[0].latency_us < 0.9 * whole[0].latency_us
 
 
 def test_the_first_of_several_kernels_is_near_the_fastest() -> None:
@@ -246,7 +251,8 @@ def test_an_l2_for_each_die_reads_more_than_one_for_all() -> None:
     ("gpu", "name", "most"),
     [
         ("mi300x", "fp8_block-ck", 0.05),
-        ("mi300x", "fp8_block-ck-tile", 0.12),
+        ("mi300x", "fp8_block-ck-tile-split", 0.05),
+        ("mi355x", "fp8_block-preshuffled-split", 0.07),
         ("mi355x", "bf16", 0.09),
         ("mi355x", "mxfp4", 0.06),
         ("mi355x", "mxfp8", 0.07),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
+from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.triton import TritonConfig
@@ -223,7 +223,7 @@ def reject_alone(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> R
     for name, value in zip("MNK", config[:3], strict=True):
         if not _is_power_of_two(value):
             return Rejection("blocks", f"block {name} {value} is no power of two, as Triton's tiles are", False)
-    most_warps = MAX_THREADS_PER_CTA // THREADS_PER_WARP
+    most_warps = MAX_THREADS_PER_CTA // arch.threads_per_warp
     if not _is_power_of_two(warps) or warps > most_warps:
         return Rejection("launch", f"{warps} warps: a program has a power of two of them, at most {most_warps}", False)
     if stages < 1:
@@ -242,7 +242,7 @@ def reject_alone(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> R
         text = f"{elems} elements of C for {warps} warps: a tensor-core instruction m16n8 each is {least}"
         return Rejection("mma_shape", text, True)
     if arch.mma_accumulators_in == "registers":
-        threads = warps * THREADS_PER_WARP
+        threads = warps * arch.threads_per_warp
         limit = min(arch.max_registers_per_thread, arch.registers_per_sm // threads, config.maxnreg or 1 << 30)
         demand = elems // threads + MIN_OTHER_REGISTERS
         if demand > limit:

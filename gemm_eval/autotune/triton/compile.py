@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec, check_nvidia, gpu_slug, list_archs, load_arch
+from gemm_eval.arch import GFX_ARCHS, GpuSpec, check_nvidia, gpu_slug, list_archs, load_arch
 from gemm_eval.autotune.triton.arguments import TensorArgument
+from gemm_eval.autotune.triton.mfma import code_of_amdgcn
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
@@ -52,14 +53,16 @@ def with_heuristics(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return all_values
 
 
-def capability_of(arch: GpuSpec) -> int:
-    """Return what Triton calls the generation of an NVIDIA GPU: 90 for sm_90; others are refused."""
+def target_of(arch: GpuSpec) -> tuple[str, int | str, int]:
+    """Return Triton's target for a GPU of NVIDIA or AMD: its back end, generation and warp; refuse others."""
+    if arch.sm_arch in GFX_ARCHS:
+        return "hip", arch.sm_arch, arch.threads_per_warp
     check_nvidia(arch, "compiling Triton's kernels")
-    return int(arch.sm_arch.removeprefix("sm_"))
+    return "cuda", int(arch.sm_arch.removeprefix("sm_")), arch.threads_per_warp
 
 
-def active_capability() -> int | None:
-    """Return the generation of the GPU that Triton would launch on, or None if there is none of NVIDIA's."""
+def active_target() -> tuple[str, int | str, int] | None:
+    """Return the target that Triton would launch on, or None if there is no GPU."""
     import_triton()
     from triton.runtime import driver
 
@@ -67,7 +70,7 @@ def active_capability() -> int | None:
         target = driver.active.get_current_target()
     except Exception:  # no GPU, no torch, no driver: Triton raises what its back ends raise
         return None
-    return int(target.arch) if target.backend == "cuda" else None
+    return target.backend, target.arch, target.warp_size
 
 
 def running_gpu() -> GpuSpec:
@@ -105,7 +108,7 @@ def gpu_spec(arch: GpuSpec | str | None) -> GpuSpec:
         return running_gpu()
     spec = load_arch(arch) if isinstance(arch, str) else arch
     if not isinstance(spec, GpuSpec):
-        raise InvalidOptionError(f"Triton kernels are ranked for NVIDIA GPUs, {spec.name} is none")
+        raise InvalidOptionError(f"Triton kernels are ranked for GPUs, {spec.name} is none")
     return spec
 
 
@@ -116,7 +119,7 @@ RUN_ONLY = ("grid", "warmup")
 class CompiledConfig(NamedTuple):
     """A compiled kernel: code, shared memory and warps of a CTA, and Triton's hash of all that it was made of."""
 
-    cubin: bytes
+    cubin: bytes  # of AMD's GPUs the assembly text
     smem_bytes: int
     num_warps: int
     key: str
@@ -153,7 +156,7 @@ def compile_many_offline(
     function = jit_function(kernel)
     if function is None:
         raise InvalidOptionError(f"kernel must be one of @triton.jit, got {type(kernel).__name__}")
-    target = GPUTarget("cuda", capability_of(arch), 32)
+    target = GPUTarget(*target_of(arch))
     backend = make_backend(target)
     bind = create_function_from_signature(function.signature, function.params, backend)
 
@@ -247,12 +250,14 @@ def _finished(job: Any) -> CompiledConfig | None:
     if kernel is None:
         return None
     metadata = kernel.metadata
-    return CompiledConfig(bytes(kernel.asm["cubin"]), int(metadata.shared), int(metadata.num_warps), str(kernel.hash))
+    code = kernel.asm["cubin"] if "cubin" in kernel.asm else kernel.asm["amdgcn"].encode()
+    return CompiledConfig(bytes(code), int(metadata.shared), int(metadata.num_warps), str(kernel.hash))
 
 
 CodeReader = Callable[[Sequence[CompiledConfig], Sequence[TritonConfig]], Sequence[KernelCode | None]]
 """Reads machine code: what the model knows of each kernel, or None where it cannot say; may raise `GemmEvalError`."""
 
+_ELF = b"\x7fELF"
 _MAX_CODES = 4096
 _MAX_REASON_CHARS = 200
 
@@ -283,7 +288,7 @@ class Assembly:
 
         def code_of(indices: Sequence[int]) -> list[KernelCode | str | None]:
             chosen = [given[i] for i in indices]
-            if active_capability() == capability_of(arch):
+            if active_target() == target_of(arch):
                 results = compile_with_jit(kernel, chosen, values, num_threads=self._num_threads)
             else:
                 results = compile_many_offline(kernel, chosen, values, arch, num_threads=self._num_threads)
@@ -329,6 +334,9 @@ class Assembly:
 def _read_codes(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
     from gemm_eval.autotune.asm import kernel_code, score_cubins
 
+    if compiled and not compiled[0].cubin.startswith(_ELF):
+        pairs = zip(compiled, configs, strict=True)
+        return [code_of_amdgcn(one.cubin.decode(), config, one.smem_bytes) for one, config in pairs]
     codes: list[KernelCode | None] = []
     for one, config, card in zip(compiled, configs, score_cubins([one.cubin for one in compiled]), strict=True):
         try:

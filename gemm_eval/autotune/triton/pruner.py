@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GFX_ARCHS, GpuSpec
+from gemm_eval.autotune.triton import mfma
 from gemm_eval.autotune.triton.arguments import KernelArguments, is_small, reject_configs, shared_bytes_bounds
 from gemm_eval.autotune.triton.compile import (
     Assembly,
@@ -25,6 +26,7 @@ from gemm_eval.autotune.triton.compile import (
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import source_of
 from gemm_eval.extras import needs_extra
+from gemm_eval.models.gpu import triton as nvidia
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig, TritonTimes
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
@@ -239,7 +241,7 @@ class _Ranker:
             return True
         self.codes[i] = code
         self.compiled.add(i)
-        threads = code.num_warps * 32
+        threads = code.num_warps * self.arch.threads_per_warp
         if code.smem_bytes > self.arch.smem_per_cta_bytes or code.registers * threads > self.arch.registers_per_sm:
             self.times[i] = None
             self.reasons[i] = (
@@ -359,7 +361,7 @@ class TritonPruner:
         try:
             ranking = rank_configs(
                 arch, problem, ours, configs, kernel=name, k=num_kept(self.top_k, len(configs)),
-                model=self._cost_model(),
+                model=self._cost_model(arch),
                 code_of=self._assembly.code_of(kernel, arch, configs, ours, call, notes) if self.use_assembly else None,
                 num_to_compile=None if self.compile_k is None else num_kept(self.compile_k, len(configs)),
                 is_small=self.small is not None and self.small(problem, arch),
@@ -388,11 +390,9 @@ class TritonPruner:
     def _arch(self) -> GpuSpec:
         return running_gpu() if self.arch is None else self.arch
 
-    def _cost_model(self) -> TritonModel:
+    def _cost_model(self, arch: GpuSpec) -> TritonModel:
         if self._model is None:
-            from gemm_eval.models.gpu import triton as model
-
-            self._model = cast(TritonModel, model)
+            self._model = cast(TritonModel, mfma if arch.sm_arch in GFX_ARCHS else nvidia)
         return self._model
 
 

@@ -78,13 +78,17 @@ _AMD_SPLITS = {
 
 Tiles = frozenset[tuple[int, int]]
 _CK_TILES = Tiles(((16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (64, 256), (128, 128)))
+_OF_SPLITS = "-split"
 _AITER_TILES = {
-    ("ck", "mfma_fp8_block"): _CK_TILES,
-    ("ck-tile", "mfma_fp8_block"): _CK_TILES | {(192, 256)},
-    ("preshuffled", "mfma_fp8_block"): _CK_TILES | {(48, 128), (80, 128), (96, 128), (192, 256)},
-}
+    (version + splits, "mfma_fp8_block"): _CK_TILES.union(more)
+    for splits in ("", _OF_SPLITS)
+    for version, more in {
+        "ck": (), "ck-tile": ((192, 256),), "preshuffled": ((48, 128), (80, 128), (96, 128), (192, 256)),
+    }.items()
+}  # fmt: skip
 """Kernels that aiter's tuner chose among for block-scaled fp8, by their names: CK's on weights as they are, until May
-2026 on an MI300X; CK-Tile's beside them; CK's and assembly on weights that are shuffled when a model is loaded."""
+2026 on an MI300X; CK-Tile's beside them; CK's and assembly on weights that are shuffled when a model is loaded. Only
+versions with `_OF_SPLITS` split K, as the tuner does if it is told to."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,8 @@ class Library:
         family = self.family(arch, types, load_bytes=load_bytes)
         if types.a.dtype is DType.INT8 and arch.sm_arch == "sm_90":
             return _NO_SPLIT
-        if FAMILIES[family].block_scaled is not None:  # nothing in their times grows slower than K
+        is_whole = (self.version, family) in self.version_tiles and not self.version.endswith(_OF_SPLITS)
+        if is_whole or FAMILIES[family].block_scaled is not None:  # nothing in their times grows slower than K
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
+from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.workload import GemmProblem, GemmTypes
@@ -132,7 +132,7 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
     check_types(problem.types)
     assert problem.weight_dtype is not None
     m, n, k, warps = config.block_m, config.block_n, config.block_k, config.num_warps
-    threads = warps * THREADS_PER_WARP
+    threads = warps * arch.threads_per_warp
     is_quantized = problem.is_weight_quantized
     a_bytes = m * k * problem.input_dtype.bits / _BITS_PER_BYTE
     b_bytes = n * k * problem.weight_dtype.bits / _BITS_PER_BYTE
@@ -156,13 +156,13 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
         warp_rows, warp_columns = max(rows // warps_m, _MMA_SYNC_M), max(columns // warps_n, _MMA_SYNC_N)
         operands = (warp_rows + warp_columns) // 4  # one instruction's K of both: 32 bytes, over 32 lanes
         if is_quantized and is_hopper:  # every warp unpacks all weights of its rows
-            weights = warp_rows * k // THREADS_PER_WARP
+            weights = warp_rows * k // arch.threads_per_warp
         read = warp_columns if is_quantized else warp_rows + warp_columns
         matrices = round(read * k * problem.input_dtype.bits / _BITS_PER_BYTE / _WAVEFRONT_BYTES)
         wavefronts = matrices + weights // 8
         loads = matrices // _WAVEFRONTS_PER_LDMATRIX + weights // 8
         if mma[0].input_bits > problem.input_dtype.bits:
-            converted = read * k // THREADS_PER_WARP
+            converted = read * k // arch.threads_per_warp
         issue = _ISSUE_BASE_MMA_SYNC
     tensor = sum(one.num for one in mma)
     issue += round(_ISSUE_PER_COPY * copies + _ISSUE_PER_WEIGHT * weights) + tensor + loads + converted // 2
