@@ -307,16 +307,36 @@ class Gpu:
 
 
 def _take_when_compiled_code_runs(gpu: Gpu) -> None:
-    """Have compiled code wait for the GPU before it runs, and tries its configs: compiling needs none."""
+    """Have compiled code wait for the GPU before it runs, and times of padded GEMMs: else compiling needs none."""
+    from torch._inductor.fx_passes import pad_mm
     from torch._inductor.output_code import CompiledFxGraph
 
-    call = CompiledFxGraph.__call__
+    call, do_bench = CompiledFxGraph.__call__, pad_mm.get_do_bench
 
     def waiting(self: Any, inputs: Any) -> Any:
         gpu.take()
         return call(self, inputs)
 
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        gpu.take()
+        return do_bench()(*args, **kwargs)
+
+    def then_free(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            was_held = gpu.is_held
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if not was_held:
+                    gpu.free()
+
+        return run
+
     CompiledFxGraph.__call__ = waiting  # type: ignore[method-assign]
+    pad_mm.get_do_bench = lambda: alone
+    for name in ("_should_pad", "_should_pad_bench"):  # of torch 2.13 and 2.11
+        if hasattr(pad_mm, name):
+            setattr(pad_mm, name, then_free(getattr(pad_mm, name)))
 
 
 def work(options: argparse.Namespace) -> None:
