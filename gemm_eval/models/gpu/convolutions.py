@@ -75,9 +75,9 @@ _CHANNEL_CYCLES, _ROW_CYCLES = 0.45, 2.5e-6
 filters of their own, and more for each byte of the rows of all channels that a window covers."""
 
 _BUILT_WINDOWS = (1, 9, 25)
-_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.6, 0.15
+_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09
 _LAST_TAP_CYCLES, _TILED_CYCLES = 0.046, 0.8
-"""Of an SM, for each output of a depthwise convolution and each place of its window."""
+"""Of an SM, for each output of a depthwise convolution, and each place (and row) of its window."""
 _LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200.0
 """Before the first output, and of a thread alone for each place of the window."""
 
@@ -162,7 +162,9 @@ def _direct(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
     is_built = of.window in _BUILT_WINDOWS
-    once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (_GENERIC_CYCLES, _GENERIC_TAP_CYCLES)
+    side = math.isqrt(of.window)
+    generic = _GENERIC_CYCLES + _GENERIC_ROW_CYCLES * (side if side**2 == of.window else 1)
+    once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (generic, _GENERIC_TAP_CYCLES)
     busy = of.groups * of.rows * of.columns * (once + of.window * tap) / arch.num_sms
     return busy if is_built else max(busy, of.window * _FIRST_ALONE_CYCLES)
 
