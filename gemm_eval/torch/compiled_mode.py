@@ -47,9 +47,9 @@ _UNROLLED_WINDOW, _WINDOW_INSTRUCTIONS = 25, 32 * 78
 more are eager mode's (`_avg_poolnd` in lowering.py). Three kernels of drawn modules on an H100 agree within 2%."""
 _SCATTERED_INSTRUCTIONS = 60
 """More of a sum over a group of channels that lie side by side: it goes over positions, each in a sector of its own."""
-_NORM_LAST, _NORM_ALIGNED, _NORM_ODD, _ALIGNED_POSITIONS = -13.0, -17.0, 35.0, 16
+_NORM_LAST, _NORM_ALIGNED, _NORM_ODD, _WHOLE, _QUARTER = -13.0, -17.0, 35.0, 16, 4
 """More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read once for positions
-that come in multiples of 16, else for each element."""
+that come in multiples of 16, and for each element where they come in none of 4."""
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
 _CONVOLUTION, _IMAGE = "aten.convolution", 4
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
@@ -95,8 +95,8 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
 class _Lowering:
     """The calls that were lowered, and what is known of buffers up to here.
 
-    `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and the bias, which readers add
-    up for themselves; `complex` are complex numbers.
+    `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
+    the bias, which readers add up for themselves; `complex` are complex numbers.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:
@@ -159,7 +159,8 @@ class _Lowering:
             return 0.0
         if call.is_channels_last or any(access.buffer in self.last for access in call.reads):
             return _NORM_LAST
-        return _NORM_ALIGNED if math.prod(call.sizes[2:]) % _ALIGNED_POSITIONS == 0 else _NORM_ODD
+        positions = math.prod(call.sizes[2:])
+        return _NORM_ALIGNED if positions % _WHOLE == 0 else 0.0 if positions % _QUARTER == 0 else _NORM_ODD
 
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
@@ -214,7 +215,11 @@ class _Lowering:
     def _in_role(self, call: Call) -> Call:
         """Return an operation in the role that it has for Inductor."""
         name = call.name.partition(".")[2].removesuffix("_")
-        if call.eager and (call.window > _UNROLLED_WINDOW or name == "polar" or any(access.buffer in self.complex for access in call.reads)):
+        if call.eager and (
+            call.window > _UNROLLED_WINDOW
+            or name == "polar"
+            or any(access.buffer in self.complex for access in call.reads)
+        ):
             self.complex |= set() if call.window else {access.buffer for access in call.writes}
             return replace(call, role=Role.ALONE)
         if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy

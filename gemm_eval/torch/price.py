@@ -38,7 +38,8 @@ _BACKWARD_FACTOR = 2.5  # of the memory-efficient kernel's backward pass over it
 _MASK_CYCLES, _ODD_MASK_CYCLES, _MASK_TILE = 0.14, 0.4, 128
 """Cycles of a GPU's fused attention for each score of an SM that a mask is added to, and scores along a tile's sides.
 
-Half as many where all queries have one mask; more of either where keys are odd in number, read one by one. Set by masks in drawn modules: an H100 and an H200 give the same."""
+Half as many where all queries have one mask; where keys are odd in number they are read one by one. Set by masks in
+drawn modules: an H100 and an H200 give the same (of odd keys: four modules on an H100)."""
 _MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels give up
 _CTA_QUERIES, _STEP_KEYS = 64, 64  # of the memory-efficient kernel; of heads of more elements, twice the keys
 _WARPS_PER_SM, _HALF_WARPS_PER_SM = 12, 16  # of fp32 and of 16 bits (kernel_forward.h, getWarpsPerSmFw)
