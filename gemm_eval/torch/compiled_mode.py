@@ -47,9 +47,9 @@ _UNROLLED_WINDOW, _WINDOW_INSTRUCTIONS = 25, 32 * 78
 more are eager mode's (`_avg_poolnd` in lowering.py). Three kernels of drawn modules on an H100 agree within 2%."""
 _SCATTERED_INSTRUCTIONS = 60
 """More of a sum over a group of channels that lie side by side: it goes over positions, each in a sector of its own."""
-_NORM_LAST, _NORM_ALIGNED, _NORM_ODD, _WHOLE, _QUARTER = -13.0, -17.0, 35.0, 16, 4
-"""More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read once for positions
-that come in multiples of 16, and for each element where they come in none of 4."""
+_NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
+"""More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
+where positions come in no multiple of 4."""
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
 _CONVOLUTION, _IMAGE = "aten.convolution", 4
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
@@ -159,8 +159,7 @@ class _Lowering:
             return 0.0
         if call.is_channels_last or any(access.buffer in self.last for access in call.reads):
             return _NORM_LAST
-        positions = math.prod(call.sizes[2:])
-        return _NORM_ALIGNED if positions % _WHOLE == 0 else 0.0 if positions % _QUARTER == 0 else _NORM_ODD
+        return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
 
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
