@@ -332,7 +332,7 @@ def _take_when_compiled_code_runs(gpu: Gpu) -> None:
 
         return run
 
-    CompiledFxGraph.__call__ = waiting  # type: ignore[method-assign]
+    CompiledFxGraph.__call__ = waiting
     pad_mm.get_do_bench = lambda: alone
     for name in ("_should_pad", "_should_pad_bench"):  # of torch 2.13 and 2.11
         if hasattr(pad_mm, name):

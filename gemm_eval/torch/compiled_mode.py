@@ -129,7 +129,9 @@ class _Lowering:
         for buffer in written:
             self.sums.pop(buffer, None)
         lowered = self._in_role(replace(call, **changed))
-        computed = {a.buffer: self.constants[a.buffer] for a in lowered.reads if a.buffer in self.constants}
+        computed: dict[int | None, float] = {
+            access.buffer: self.constants[access.buffer] for access in lowered.reads if access.buffer in self.constants
+        }
         if lowered.role is Role.CONSTANT or self._is_constant(lowered):
             lowered = replace(lowered, role=Role.CONSTANT, reads=())
             self.constants |= dict.fromkeys(written, sum(computed.values()) + _instructions_of(lowered))

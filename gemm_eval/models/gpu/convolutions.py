@@ -133,7 +133,7 @@ def _cuda_cores(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return FMA of CUDA cores, channels first: products with windows, or of frequencies where those are faster."""
-    K = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
+    K: float = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
     K *= _FP32_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0
     cycles = min(
         math.ceil(of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n) / arch.num_sms)
