@@ -61,7 +61,7 @@ _CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 1800
 _SECTOR_BYTES, _SECTOR_FACTOR, _FP32_SECTOR_FACTOR = 32, 1.8, 2.1
 """Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
 
-_FP32_TILES, _FP32_CHANNELS = ((256, 64, 185.0, 12_000.0), (128, 32, 68.0, 2_500.0)), 4
+_FP32_TILES, _FP32_CHANNELS = ((256, 64, 185.0, 12_000.0), (128, 32, 72.0, 1_000.0)), 4
 """Rows and columns of a tile of FMA on CUDA cores, and its cycles for each place and channel, of which it takes four at
 once, and for its result: 215 convolutions of drawn modules on an H100."""
 _FFT_SIDES = (16, 32, 64)
