@@ -14,15 +14,18 @@ profiler, and the median of ten replays of a CUDA graph with pauses of 30 ms. Co
 
 FOLDER/MODE-operators.csv.gz has a row for each operator that launched kernels, in their order: its name, arguments and
 results (`bf16[8,64]{1,8}+4`: type, shape, strides unless contiguous, offset unless 0), and kernels as JSON (name,
-microseconds, grid, block). Compiled code has one row, with all kernels. FOLDER/code.tar.xz has the code that Inductor
-made. A process of its own measures; where it dies, another one goes on with the next draw. Draws are compiled by
-several processes side by side, which fill a cache; then one process times them, one by one.
+microseconds, grid, block). Compiled code has one row, with all kernels. FOLDER/code.csv.gz has the code that Inductor
+made.
+
+Processes side by side draw and compile; one at a time has the GPU, from the first run of its code to the last replay.
+One that dies leaves an error in the row of its draw, and another takes the next.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import fcntl
 import gc
 import gzip
 import io
@@ -33,7 +36,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +49,7 @@ from tools.draw_modules import REAL_SEED, SEEDS, Draw, drawn, order, order_of_re
 
 _WARM_UPS, _PROFILED, _COLD_REPLAYS = 3, 3, 6
 _FLUSH_BYTES = 256_000_000
-_WHOLES = REAL_SEED, SEEDS["third report"]
+_WHOLES = REAL_SEED, SEEDS["fourth report"]
 """Seeds of draws that have no times of operators: of a report the whole counts."""
 
 _HANGS_S = 100.0
@@ -56,8 +58,8 @@ _HANGS_S = 100.0
 _LOST = 3
 """Exit code of a process that can use the GPU no more, and has written why."""
 
-_COMPILING_FRAC = 0.6
-"""Part of the time limit after which no more is compiled."""
+_EAGER_WORKERS, _GRACE_S = 4, 12.0
+"""Workers that take eager modules first, while others compile; seconds to end after the time limit."""
 
 _TYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int64: "i64",
@@ -235,7 +237,7 @@ def measured(draw: Draw, module: Any, *, backward: bool, marks: bool) -> tuple[d
 _COLUMNS = (
     "split", "seed", "number", "attempt", "family", "dtype", "autocast", "is_training", "is_channels_last", "tf32",
     "num_parameters", "graph_us", "cold_us", "kernels_us", "num_kernels", "peak_bytes", "is_finite", "compile_s",
-    "cache_hits", "wall_s", "error", "text",
+    "wall_s", "error", "text",
 )  # fmt: skip
 _OPERATOR_COLUMNS = ("seed", "number", "index", "operator", "arguments", "results", "us", "kernels")
 
@@ -281,88 +283,129 @@ def _compiled(draw: Draw) -> Any:
     return torch.compile(draw.module, dynamic=False)
 
 
-def time_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int, int]]) -> None:
-    """Measure draws in this process, from the place that `--begin` says; write each as it comes."""
-    is_compiled, folder = options.mode == "compiled", options.out
-    for index, (split, seed, number, attempt) in enumerate(cases):
-        if index < options.begin:
-            continue
+class Gpu:
+    """The right to run on the GPU, which one worker has at a time; it ends with its process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / "gpu").open("a")
+        self._holder = folder / "holder"
+        self.is_held = False
+
+    def take(self) -> None:
+        """Wait for the GPU, and note who has it since now."""
+        if not self.is_held:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self.is_held = True
+            self._holder.write_text(str(os.getpid()))
+
+    def free(self) -> None:
+        """Let another worker have the GPU."""
+        if self.is_held:
+            self._holder.unlink(missing_ok=True)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self.is_held = False
+
+
+def _take_when_compiled_code_runs(gpu: Gpu) -> None:
+    """Have compiled code wait for the GPU before it runs, and times of padded GEMMs: else compiling needs none."""
+    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.output_code import CompiledFxGraph
+
+    call, do_bench = CompiledFxGraph.__call__, pad_mm.get_do_bench
+
+    def waiting(self: Any, inputs: Any) -> Any:
+        gpu.take()
+        return call(self, inputs)
+
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        gpu.take()
+        return do_bench()(*args, **kwargs)
+
+    def then_free(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            was_held = gpu.is_held
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if not was_held:
+                    gpu.free()
+
+        return run
+
+    CompiledFxGraph.__call__ = waiting
+    pad_mm.get_do_bench = lambda: alone
+    for name in ("_should_pad", "_should_pad_bench"):  # of torch 2.13 and 2.11
+        if hasattr(pad_mm, name):
+            setattr(pad_mm, name, then_free(getattr(pad_mm, name)))
+
+
+def work(options: argparse.Namespace) -> None:
+    """Measure draws that no other worker has taken yet; write each as it comes."""
+    gpu = Gpu(options.scratch)
+    _take_when_compiled_code_runs(gpu)
+    cases = json.loads((options.scratch / "cases.json").read_text())
+    first = [index for index, case in enumerate(cases) if (case[0] == "eager") == (options.slot < _EAGER_WORKERS)]
+    for index in [*first, *sorted({*range(len(cases))} - {*first})]:
         if time.time() > options.until:
-            print(f"no time for draws from {index} on", flush=True)
-            break
-        (folder / "at").write_text(str(index))
-        begin, row, is_lost = time.perf_counter(), _case(split, seed, number, attempt), False
-        operators: list[Any] = []
+            return
         try:
-            torch.manual_seed(0)
-            draw = drawn(seed, number, "cuda", attempt)
-            row |= draw.facts()
-            with draw.settings():
-                if is_compiled:
-                    module = _compiled(draw)
-                    torch._dynamo.utils.counters.clear()
-                    with torch.set_grad_enabled(options.backward):
-                        module(**draw.tensors("cuda"))
-                    row["compile_s"] = round(time.perf_counter() - begin, 2)
-                    row["cache_hits"] = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
-                else:
-                    module = draw.module
-                columns, operators = measured(draw, module, backward=options.backward, marks=not is_compiled)
-            row |= columns
-        except Exception as error:  # of one draw; the others are worth having
-            row["error"] = _words(error)
-            is_lost = _is_lost(error)
-        row["wall_s"] = round(time.perf_counter() - begin, 2)
-        name = f"{options.mode}{'-backward' * options.backward}"
-        _append(folder / f"{name}.csv", _COLUMNS, [row])
-        if operators:
-            rows = [
-                {
-                    "seed": seed, "number": number, "index": place, "operator": operator, "arguments": arguments,
-                    "results": results, "us": round(sum(kernel[1] for kernel in kernels), 3),
-                    "kernels": json.dumps(kernels),
-                }
-                for place, (operator, arguments, results, kernels) in enumerate(operators)
-            ]  # fmt: skip
-            _append(folder / f"{name}-operators.csv.gz", _OPERATOR_COLUMNS, rows)
-        print(index, split, number, row.get("family"), row.get("graph_us"), row.get("cold_us"), row.get("error", ""),
-              f"{row['wall_s']} s", flush=True)  # fmt: skip
-        if is_lost:
-            os._exit(_LOST)  # the GPU answers this process no more
-        draw = module = None  # type: ignore[assignment]
-        gc.collect()
-        torch.cuda.empty_cache()
-    (folder / "at").write_text(str(len(cases)))
-
-
-def compile_draws(options: argparse.Namespace, cases: Sequence[tuple[str, int, int, int]]) -> None:
-    """Compile draws that no other process has taken yet, and keep their code."""
-    from torch._inductor.utils import run_and_get_code
-
-    for index, (_, seed, number, attempt) in enumerate(cases):
-        base = options.scratch / str(index)
-        try:
-            base.with_suffix(".taken").touch(exist_ok=False)
+            (options.scratch / f"{index}.taken").touch(exist_ok=False)
         except FileExistsError:
             continue
-        begin, code = time.perf_counter(), ""
-        try:
-            draw = drawn(seed, number, "cuda", attempt)
-            with draw.settings(), torch.set_grad_enabled(options.backward):
+        (options.scratch / f"slot{options.slot}").write_text(str(index))
+        _time_draw(options, gpu, cases[index])
+        (options.scratch / f"slot{options.slot}").unlink()
+
+
+def _time_draw(options: argparse.Namespace, gpu: Gpu, case: Sequence[Any]) -> None:
+    """Measure a draw and append its rows."""
+    from torch._inductor.utils import run_and_get_code
+
+    mode, split, seed, number, attempt = case
+    begin, row, is_lost, codes = time.perf_counter(), _case(*case[1:]), False, []
+    operators: list[Any] = []
+    try:
+        torch.manual_seed(0)
+        draw = drawn(seed, number, "cuda", attempt)
+        row |= draw.facts()
+        module = draw.module
+        with draw.settings():
+            if mode == "compiled":
                 module, inputs = _compiled(draw), draw.tensors("cuda")
-                out, codes = run_and_get_code(lambda module=module, inputs=inputs: module(**inputs))
-                if options.backward and isinstance(out, torch.Tensor) and out.requires_grad:
-                    out.sum().backward()
-            code = "\n\n".join(codes)
-        except Exception as error:
-            code = _words(error)
-        seconds = time.perf_counter() - begin
-        name = options.scratch / "code" / f"{seed}-{number}.py"
-        name.write_text(f"# compiled in {seconds:.1f} s\n{code}", encoding="utf-8")
-        base.with_suffix(".done").write_text(f"{seconds:.2f}")
-        draw = module = inputs = out = None  # type: ignore[assignment]
-        gc.collect()
-        torch.cuda.empty_cache()
+                with torch.set_grad_enabled(options.backward):
+                    _, codes = run_and_get_code(lambda: module(**inputs))
+                row["compile_s"] = round(time.perf_counter() - begin, 2)
+                del inputs
+            gpu.take()
+            columns, operators = measured(draw, module, backward=options.backward, marks=mode == "eager")
+        row |= columns
+    except Exception as error:  # of one draw; the others are worth having
+        row["error"] = _words(error)
+        is_lost = _is_lost(error)
+    row["wall_s"] = round(time.perf_counter() - begin, 2)
+    draw = module = None  # type: ignore[assignment]
+    gc.collect()
+    torch.cuda.empty_cache()
+    gpu.take()  # tables have one writer
+    name = f"{mode}{'-backward' * options.backward}"
+    _append(options.out / f"{name}.csv", _COLUMNS, [row])
+    rows = [
+        {
+            "seed": seed, "number": number, "index": place, "operator": operator, "arguments": arguments,
+            "results": results, "us": round(sum(kernel[1] for kernel in kernels), 3), "kernels": json.dumps(kernels),
+        }
+        for place, (operator, arguments, results, kernels) in enumerate(operators)
+    ]  # fmt: skip
+    if rows:
+        _append(options.out / f"{name}-operators.csv.gz", _OPERATOR_COLUMNS, rows)
+    if codes and seed not in _WHOLES:
+        _append(options.out / "code.csv.gz", ("seed", "number", "code"),
+                [{"seed": seed, "number": number, "code": "\n\n".join(codes)}])  # fmt: skip
+    print(mode, split, number, row.get("family"), "" if seed in _WHOLES else row.get("graph_us"), row.get("error", ""),
+          f"{row['wall_s']} s", flush=True)  # fmt: skip
+    gpu.free()
+    if is_lost:
+        os._exit(_LOST)  # the GPU answers this process no more
 
 
 def _attempt_of(case: tuple[str, int, int]) -> int:
@@ -375,12 +418,41 @@ def _attempt_of(case: tuple[str, int, int]) -> int:
         return 0
 
 
-def _child(options: argparse.Namespace, role: str, begin: int = 0, **environment: str) -> subprocess.Popen[bytes]:
+def _worker(options: argparse.Namespace, slot: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-W", "ignore", "-m", "tools.time_modules", options.mode, "--out", str(options.out),
-        "--role", role, "--begin", str(begin), "--until", str(options.until), "--scratch", str(options.scratch),
+        "--slot", str(slot), "--until", str(options.until), "--scratch", str(options.scratch),
     ] + ["--backward"] * options.backward  # fmt: skip
-    return subprocess.Popen(command, env=os.environ | environment, start_new_session=True)
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def _run_workers(options: argparse.Namespace, cases: Sequence[Sequence[Any]]) -> None:
+    """Have workers measure all draws; one that hangs on the GPU is stopped, and others follow those that died."""
+    workers = [_worker(options, slot) for slot in range(min(options.workers, len(cases)))]
+    holder = options.scratch / "holder"
+    while any(worker.poll() is None for worker in workers) and time.time() < options.until + _GRACE_S:
+        time.sleep(0.3)
+        try:
+            has_hung, pid = time.time() - holder.stat().st_mtime > _HANGS_S, int(holder.read_text() or 0)
+        except (OSError, ValueError):
+            has_hung, pid = False, 0
+        for slot, worker in enumerate(workers):
+            if has_hung and worker.pid == pid:
+                _stop(worker)
+                holder.unlink(missing_ok=True)
+            if worker.poll() in (None, 0):
+                continue
+            at = options.scratch / f"slot{slot}"
+            if at.exists():
+                mode, *case = cases[int(at.read_text())]
+                at.unlink()
+                if worker.returncode != _LOST:  # it wrote no row of this draw
+                    row = _case(*case) | {"error": f"process ended with {worker.returncode}"}
+                    _append(options.out / f"{mode}{'-backward' * options.backward}.csv", _COLUMNS, [row])
+                    print(mode, row, flush=True)
+            workers[slot] = _worker(options, slot)
+    for worker in workers:
+        _stop(worker)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -389,100 +461,45 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _compile_all(options: argparse.Namespace, count: int, until: float) -> None:
-    """Have draws compiled side by side, until a time; keep the cases that were."""
-    processes = [_child(options, "compile") for _ in range(min(options.workers, count))]
-    restarts = count
-    while time.time() < until and len(list(options.scratch.glob("*.done"))) < count:
-        time.sleep(0.5)
-        for place, process in enumerate(processes):
-            if process.poll() not in (None, 0) and restarts:  # it died with its draw
-                restarts -= 1
-                processes[place] = _child(options, "compile")
-        if all(process.poll() is not None for process in processes):
-            break
-    for process in processes:
-        _stop(process)
-    done = {int(path.stem) for path in options.scratch.glob("*.done")}
-    path = options.scratch / "cases.json"
-    cases = json.loads(path.read_text())
-    path.write_text(json.dumps([case for index, case in enumerate(cases) if index in done]))
-    print(f"compiled {len(done)} of {count} draws", flush=True)
-    with tarfile.open(options.out / "code.tar.xz", "w:xz") as archive:
-        archive.add(options.scratch / "code", "code")
-
-
-def _time_all(options: argparse.Namespace) -> None:
-    """Have draws timed by a process, and by another one after a draw that it died of."""
-    cases, begin, at = json.loads((options.scratch / "cases.json").read_text()), 0, options.out / "at"
-    while begin < len(cases) and time.time() < options.until:
-        at.write_text(str(begin))
-        process, seen_at, seen = _child(options, "time", begin), time.time(), begin
-        while process.poll() is None and time.time() < options.until + 15:
-            time.sleep(0.3)
-            now = int(at.read_text() or seen)
-            if now != seen:
-                seen_at, seen = time.time(), now
-            elif time.time() - seen_at > _HANGS_S:
-                break
-        has_hung = time.time() - seen_at > _HANGS_S
-        if process.poll() is None and not has_hung:  # all time is used up
-            _stop(process)
-            break
-        _stop(process)
-        if process.returncode == 0:
-            break
-        seen = int(at.read_text() or seen)
-        if process.returncode != _LOST:  # it wrote no row of this draw
-            name = f"{options.mode}{'-backward' * options.backward}.csv"
-            row = _case(*cases[seen]) | {"error": f"process ended with {process.returncode}"}
-            _append(options.out / name, _COLUMNS, [row])
-            print(row, flush=True)
-        begin = seen + 1
-    at.unlink(missing_ok=True)
-
-
 def main() -> None:
     """Measure all draws within the time limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("eager", "compiled"))
+    parser.add_argument("mode", choices=("eager", "compiled", "cases"))
     parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
     parser.add_argument("--limit-s", type=float, default=290.0, help="stop after so long")
     parser.add_argument("--count", type=int, default=None, help="how many draws; default: 200, or 60 compiled")
     parser.add_argument("--split", choices=tuple(SEEDS), default="", help="of this alone; default: the first three")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many at first")
+    parser.add_argument("--cases", type=Path, help="JSON of lists: mode, split, seed, number, attempt")
     parser.add_argument("--backward", action="store_true", help="gradients of parameters too")
     parser.add_argument("--real", action="store_true", help="models of torchvision, timm and transformers instead")
-    parser.add_argument("--workers", type=int, default=14, help="processes that draw or compile")
-    parser.add_argument("--role", choices=("", "compile", "time"), default="", help=argparse.SUPPRESS)
-    parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, default=15, help="processes that draw, compile and wait for the GPU")
+    parser.add_argument("--slot", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.role:
-        cases = json.loads((options.scratch / "cases.json").read_text())
-        (compile_draws if options.role == "compile" else time_draws)(options, cases)
+    if options.slot is not None:
+        work(options)
         return
     begin = time.time()
     options.until = begin + options.limit_s
     options.out.mkdir(parents=True, exist_ok=True)
-    count = options.count or (60 if options.mode == "compiled" else 200)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         options.scratch = Path(scratch)
-        (options.scratch / "code").mkdir()
-        num = options.skip + count
-        places = (order_of_real(num) if options.real else order(num, options.split))[options.skip :]
-        with multiprocessing.get_context("fork").Pool(options.workers) as pool:  # CUDA is not in use yet
-            attempts = pool.map(_attempt_of, places, chunksize=1)
-        cases = [(*place, attempt) for place, attempt in zip(places, attempts, strict=True)]
+        if options.cases:
+            cases = json.loads(options.cases.read_text())
+        else:
+            num = options.skip + (options.count or (60 if options.mode == "compiled" else 200))
+            places = (order_of_real(num) if options.real else order(num, options.split))[options.skip :]
+            with multiprocessing.get_context("fork").Pool(options.workers) as pool:  # CUDA is not in use yet
+                attempts = pool.map(_attempt_of, places, chunksize=1)
+            cases = [(options.mode, *place, attempt) for place, attempt in zip(places, attempts, strict=True)]
         (options.scratch / "cases.json").write_text(json.dumps(cases))
-        print(f"drew {len(cases)} modules in {time.time() - begin:.0f} s", flush=True)
-        if options.mode == "compiled":
-            os.environ |= {
-                "TORCHINDUCTOR_CACHE_DIR": str(options.scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            }  # fmt: skip
-            _compile_all(options, len(cases), begin + _COMPILING_FRAC * options.limit_s)
-        _time_all(options)
+        print(f"{len(cases)} modules after {time.time() - begin:.0f} s", flush=True)
+        os.environ |= {
+            "TORCHINDUCTOR_CACHE_DIR": str(options.scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }  # fmt: skip
+        _run_workers(options, cases)
     print(f"{time.time() - begin:.0f} s in all", flush=True)
 
 

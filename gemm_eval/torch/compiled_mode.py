@@ -21,7 +21,7 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 21, 4.0, 8
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SUM_INSTRUCTIONS = 5, 28, 36
 _INSTRUCTIONS = {
-    "_softmax _log_softmax _safe_softmax logsumexp hardswish": 20, "tanh": 16, "log log1p": 31, "sin cos": 62,
+    "_softmax _log_softmax _safe_softmax logsumexp hardswish": 20, "tanh": 16, "log log1p": 31, "sin cos": 45,
     "binary_cross_entropy_with_logits": 46,
     "native_batch_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit": 17,
     "index_add scatter scatter_add scatter_reduce index_put": 70, "native_dropout rand bernoulli uniform rand_like": 98,
@@ -42,6 +42,14 @@ _UNSPLIT_ROW = 8192
 _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
 _UNROLLED = 8  # elements of a sum that is a map over its results
+_UNROLLED_WINDOW, _WINDOW_INSTRUCTIONS = 25, 32 * 78
+"""Places of a pooling window that a warp adds up, each with divisions to find it; fewer are written out in the code,
+more are eager mode's (`_avg_poolnd` in lowering.py). Three kernels of drawn modules on an H100 agree within 2%."""
+_SCATTERED_INSTRUCTIONS = 60
+"""More of a sum over a group of channels that lie side by side: it goes over positions, each in a sector of its own."""
+_NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
+"""More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
+where positions come in no multiple of 4."""
 _ADDMM, _NUM_FACTORS = "aten.addmm", 2
 _CONVOLUTION, _IMAGE = "aten.convolution", 4
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
@@ -66,13 +74,14 @@ class Lowered:
     """A trace as Inductor sees it.
 
     `sums_of` has the call of the sums that a call reads and never fuses with, `instructions_of` what constants take
-    that a call computes for itself, for each element.
+    that a call computes for itself, for each element, by buffers: a kernel computes each once. Other instructions of
+    the call have the key None.
     """
 
     trace: Trace
     num_sms: int
     sums_of: dict[int, int] = field(default_factory=dict)
-    instructions_of: dict[int, float] = field(default_factory=dict)
+    instructions_of: dict[int, dict[int | None, float]] = field(default_factory=dict)
 
 
 def lower(trace: Trace, num_sms: int) -> Lowered:
@@ -86,8 +95,8 @@ def lower(trace: Trace, num_sms: int) -> Lowered:
 class _Lowering:
     """The calls that were lowered, and what is known of buffers up to here.
 
-    `constants` have the instructions that make them, `sums` are results of convolutions and the bias, which readers add
-    up for themselves; `complex` are complex numbers.
+    `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
+    the bias, which readers add up for themselves; `complex` are complex numbers.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:
@@ -99,6 +108,7 @@ class _Lowering:
         self.constants: dict[int, float] = {}
         self.sums: dict[int, tuple[Access, ...]] = {}
         self.complex: set[int] = set()
+        self.last: set[int] = set()
         self.writers: dict[int, int] = {}
         self.readers: dict[int, set[Role]] = {}
         for call in trace.calls:
@@ -119,14 +129,16 @@ class _Lowering:
         for buffer in written:
             self.sums.pop(buffer, None)
         lowered = self._in_role(replace(call, **changed))
-        instructions = sum(self.constants.get(access.buffer, 0.0) for access in lowered.reads)
+        computed: dict[int | None, float] = {
+            access.buffer: self.constants[access.buffer] for access in lowered.reads if access.buffer in self.constants
+        }
         if lowered.role is Role.CONSTANT or self._is_constant(lowered):
             lowered = replace(lowered, role=Role.CONSTANT, reads=())
-            self.constants |= dict.fromkeys(written, instructions + _instructions_of(lowered))
+            self.constants |= dict.fromkeys(written, sum(computed.values()) + _instructions_of(lowered))
         else:
             for buffer in written:
                 self.constants.pop(buffer, None)
-            self.result.instructions_of[len(self.calls)] = instructions
+            self.result.instructions_of[len(self.calls)] = {**computed, None: self._layout_instructions(lowered)}
         if lowered.works and isinstance(lowered.works[0], GemmWork):
             self._gemm(lowered)
         elif lowered.role is Role.REDUCTION and "backward" not in lowered.name:
@@ -138,6 +150,18 @@ class _Lowering:
         else:
             self.calls.append(lowered)
         self.writers |= dict.fromkeys(written, len(self.calls) - 1)
+        is_last = lowered.role in _FUSIBLE and any(access.buffer in self.last for access in call.reads)
+        is_last = is_last and len(call.sizes) == _IMAGE
+        if is_last or (self.is_last and call.layout is not None and call.layout.is_image):
+            self.last.update(written)
+
+    def _layout_instructions(self, call: Call) -> float:
+        """Return more instructions of a batch norm of fixed statistics by how its channels lie."""
+        if "batch_norm" not in call.name or call.role is not Role.ELEMENTWISE:
+            return 0.0
+        if call.is_channels_last or any(access.buffer in self.last for access in call.reads):
+            return _NORM_LAST
+        return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
 
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
@@ -173,6 +197,9 @@ class _Lowering:
         self.calls.append(replace(call, works=works, reads=tuple(reads)))
 
     def _reduction(self, call: Call) -> None:
+        is_last = call.is_channels_last or any(access.buffer in self.last for access in call.reads)
+        if is_last and "group_norm" in call.name and (call.domain.rows or 0) > call.sizes[0]:
+            self.result.instructions_of[len(self.calls)][None] = _SCATTERED_INSTRUCTIONS
         stages = list(_stages(call, self.result.num_sms, self.numbers))
         self.calls += stages
         if stages[-1].role is Role.ELEMENTWISE:
@@ -189,8 +216,12 @@ class _Lowering:
     def _in_role(self, call: Call) -> Call:
         """Return an operation in the role that it has for Inductor."""
         name = call.name.partition(".")[2].removesuffix("_")
-        if call.eager and (name == "polar" or any(access.buffer in self.complex for access in call.reads)):
-            self.complex |= {access.buffer for access in call.writes}
+        if call.eager and (
+            call.window > _UNROLLED_WINDOW
+            or name == "polar"
+            or any(access.buffer in self.complex for access in call.reads)
+        ):
+            self.complex |= set() if call.window else {access.buffer for access in call.writes}
             return replace(call, role=Role.ALONE)
         if name == "index_add" and call.role is Role.ALONE and len(call.eager) == 1:  # into a copy
             num_bytes = call.writes[0].num_bytes
@@ -222,6 +253,8 @@ class _Lowering:
 
 
 def _instructions_of(call: Call) -> int:
+    if call.window == _UNROLLED_WINDOW:
+        return _WINDOW_INSTRUCTIONS
     return _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
 
 

@@ -32,6 +32,8 @@ _BUNDLE = 64  # channels of small groups that a tile takes together
 _MIN_ALONE_K = 500  # places and channels of a group from which groups run one after the other
 _MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
 """Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
+_MAX_LINE_FILTERS, _LINE_COLUMNS = 128, 64
+"""Filters of one dimension from which cuDNN takes tiles of so many columns, as if it were an image of one row."""
 
 
 class _Convolution(NamedTuple):
@@ -94,6 +96,8 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         return kernel._replace(engine=_first_layer_engine(of, kernel, is_last=is_last))
     if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_WIDE_FILTERS):
         kernel = kernel._replace(tile_columns=_NARROW_COLUMNS)
+    elif of.weight.dim() < _IMAGE_DIM and filters > _MAX_LINE_FILTERS:
+        kernel = kernel._replace(tile_columns=_LINE_COLUMNS)
     if groups > 1 and channels <= _BUNDLE // 2:
         width = 1 << (max(channels, filters, LOAD_BYTES // of.x.element_size()) - 1).bit_length()
         return kernel._replace(groups=-(-groups * width // _BUNDLE), columns=max(_BUNDLE, width), channels=_BUNDLE)

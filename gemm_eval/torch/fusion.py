@@ -213,7 +213,12 @@ class _Graph:
         moved = self._bytes(read), sum(written.values())
         if not is_gpu:
             return Kernel(calls, (_memory(calls, *moved),))
-        instructions = sum(self.lowered.instructions_of.get(index, 0.0) for index in members)
+        constants = {
+            (buffer if buffer is not None else (index, None)): count
+            for index in members
+            for buffer, count in self.lowered.instructions_of.get(index, {}).items()
+        }
+        instructions = sum(constants.values())
         work = compiled_work(calls, [*read.values()], moved, self.lowered.num_sms, instructions)
         return Kernel(calls, (work,))
 

@@ -165,7 +165,7 @@ class Call:
     `path` is of the module that called it; empty: the outermost. `works` of an `EXTERN` operation are what it is to the
     models. `eager` are the kernels that eager mode runs for it; empty: as `works`, or one of its bytes. `layout` is of
     convolutions forward. `is_channels_last`: so lies the first tensor that it reads. `sizes` are those of its first
-    result, if that is no GEMM's.
+    result, if that is no GEMM's. `window` are places that a mean of pooling goes over.
     """
 
     name: str
@@ -180,6 +180,7 @@ class Call:
     layout: ConvolutionLayout | None = None
     is_channels_last: bool = False
     sizes: tuple[int, ...] = ()
+    window: int = 0
 
 
 @dataclass(slots=True)

@@ -35,10 +35,11 @@ from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
 _BACKWARD_FACTOR = 2.5  # of the memory-efficient kernel's backward pass over its forward pass: products, five to two
-_MASK_CYCLES, _MASK_TILE = 0.14, 128
+_MASK_CYCLES, _ODD_MASK_CYCLES, _MASK_TILE = 0.14, 0.4, 128
 """Cycles of a GPU's fused attention for each score of an SM that a mask is added to, and scores along a tile's sides.
 
-Half as many where all queries have one mask. Set by masks in drawn modules: an H100 and an H200 give the same."""
+Half as many where all queries have one mask; where keys are odd in number they are read one by one. Set by masks in
+drawn modules: an H100 and an H200 give the same (of odd keys: four modules on an H100)."""
 _MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels give up
 _CTA_QUERIES, _STEP_KEYS = 64, 64  # of the memory-efficient kernel; of heads of more elements, twice the keys
 _WARPS_PER_SM, _HALF_WARPS_PER_SM = 12, 16  # of fp32 and of 16 bits (kernel_forward.h, getWarpsPerSmFw)
@@ -177,7 +178,8 @@ class ModulePrices(Prices):
         if work.mask_bytes and self._gpu is not None and library is not None:
             rows, columns = (-(-size // _MASK_TILE) * _MASK_TILE for size in (problem.q_len, problem.kv_len))
             scores = problem.batch * problem.num_heads * rows * columns / self._gpu.num_sms
-            cycles = scores * _MASK_CYCLES * (0.5 if work.is_mask_of_keys else 1.0)
+            cycles = scores * (_ODD_MASK_CYCLES if problem.kv_len % 2 else _MASK_CYCLES)
+            cycles *= 0.5 if work.is_mask_of_keys and problem.kv_len % 2 == 0 else 1.0
             latency_us += cycles / cycles_per_us(self._gpu.boost_clock_ghz)
         words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
         return Price(

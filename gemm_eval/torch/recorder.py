@@ -389,7 +389,8 @@ class Recorder(TorchDispatchMode):
         if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
             role = Role.ALONE  # torch.compile leaves it to eager mode
         sizes = tuple(map(int, outputs[0].shape))
-        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes)
+        window = full[1][0] * full[1][-1] if facts.name == "avg_pool2d" else 0
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes, window)
 
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]

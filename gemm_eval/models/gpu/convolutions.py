@@ -58,12 +58,12 @@ _FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
 _CORE_TILE = 32
 _CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 1800.0, 460.0, 25.0, 145.0
 """Before the first tile; of an SM for each tile, and for each place and channel of it; of a CTA alone for these."""
-_SECTOR_BYTES, _SECTOR_FACTOR = 32, 1.8
+_SECTOR_BYTES, _SECTOR_FACTOR, _FP32_SECTOR_FACTOR = 32, 1.8, 2.1
 """Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
 
-_FP32_TILE_M, _FP32_TILE_N, _FP32_CHANNELS = 128, 32, 4
-_FP32_K_CYCLES, _FP32_TILE_CYCLES = 80.0, 1000.0
-"""Of a tile of FMA on CUDA cores, for each place and channel, of which it takes four at once, and for its result."""
+_FP32_TILES, _FP32_CHANNELS = ((256, 64, 185.0, 12_000.0), (128, 32, 72.0, 1_000.0)), 4
+"""Rows and columns of a tile of FMA on CUDA cores, and its cycles for each place and channel, of which it takes four at
+once, and for its result: 215 convolutions of drawn modules on an H100."""
 _FFT_SIDES = (16, 32, 64)
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
 _FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4
@@ -75,9 +75,9 @@ _CHANNEL_CYCLES, _ROW_CYCLES = 0.45, 2.5e-6
 filters of their own, and more for each byte of the rows of all channels that a window covers."""
 
 _BUILT_WINDOWS = (1, 9, 25)
-_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.6, 0.15
+_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09
 _LAST_TAP_CYCLES, _TILED_CYCLES = 0.046, 0.8
-"""Of an SM, for each output of a depthwise convolution and each place of its window."""
+"""Of an SM, for each output of a depthwise convolution, and each place (and row) of its window."""
 _LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200.0
 """Before the first output, and of a thread alone for each place of the window."""
 
@@ -133,10 +133,13 @@ def _cuda_cores(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return FMA of CUDA cores, channels first: products with windows, or of frequencies where those are faster."""
-    tiles = of.groups * math.ceil(of.rows / _FP32_TILE_M) * math.ceil(of.columns / _FP32_TILE_N)
-    K = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
-    k_cycles = _FP32_K_CYCLES * (_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0)
-    cycles = math.ceil(tiles / arch.num_sms) * (K * k_cycles + _FP32_TILE_CYCLES)
+    K: float = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
+    K *= _FP32_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0
+    cycles = min(
+        math.ceil(of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n) / arch.num_sms)
+        * (K * k_cycles + tile_cycles)
+        for tile_m, tile_n, k_cycles, tile_cycles in _FP32_TILES
+    )
     side = next((side for side in _FFT_SIDES if 0 < of.side <= side), 0)
     if side:
         frequencies, images = side * (side // 2 + 1), of.images
@@ -162,7 +165,9 @@ def _direct(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
     is_built = of.window in _BUILT_WINDOWS
-    once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (_GENERIC_CYCLES, _GENERIC_TAP_CYCLES)
+    side = math.isqrt(of.window)
+    generic = _GENERIC_CYCLES + _GENERIC_ROW_CYCLES * (side if side**2 == of.window else 1)
+    once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (generic, _GENERIC_TAP_CYCLES)
     busy = of.groups * of.rows * of.columns * (once + of.window * tap) / arch.num_sms
     return busy if is_built else max(busy, of.window * _FIRST_ALONE_CYCLES)
 
