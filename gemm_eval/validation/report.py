@@ -1,8 +1,8 @@
-"""Scores and lines as tables for a terminal, as JSON documents and as data frames."""
+"""Scores, lines and other rows as tables for a terminal, and scores as JSON documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,11 +10,13 @@ from rich import box
 from rich.table import Table
 
 from gemm_eval.validation.exam import Line
-from gemm_eval.validation.metrics import Metrics, Score, worst_pairs
+from gemm_eval.validation.metrics import Score, worst_pairs
 from gemm_eval.validation.timings import Timings
 
-FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
-_COVERAGE = "in 80%"  # rows inside the interval that is made to hold 80% of them
+FIGURES = {"n": ",", "MAPE": ".1%", "median": ".1%", "p90": ".1%", "bias": "+.1%", "tau": ".3f"}
+"""Headers and formats of the fields of `Metrics`."""
+
+_COVERAGE = {"in 80%": ".0%"}  # rows inside the interval that is made to hold 80% of them
 _NAMES = ("predictor", "method", "coefficient")
 _TEXT_COLUMNS = (*_NAMES, "group", "fit", "family", "regime")
 _CONDITIONS = ("gpu", "library", "l2", "clock")
@@ -23,7 +25,8 @@ _CONDITIONS = ("gpu", "library", "l2", "clock")
 def report_table(headers: Sequence[str], title: str, num_left: int = 0) -> Table:
     """Return an empty table that fits a terminal of 80 columns; names never wrap, the first `num_left` are text."""
     table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", padding=0
+        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", padding=0,
+        caption_justify="left",
     )  # fmt: skip
     for index, header in enumerate(headers):
         is_text = index < num_left or header in _TEXT_COLUMNS
@@ -31,36 +34,45 @@ def report_table(headers: Sequence[str], title: str, num_left: int = 0) -> Table
     return table
 
 
-def with_caption(table: Table, caption: str) -> Table:
-    """Return the table with a text below it."""
-    table.caption, table.caption_justify = caption, "left"
+def rows_table(
+    columns: Mapping[str, str], rows: Iterable[Sequence[Any]], title: str, num_left: int = 0, caption: str = ""
+) -> Table:
+    """Return a table of rows whose cells have the formats of `columns`, by header.
+
+    A cell of None is shown as -, and one of text as it is. An empty row is a line across.
+    """
+    table = report_table(tuple(columns), title, num_left)
+    table.caption = caption or None
+    for row in rows:
+        if row:
+            table.add_row(*map(_cell, row, columns.values()))
+        else:
+            table.add_section()
     return table
 
 
-def error_cells(errors: Metrics, kendall_tau: float | None) -> tuple[str, ...]:
-    """Return the cells of `FIGURES`."""
-    sizes = (errors.mape_frac, errors.median_frac, errors.p90_frac)
-    tau = "-" if kendall_tau is None else f"{kendall_tau:.3f}"
-    return f"{errors.num:,}", *(f"{size:.1%}" for size in sizes), f"{errors.bias_frac:+.1%}", tau
+def _cell(value: Any, form: str) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else format(value, form)
 
 
 def lines_table(
     lines: Sequence[Line], title: str, columns: Mapping[str, str], shares: Mapping[str, str], *, title_of: str = ""
 ) -> Table:
     """Return lines of an exam as a table: `columns` (else `title_of`) tell the lines, `shares` whose MAPE is shown."""
-    num, _, *others = FIGURES
-    has_coverage = any("coverage_frac" in line.more for line in lines)
+    coverage = _COVERAGE if any("coverage_frac" in line.more for line in lines) else {}
     headers = list(columns.values()) or ["rows of"]
-    more = [_COVERAGE] if has_coverage else []
-    table = report_table((*headers, num, *shares.values(), *others, *more), title, len(headers))
-    for line in lines:
-        last = list(line.errors.values())[-1]
-        count, _, *cells = error_cells(last, last.kendall_tau)
+    others = {name: form for name, form in FIGURES.items() if name not in ("n", "MAPE")}
+
+    def row(line: Line) -> tuple[Any, ...]:
+        num, _, *figures = list(line.errors.values())[-1]
         labels = [str(line.labels[name]) for name in columns] or [title_of.format(**line.labels)]
-        mapes = (f"{line.errors[who].mape_frac:.1%}" if who in line.errors else "-" for who in shares)
-        coverage = [f"{line.more['coverage_frac']:.0%}"] if has_coverage else []
-        table.add_row(*labels, count, *mapes, *cells, *coverage)
-    return table
+        mapes = (line.errors[who].mape_frac if who in line.errors else None for who in shares)
+        return (*labels, num, *mapes, *figures, *(line.more["coverage_frac"] for _ in coverage))
+
+    formats = dict.fromkeys(headers, "") | {"n": ","} | dict.fromkeys(shares.values(), ".1%") | others | coverage
+    return rows_table(formats, map(row, lines), title, len(headers))
 
 
 def title_of(timings: Timings) -> str:
@@ -72,29 +84,22 @@ def title_of(timings: Timings) -> str:
 
 def errors_table(scores: Sequence[Score], note: str = "") -> Table:
     """Return errors of predictors on a set by group of rows; `note` is a second line of title."""
-    title = title_of(scores[0].timings)
-    has_intervals = any(scored.is_inside is not None for scored in scores)
-    headers = ("group", "predictor", "fit", *FIGURES, *((_COVERAGE,) if has_intervals else ()))
-    table = report_table(headers, f"{title}\n{note}" if note else title)
-    for index, group in enumerate(scores[0].by_regime):
-        if index:
-            table.add_section()
+    title = "\n".join(filter(None, (title_of(scores[0].timings), note)))
+    inside = _COVERAGE if any(scored.is_inside is not None for scored in scores) else {}
+    rows: list[tuple[Any, ...]] = []
+    for group in scores[0].by_regime:
+        rows += [()] if rows else []
         for first, scored in enumerate(scores):
-            errors, coverage = scored.by_regime[group], scored.coverage
-            cells = [*error_cells(errors, errors.kendall_tau)]
-            if has_intervals:
-                cells.append(f"{coverage[group]:.0%}" if coverage else "-")
-            table.add_row("" if first else group, scored.predictor, scored.how, *cells)
-    return table
+            names = "" if first else group, scored.predictor, scored.how
+            rows.append((*names, *scored.by_regime[group], *(scored.coverage.get(group) for _ in inside)))
+    return rows_table(dict.fromkeys(("group", "predictor", "fit"), "") | FIGURES | inside, rows, title)
 
 
 def worst_table(scored: Score, num: int = 10) -> Table:
     """Return the pairs (N, K) with the largest mean errors of one predictor."""
-    headers = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
-    table = report_table(headers, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
-    for N, K, num_rows, mape, bias, M, error in worst_pairs(scored, num).itertuples(index=False):
-        table.add_row(str(N), str(K), str(num_rows), f"{mape:.1%}", f"{bias:+.1%}", str(M), f"{error:+.1%}")
-    return table
+    columns = {"N": "", "K": "", "n": "", "MAPE": ".1%", "bias": "+.1%", "worst M": "", "its error": "+.1%"}
+    rows = worst_pairs(scored, num).itertuples(index=False)
+    return rows_table(columns, rows, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
 
 
 def _head(timings: Timings) -> dict[str, str]:

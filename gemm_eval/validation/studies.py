@@ -15,7 +15,7 @@ from rich.text import Text
 from gemm_eval.mapping import Schedule
 from gemm_eval.validation.exam import Line
 from gemm_eval.validation.metrics import ALL, Errors, Score, rows_by_gemm, worst_rows
-from gemm_eval.validation.report import FIGURES, error_cells, lines_table, report_table, with_caption
+from gemm_eval.validation.report import FIGURES, lines_table, rows_table
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 FIRST = ("first", "first 3", "first 20%")
@@ -351,18 +351,18 @@ def study_errors_table(study: Study) -> Table:
     by_group: dict[tuple[str, str], list[Errors]] = {}
     for item in shown:
         by_group.setdefault((item.group, item.regime), []).append(item)
-    table = report_table((*(("family", "regime") if by_family else ("group",)), "predictor", *FIGURES), study.title)
+    rows: list[tuple[Any, ...]] = []
     last = ""
     for (group, regime), items in by_group.items():
         if last and (group != last or not by_family):
-            table.add_section()
+            rows.append(())
         # within a family the roofline of the data sheet is far off in each regime, and says nothing new
         kept = items if is_brief or ALL in (group, regime) else items[: len(study.scores) - 1]
         for index, item in enumerate(kept):
             name = group.removeprefix("w4a16_") if group != last else ""
             head = [name, regime] if by_family else [group if regime == ALL else regime]
             head[-1] = "" if index else head[-1]
-            table.add_row(*head, item.predictor, *error_cells(item.errors, item.tau_within_gemms))
+            rows.append((*head, item.predictor, *item.errors._replace(kendall_tau=item.tau_within_gemms)))
             last = group
     tau = "tau: Kendall's tau-b within a GEMM, mean over GEMMs"
     if by_family:
@@ -370,40 +370,39 @@ def study_errors_table(study: Study) -> Table:
         caption = f"near best: measured up to {near_best:g} x the best of the GEMM. {tau} of more than 5 configs"
     else:
         caption = "; ".join(f"{scored.predictor}: {scored.how}" for scored in study.scores) + f". {tau}"
-    return with_caption(table, caption)
+    names = ("family", "regime", "predictor") if by_family else ("group", "predictor")
+    return rows_table(dict.fromkeys(names, "") | FIGURES, rows, study.title, caption=caption)
 
 
 def choice_tables(study: Study) -> list[Table]:
     """Return the regret of each method: GEMMs whose configs were all timed, then all GEMMs, then some by regime."""
     first = study.losses[0].group
-    headers = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
-    tables = []
-    for (gemms, regime), of_group in groupby(study.losses, lambda item: (item.group, item.regime)):
-        if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
-            continue
-        losses, words = list(of_group), gemms if regime == ALL else f"{gemms}, {regime}"
-        table = report_table(headers, f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)")
-        for loss in losses:
-            table.add_row(*_regret_cells(loss, study.overhead_us.get(loss.method)))
-        tables.append(table)
+    shares = dict.fromkeys(("mean", "p95", "worst", "speed", "top 1", "top 3", "top 10"), ".1%")
     caption = (
         "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
         "best config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed "
         "ones. time of a choice: on this machine, and the median device time of what is profiled, without builds and "
         "pauses"
     )
-    with_caption(tables[-1], caption)
+    tables = []
+    for (gemms, regime), of_group in groupby(study.losses, lambda item: (item.group, item.regime)):
+        if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
+            continue
+        losses, words = list(of_group), gemms if regime == ALL else f"{gemms}, {regime}"
+        rows = [
+            (of.method, of.mean_frac, of.p95_frac, of.worst_frac, of.speed_frac, of.top1_frac, of.top3_frac,
+             of.top10_frac, _time_of(study, of))
+            for of in losses
+        ]  # fmt: skip
+        title = f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)"
+        tables.append(rows_table({"method": ""} | shares | {"time": ""}, rows, title))
+    tables[-1].caption = caption
     return tables
 
 
-def _regret_cells(loss: Loss, overhead_us: float | None) -> tuple[str, ...]:
-    tops = (loss.top1_frac, loss.top3_frac, loss.top10_frac)
-    time_us = (overhead_us or 0.0) + _US_PER_S * loss.profiled_s
-    time = f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else "-"
-    return (
-        loss.method, *(f"{size:.1%}" for size in (loss.mean_frac, loss.p95_frac, loss.worst_frac, loss.speed_frac)),
-        *("-" if top is None else f"{top:.1%}" for top in tops), time,
-    )  # fmt: skip
+def _time_of(study: Study, loss: Loss) -> str | None:
+    time_us = study.overhead_us.get(loss.method, 0.0) + _US_PER_S * loss.profiled_s
+    return f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else None
 
 
 def cost_line(study: Study) -> str:
@@ -433,25 +432,25 @@ def _outlier_lines(study: Study, num: int) -> Iterator[str]:
 
 def speed_table(study: Study) -> Table:
     """Return the speed of what each method chooses, over all data sets by regime, then over each data set."""
-    headers = ("group", "method", "GEMMs", *FIRST, "p5", "worst")
-    table = report_table(headers, "speed of the choice among a GEMM's timed configs; 100%: the best of them")
     by_group: dict[tuple[str, str], dict[str, dict[str, Loss]]] = {}
     for item in study.losses:
         if ALL in (item.group, item.regime):
             by_group.setdefault((item.group, item.regime), {}).setdefault(item.method, {})[item.how] = item
-    for index, ((group, regime), methods) in enumerate(by_group.items()):
-        if index:
-            table.add_section()
+    rows: list[tuple[Any, ...]] = []
+    for (group, regime), methods in by_group.items():
+        rows += [()] if rows else []
         for number, (method, losses) in enumerate(methods.items()):
             first = losses[FIRST[0]]
-            speeds = (f"{losses[top].speed_frac:.1%}" if top in losses else "-" for top in FIRST)
-            head = ("" if number else group if regime == ALL else regime, method, f"{first.num_gemms:,}")
-            table.add_row(*head, *speeds, f"{first.p5_speed_frac:.1%}", f"{first.least_speed_frac:.1%}")
+            speeds = (losses[top].speed_frac if top in losses else None for top in FIRST)
+            name = "" if number else group if regime == ALL else regime
+            rows.append((name, method, first.num_gemms, *speeds, first.p5_speed_frac, first.least_speed_frac))
+    columns = {"group": "", "method": "", "GEMMs": ","} | dict.fromkeys((*FIRST, "p5", "worst"), ".1%")
     caption = (
         "geometric means over GEMMs of best time / time of the choice: the method's first, the best of its first 3, "
         "the best of its first 20%. p5, worst: 5th percentile and least of its first"
     )
-    return with_caption(table, caption)
+    title = "speed of the choice among a GEMM's timed configs; 100%: the best of them"
+    return rows_table(columns, rows, title, caption=caption)
 
 
 def _worst_choice_lines(study: Study, num: int) -> Iterator[str]:

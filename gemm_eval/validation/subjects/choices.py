@@ -19,7 +19,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.validation.report import report_table
+from gemm_eval.validation.report import rows_table
 from gemm_eval.validation.tables import measured_root
 
 _GEMM = ["M", "N", "K", "date"]
@@ -68,12 +68,8 @@ def _mean_of_firsts(rows: pd.DataFrame, by: str) -> float:
 
 def choices_table(choices: list[Choice]) -> Any:
     """Return the choices as a table."""
-    title = "choice among kernels of one date: mean time over the fastest's"
-    table = report_table(("type", "GEMMs", "gemm_eval", "origami", "any"), title, 2)
-    for item in choices:
-        fracs = (item.model_frac, item.origami_frac, item.any_frac)
-        table.add_row(item.dtype, f"{item.num_gemms:,}", *(f"+{100.0 * frac:.1f}%" for frac in fracs))
-    return table
+    columns = {"type": "", "GEMMs": ",", "gemm_eval": "+.1%", "origami": "+.1%", "any": "+.1%"}
+    return rows_table(columns, choices, "choice among kernels of one date: mean time over the fastest's", 1)
 
 
 def _predict(evaluator: GEMMEvaluator, dtype: str, row: Any) -> float:

@@ -384,15 +384,16 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
     committed = [item for item in loaded if item.library != OURS]  # whose rows are configs
     if family is not None:
         dense.check_one_of("--family", family, sorted({item.family for item in committed}))
-    table = report.report_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", 4)
+    rows: list[tuple[object, ...]] = []
     for library, of_family in dict.fromkeys((item.library, item.family) for item in committed):
         if family not in (None, of_family):
             continue
         of_library = corrections.list_training(spec, library, of_family)
         for learned in corrections.refit_intervals(spec, library, of_family, of_library, seed=seed):
             learned.path.write_text(learned.to_yaml(), encoding="utf-8")
-            for item in learned.intervals:
-                table.add_row(learned.path.stem, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
+            rows += [(learned.path.stem, item.regime, item.low_log, item.high_log) for item in learned.intervals]
+    columns = {"correction": "", "regime": "", "low": "+.3f", "high": "+.3f"}
+    table = report.rows_table(columns, rows, f"80% intervals on {spec.name}", 2)
     yield Fitted(None, lambda _: None, (table,))
 
 

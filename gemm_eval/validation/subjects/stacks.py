@@ -19,7 +19,7 @@ from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.moe import Distribution, ExpertCounts
 from gemm_eval.units import bytes_per_us, us_at_peak
 from gemm_eval.validation.fit import Ranges, Search, held_out
-from gemm_eval.validation.report import report_table
+from gemm_eval.validation.report import rows_table
 from gemm_eval.validation.subjects import Report
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask
@@ -343,20 +343,13 @@ def _say_inside(word: str, sums: Sequence[tuple[float, Sequence[Range]]]) -> str
 
 
 def _steps(lines: Sequence[StackLine], title: str) -> Table:
-    table = report_table(("step", "measured us", "predicted", "error", "roofline", "memory"), title, 1)
-    for line in lines:
-        predicted_us, error, roofline, memory = line.errors.values()
-        measured = f"{line.step.latency_us:,.0f}", f"{predicted_us:,.0f}"
-        table.add_row(line.step.name, *measured, f"{error:+.1%}", f"{roofline:+.0%}", f"{memory:+.1%}")
-    return table
+    columns = {"step": "", "measured us": ",.0f", "predicted": ",.0f", "error": "+.1%", "roofline": "+.0%",
+               "memory": "+.1%"}  # fmt: skip
+    return rows_table(columns, ((of.step.name, of.step.latency_us, *of.errors.values()) for of in lines), title, 1)
 
 
 def _operations_of(line: StackLine) -> Table:
-    table = report_table(("operation", "measured us", "predicted", "error", "of the step"), line.step.name, 1)
-    for name, measured_us in line.step.operations.items():
-        predicted_us = line.predicted_us[name]
-        table.add_row(
-            name, f"{measured_us:,.1f}", f"{predicted_us:,.1f}", f"{predicted_us / measured_us - 1:+.1%}",
-            f"{(predicted_us - measured_us) / line.step.latency_us:+.2%}",
-        )  # fmt: skip
-    return table
+    columns = {"operation": "", "measured us": ",.1f", "predicted": ",.1f", "error": "+.1%", "of the step": "+.2%"}
+    both = [(name, us, line.predicted[name].latency_us) for name, us in line.step.operations.items()]
+    rows = ((*of, of[2] / of[1] - 1, (of[2] - of[1]) / line.step.latency_us) for of in both)
+    return rows_table(columns, rows, line.step.name, 1)

@@ -13,7 +13,7 @@ from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.errors import InfeasibleError
 from gemm_eval.training import RECOMPUTE, TrainingEstimate, estimate_training, model_flop
 from gemm_eval.transformer import load_model
-from gemm_eval.validation.report import report_table
+from gemm_eval.validation.report import rows_table
 from gemm_eval.validation.subjects import Report
 
 _DEGREES = ("tensor", "pipeline", "context", "expert")
@@ -120,21 +120,21 @@ def validate() -> Report:
             "median_error_frac": median, "num_inside": num_inside, "runs": [line.to_dict() for line in lines]
         }  # fmt: skip
 
+    def row(line: TrainingLine) -> tuple[Any, ...]:
+        run, estimate = line.run, line.estimate
+        shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
+        largest = sorted(shares, key=lambda name: -shares[name])[:3]
+        names = run.name, str(estimate.layout), str(estimate.options["recompute"])
+        rates = run.tokens_per_s, estimate.tokens_per_s_per_device, line.measured_mfu_frac, estimate.mfu_frac
+        return *names, *rates, line.error_frac, ", ".join(f"{name} {shares[name]:.0%}" for name in largest)
+
     def parts() -> Iterator[Any]:
         yield "published training runs; nothing is fitted on them. MFU by our definition, masked pairs being no work"
-        headers = ("run", "layout", "recompute", "tokens/s", "predicted", "MFU", "predicted", "error", "why")
-        table = report_table(headers, "of one device", 3)
-        for line in lines:
-            estimate = line.estimate
-            shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
-            largest = sorted(shares, key=lambda name: -shares[name])[:3]
-            table.add_row(
-                line.run.name, str(estimate.layout), str(estimate.options["recompute"]),
-                f"{line.run.tokens_per_s:,.0f}", f"{estimate.tokens_per_s_per_device:,.0f}",
-                f"{line.measured_mfu_frac:.1%}", f"{estimate.mfu_frac:.1%}", f"{line.error_frac:+.0%}",
-                ", ".join(f"{name} {shares[name]:.0%}" for name in largest),
-            )  # fmt: skip
-        yield table
+        columns = {
+            "run": "", "layout": "", "recompute": "", "tokens/s": ",.0f", "predicted": ",.0f", "MFU": ".1%",
+            "predicted MFU": ".1%", "error": "+.0%", "why": "",
+        }  # fmt: skip
+        yield rows_table(columns, map(row, lines), "of one device", 3)
         yield f"{len(lines)} runs: median error {median:.1%}; {num_inside} inside their 80% interval"
         for line in lines:
             if line.run.name.endswith("h800"):
