@@ -34,7 +34,7 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.baselines import fit_positive
+from gemm_eval.validation.baselines import fit_rate
 from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
@@ -323,16 +323,10 @@ def score_served(
     systems = np.array([run.system for run in every])
     is_fit = np.arange(len(every)) >= len(runs)
 
-    def roof_us(constants: Floats, rows: Mask) -> Floats:
-        overhead_us, frac = constants
-        result: Floats = overhead_us + moved_us[rows] / frac
-        return result
-
-    roofline_us = np.empty(len(every))
+    roofline_us, tpot_us = np.empty(len(every)), np.array([run.tpot_us for run in every])
     for system in dict.fromkeys(run.system for run in runs):
         others, rows = is_fit & (systems != system), systems == system
-        fitted = fit_positive(roof_us, others, np.array([run.tpot_us for run in every]), *_ROOF)
-        roofline_us[rows] = roof_us(fitted, rows)
+        roofline_us[rows] = fit_rate(moved_us, tpot_us, others, rows, *_ROOF)
     lines: dict[str, list[Line]] = {}
     has_pools = np.array([run.prefill_workers > 0 for run in runs])
     is_delayed = np.array([run.delays_prompts for run in runs])
