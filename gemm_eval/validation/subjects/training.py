@@ -35,41 +35,6 @@ class PublishedRun(NamedTuple):
     note: str
 
 
-class TrainingLine(NamedTuple):
-    """A published run, and the estimate of its step."""
-
-    run: PublishedRun
-    estimate: TrainingEstimate
-
-    @property
-    def measured_mfu_frac(self) -> float:
-        """MFU of the run, by our definition."""
-        return self.estimate.mfu_frac * self.run.tokens_per_s / self.estimate.tokens_per_s_per_device
-
-    @property
-    def error_frac(self) -> float:
-        """Estimated over measured tokens a second, less 1: that of MFU too."""
-        return self.estimate.tokens_per_s_per_device / self.run.tokens_per_s - 1
-
-    @property
-    def is_inside(self) -> bool:
-        """True where the measured time lies inside the interval."""
-        estimate = self.estimate
-        return estimate.low_us <= estimate.latency_us * (1 + self.error_frac) <= estimate.high_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        run, estimate = self.run, self.estimate
-        return {
-            "name": run.name, "model": run.model, "arch": run.arch.name, "source": run.source, "note": run.note,
-            "layout": str(estimate.layout), "dtype": estimate.options["dtype"],
-            "recompute": estimate.options["recompute"], "tokens_per_s": run.tokens_per_s,
-            "predicted_tokens_per_s": estimate.tokens_per_s_per_device, "mfu_frac": self.measured_mfu_frac,
-            "predicted_mfu_frac": estimate.mfu_frac, "error_frac": self.error_frac,
-            "is_inside": self.is_inside,
-        }  # fmt: skip
-
-
 @cache
 def published_runs() -> tuple[PublishedRun, ...]:
     """Return the published runs, in the order of their file."""
@@ -98,47 +63,60 @@ def _read(row: Mapping[str, str]) -> PublishedRun:
     return PublishedRun(row["name"], row["model"], arch, options, rate, row["source"], row["note"])
 
 
-def score_training() -> Iterator[TrainingLine]:
+def score_training() -> Iterator[tuple[PublishedRun, TrainingEstimate]]:
     """Yield all published runs with estimates: of the recomputation that the source gives, else the least that fits."""
     for run in published_runs():
         given = run.options.get("recompute")
         for recompute in RECOMPUTE if given is None else (given,):
             options = {**run.options, "recompute": recompute, "ignore_memory": recompute in (given, RECOMPUTE[-1])}
             with suppress(InfeasibleError):
-                yield TrainingLine(run, estimate_training(run.model, run.arch, **options))
+                yield run, estimate_training(run.model, run.arch, **options)
                 break
+
+
+def _record(run: PublishedRun, estimate: TrainingEstimate) -> dict[str, Any]:
+    """Return what was published beside the estimate; MFU by our definition, errors of tokens a second as of MFU."""
+    ratio = estimate.tokens_per_s_per_device / run.tokens_per_s
+    return {
+        "name": run.name, "model": run.model, "arch": run.arch.name, "source": run.source, "note": run.note,
+        "layout": str(estimate.layout), "dtype": estimate.options["dtype"],
+        "recompute": estimate.options["recompute"], "tokens_per_s": run.tokens_per_s,
+        "predicted_tokens_per_s": estimate.tokens_per_s_per_device,
+        "mfu_frac": estimate.mfu_frac * run.tokens_per_s / estimate.tokens_per_s_per_device,
+        "predicted_mfu_frac": estimate.mfu_frac, "error_frac": ratio - 1,
+        "is_inside": estimate.low_us <= estimate.latency_us * (1 + (ratio - 1)) <= estimate.high_us,
+    }  # fmt: skip
+
+
+_COLUMNS = {
+    "name": ("run", ""), "layout": ("layout", ""), "recompute": ("recompute", ""), "tokens_per_s": ("tokens/s", ",.0f"),
+    "predicted_tokens_per_s": ("predicted", ",.0f"), "mfu_frac": ("MFU", ".1%"),
+    "predicted_mfu_frac": ("predicted MFU", ".1%"), "error_frac": ("error", "+.0%"),
+}  # fmt: skip
+
+
+def _largest_terms(estimate: TrainingEstimate) -> str:
+    shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
+    return ", ".join(f"{name} {shares[name]:.0%}" for name in sorted(shares, key=lambda name: -shares[name])[:3])
 
 
 def validate() -> Report:
     """Score the published runs."""
-    lines = list(score_training())
-    median = statistics.median(abs(line.error_frac) for line in lines)
-    num_inside = sum(line.is_inside for line in lines)
-
-    def document() -> dict[str, Any]:
-        return {
-            "median_error_frac": median, "num_inside": num_inside, "runs": [line.to_dict() for line in lines]
-        }  # fmt: skip
-
-    def row(line: TrainingLine) -> tuple[Any, ...]:
-        run, estimate = line.run, line.estimate
-        shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
-        largest = sorted(shares, key=lambda name: -shares[name])[:3]
-        names = run.name, str(estimate.layout), str(estimate.options["recompute"])
-        rates = run.tokens_per_s, estimate.tokens_per_s_per_device, line.measured_mfu_frac, estimate.mfu_frac
-        return *names, *rates, line.error_frac, ", ".join(f"{name} {shares[name]:.0%}" for name in largest)
+    scored = list(score_training())
+    records = [_record(*of) for of in scored]
+    median = statistics.median(abs(record["error_frac"]) for record in records)
+    num_inside = sum(record["is_inside"] for record in records)
 
     def parts() -> Iterator[Any]:
         yield "published training runs; nothing is fitted on them. MFU by our definition, masked pairs being no work"
-        columns = {
-            "run": "", "layout": "", "recompute": "", "tokens/s": ",.0f", "predicted": ",.0f", "MFU": ".1%",
-            "predicted MFU": ".1%", "error": "+.0%", "why": "",
-        }  # fmt: skip
-        yield rows_table(columns, map(row, lines), "of one device", 3)
-        yield f"{len(lines)} runs: median error {median:.1%}; {num_inside} inside their 80% interval"
-        for line in lines:
-            if line.run.name.endswith("h800"):
-                hours = 1 / (1 + line.error_frac)
-                yield f"GPU hours of {line.run.name}: {hours - 1:+.1%}"
+        rows = [
+            (*(record[name] for name in _COLUMNS), _largest_terms(estimate))
+            for record, (_, estimate) in zip(records, scored, strict=True)
+        ]
+        yield rows_table(dict(_COLUMNS.values()) | {"why": ""}, rows, "of one device", 3)
+        yield f"{len(records)} runs: median error {median:.1%}; {num_inside} inside their 80% interval"
+        for record in records:
+            if record["name"].endswith("h800"):
+                yield f"GPU hours of {record['name']}: {1 / (1 + record['error_frac']) - 1:+.1%}"
 
-    return Report(document, parts)
+    return Report(lambda: {"median_error_frac": median, "num_inside": num_inside, "runs": records}, parts)
