@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gemm_eval.mapping import Schedule
-from gemm_eval.validation.exam import Line
-from gemm_eval.validation.metrics import ALL, Errors, Score, rows_by_gemm, worst_rows
-from gemm_eval.validation.report import FIGURES, lines_table, rows_table
+from gemm_eval.validation.exam import Line, lines_table
+from gemm_eval.validation.metrics import ALL, FIGURES, Errors, Score, rows_by_gemm, rows_table, worst_rows
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 FIRST = ("first", "first 3", "first 20%")

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.models.gpu import CalibrationFile, Correction
-from gemm_eval.validation.exam import MODEL, Exam, Line, score
+from gemm_eval.validation.exam import MODEL, Exam, Line, lines_table, score
 from gemm_eval.validation.learned import FittedCorrection
-from gemm_eval.validation.report import FIGURES, lines_table, rows_table
+from gemm_eval.validation.metrics import FIGURES, rows_table
 from gemm_eval.validation.timings import Floats, Ints, Mask
 
 

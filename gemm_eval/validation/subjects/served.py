@@ -35,10 +35,9 @@ from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_rate
-from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of
+from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of, lines_table
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.report import lines_table
 from gemm_eval.validation.subjects import Fitted, Report
 from gemm_eval.validation.tables import measured_root, read_table
 from gemm_eval.validation.timings import Floats, Mask

@@ -34,8 +34,17 @@ from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection
-from gemm_eval.validation.metrics import ALL, REGIMES, Score, are_inside, measure_errors, regime_of, score_crossed
-from gemm_eval.validation.report import errors_table, report_document
+from gemm_eval.validation.metrics import (
+    ALL,
+    REGIMES,
+    Score,
+    are_inside,
+    errors_table,
+    measure_errors,
+    regime_of,
+    report_document,
+    score_crossed,
+)
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
