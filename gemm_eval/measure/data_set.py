@@ -6,7 +6,7 @@ import enum
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ from gemm_eval.storage import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+
+TABLE_SUFFIXES = (".csv", ".parquet")
+"""Of the files that hold timings."""
 
 _INTEGER, _TEXT = "Int64", "string"
 
@@ -77,24 +80,32 @@ def read_timings(path: str | os.PathLike[str]) -> pd.DataFrame:
         InvalidInputError: the file is missing or no such file, a column is missing, or a value cannot be.
         GemmEvalError: pandas or pyarrow is not installed.
     """
-    pd = _import_pandas()
     path = Path(path)
-    if path.suffix not in (".parquet", ".csv"):
-        raise InvalidInputError(f"measured timings are .parquet or .csv, got {path}")
-    try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, comment="#")
-    except FileNotFoundError:
-        raise InvalidInputError(f"no such file: {path}") from None
-    except Exception as error:  # a damaged file: pandas, pyarrow and codecs raise errors of many kinds
-        raise InvalidInputError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from None
-    if missing := [name for name in ("M", "K", "N", "latency_us") if name not in frame.columns]:
-        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
+    frame = read_frame(path, ("M", "K", "N", "latency_us"), comment="#")
     if "G" not in frame.columns:
         frame.insert(0, "G", 1)
     for name, kind in columns_for(Candidate, DrawnShape, KernelItem, GroupedShape).items():
         if name in frame.columns:
             frame[name] = _checked(frame[name], name, kind, path)
-    return frame  # type: ignore[no-any-return]
+    return frame
+
+
+def read_frame(path: Path, needed: Iterable[str] = (), hint: str = "", **csv: Any) -> pd.DataFrame:
+    """Read a CSV or parquet table that has the columns `needed`; `csv` says how pandas reads a CSV.
+
+    InvalidInputError: it is neither, cannot be read, or lacks a column; then `hint` says what writes such tables.
+    """
+    pd = _import_pandas()
+    if path.suffix not in TABLE_SUFFIXES:
+        raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
+    try:
+        frame: pd.DataFrame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, **csv)
+    except Exception as error:  # a damaged file: pandas, pyarrow and codecs raise errors of many kinds
+        raise InvalidInputError(f"cannot read timings from {path}: {error}") from None
+    if missing := [name for name in needed if name not in frame.columns]:
+        has = hint or f"it has {', '.join(map(str, frame.columns))}"
+        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; {has}")
+    return frame
 
 
 def _checked(column: Any, name: str, kind: str, path: Path) -> Any:

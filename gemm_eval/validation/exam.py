@@ -17,11 +17,12 @@ from rich.table import Table as RichTable
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.measure import read_frame
 from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import held_out, sha256_of
 from gemm_eval.validation.learned import FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import COVERAGE, FIGURES, Metrics, error_figures, measure_errors, rows_table
-from gemm_eval.validation.tables import measured_root, meta_of, read_table
+from gemm_eval.validation.tables import measured_root, meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
 from gemm_eval.words import refusal
 
@@ -55,7 +56,7 @@ class MeasuredTable(Table):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a table and the meta file beside it; InvalidInputError: unreadable, or a column or a key is missing."""
-        frame, meta = read_table(path), meta_of(path)
+        frame, meta = read_frame(path), meta_of(path)
         missing = [name for name in cls.COLUMNS if name not in frame.columns]
         missing += [key for key in cls.KEYS if key not in meta]
         if missing:

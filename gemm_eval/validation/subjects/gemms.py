@@ -18,6 +18,7 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.mapping import Decomposition, KernelConfig
+from gemm_eval.measure import TABLE_SUFFIXES
 from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation import baselines, tables
@@ -179,7 +180,7 @@ def validate_dense(
 ) -> Report:  # fmt: skip
     """Score a library's own choices; parameters are the options of the command."""
     data = data or []
-    if (library or dtype) and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
+    if (library or dtype) and not any(name.endswith(TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
     spec = load_arch(arch, GpuSpec)
     sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
@@ -432,7 +433,7 @@ def calibrate_dense(
     data = data or []
     spec = dense.load_gpu_of(arch, family)
     path = out or dense.calibration_out(spec.name, library, family)
-    if dtype and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
+    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
     sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not data:

@@ -31,6 +31,7 @@ from gemm_eval.estimate import (
     load_engine,
 )
 from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.measure import read_frame
 from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
@@ -39,7 +40,7 @@ from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of, lines_table
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, Report
-from gemm_eval.validation.tables import measured_root, read_table
+from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask
 from gemm_eval.words import refusal
 
@@ -169,7 +170,7 @@ def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
 
     Columns that it lacks, and empty cells, have the default of the field. InvalidOptionError: it has none.
     """
-    table = read_table(path).assign(**values)
+    table = read_frame(path).assign(**values)
     missing = [name for name in ServedRun._fields if name not in table and name not in ServedRun._field_defaults]
     if missing:
         raise InvalidOptionError(f"{path} has no column {missing[0]}; runs have {', '.join(ServedRun._fields)}")
