@@ -221,7 +221,7 @@ class Campaign:
             runner.allocate(ordered, self.pool_bytes)
             errors, floor_us = dict(runner.check()), measure_floor_us(runner)
             self._kind = type(ordered[0])
-            self._meta = self._describe(errors, floor_us) | meta_for(self._kind)
+            self._meta = self._describe(errors, floor_us) | dict(meta_for(self._kind))
             try:
                 with progress_bar(len(todo), self.stem, None) as advance:
                     self._measure(work, todo, floor_us, advance)

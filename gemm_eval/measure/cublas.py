@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.device import BenchDevice, Call
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
 from gemm_eval.extras import install_command
-from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, LibraryRunner, decode, relative_error
+from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, Runner, decode, relative_error
 from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape
 from gemm_eval.words import shown
 
@@ -106,7 +106,7 @@ def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
     raise GemmEvalError(f"{stem} was not found on {sys.platform}: {install_command('gpu')}")
 
 
-class DenseDevice(LibraryRunner, BenchDevice):
+class DenseDevice(BenchDevice, Runner):
     """A device with operands of fp16 or bf16: A and C in one buffer each, weights in a pool."""
 
     kernel = ""

@@ -95,11 +95,11 @@ def read_frame(path: Path, needed: Iterable[str] = (), hint: str = "", **csv: An
 
     InvalidInputError: it is neither, cannot be read, or lacks a column; then `hint` says what writes such tables.
     """
-    pd = _import_pandas()
+    reader = _import_pandas()
     if path.suffix not in TABLE_SUFFIXES:
         raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
     try:
-        frame: pd.DataFrame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, **csv)
+        frame: pd.DataFrame = reader.read_parquet(path) if path.suffix == ".parquet" else reader.read_csv(path, **csv)
     except Exception as error:  # a damaged file: pandas, pyarrow and codecs raise errors of many kinds
         raise InvalidInputError(f"cannot read timings from {path}: {error}") from None
     if missing := [name for name in needed if name not in frame.columns]:

@@ -36,8 +36,7 @@ class Choices(NamedTuple):
     Attributes:
         chosen_us: measured time of the choice; of several, the best, because they are profiled.
         speeds: best measured time over that, 0..1.
-        place: of the best config in the method's order, from 1; NaN where it gives no order.
-        in_top: [gemms, `TOP`], whether the best is among so many first ones, or how likely; NaN likewise.
+        in_top: [gemms, `TOP`], whether the best is among so many first ones, or how likely.
         profiled_us: device time of timing what the method wants timed.
         how: in a few words; of methods that time several, how many.
     """
@@ -45,7 +44,6 @@ class Choices(NamedTuple):
     method: str
     chosen_us: Floats
     speeds: Floats
-    place: Floats
     in_top: Floats
     profiled_us: Floats
     how: str = ""
@@ -136,7 +134,7 @@ def ranked_choice(timings: Timings, method: str, order: Ints, num: int | Ints = 
     profiled_us = np.add.reduceat(np.where(profiled, profile_us(timings)[order], 0.0), starts)
     in_top = (place_of_best[:, None] <= np.array(TOP)).astype(np.float64)
     speeds = timings.best_us[order[starts]] / chosen_us
-    return Choices(method, chosen_us, speeds, place_of_best, in_top, profiled_us, how)
+    return Choices(method, chosen_us, speeds, in_top, profiled_us, how)
 
 
 def random_choice(timings: Timings) -> Choices:
@@ -145,8 +143,7 @@ def random_choice(timings: Timings) -> Choices:
     chosen_us = np.bincount(timings.gemm, timings.measured_us) / num
     in_top = np.minimum(np.array(TOP), num[:, None]) / num[:, None]
     speeds = timings.best_us[first_rows(timings)] / chosen_us
-    none = np.full(len(num), np.nan)
-    return Choices("random", chosen_us, speeds, none, in_top, np.zeros(len(num)), "expected value")
+    return Choices("random", chosen_us, speeds, in_top, np.zeros(len(num)), "expected value")
 
 
 def random_speeds(timings: Timings, how: str) -> Choices:

@@ -61,8 +61,8 @@ def written(corrections: Iterable[FittedCorrection]) -> Iterator[Fitted]:
     for result in corrections:
         of = result.correction
         title = f"{of.path.stem} on {of.gpu}: MAPE {of.folds}; {'on' if of.is_on else 'off: no better than the terms'}"
-        named = [(item.regime, item) for item in (of.errors if isinstance(of, Correction) else ())]
-        named += [(item.data, item) for item in of.data]
+        regimes = of.errors if isinstance(of, Correction) else ()
+        named = [*((item.regime, item) for item in regimes), *((item.data, item) for item in of.data)]
         rows = [(name, of.num_rows, of.physics_mape_percent, of.corrected_mape_percent) for name, of in named]
         table = rows_table({"rows of": "", "rows": ",", "model %": ".2f", "corrected %": ".2f"}, rows, title, 1)
         yield Fitted(of.path, result.write, (table,))

@@ -36,7 +36,7 @@ from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_rate
-from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of, lines_table
+from gemm_eval.validation.exam import FITTED, MODEL, Line, chosen_gpus, lines_of, lines_table
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, Report
@@ -157,12 +157,8 @@ def gpus_with_runs() -> list[str]:
 
 def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
     """Return the runs on some GPUs, or on all; InvalidOptionError: a GPU has none."""
-    runs = []
-    for gpu in gpus or gpus_with_runs():
-        if gpu not in gpus_with_runs():
-            raise InvalidOptionError(refusal("gpu", gpu, gpus_with_runs()))
-        runs += read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)
-    return runs
+    chosen = chosen_gpus(gpus, gpus_with_runs())
+    return [run for gpu in chosen for run in read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)]
 
 
 def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from gemm_eval import transformer as models
 from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.dtypes import DType, DtypeScheme
-from gemm_eval.errors import InfeasibleError, InvalidOptionError
+from gemm_eval.errors import InfeasibleError
 from gemm_eval.estimate import operation_costs
 from gemm_eval.evaluate import GEMMEvaluator, shared_frac, sum_interval
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
@@ -24,12 +24,12 @@ from gemm_eval.moe import Distribution, ExpertCounts
 from gemm_eval.training import RECOMPUTE, TrainingEstimate, estimate_training, model_flop
 from gemm_eval.transformer import load_model
 from gemm_eval.units import bytes_per_us, us_at_peak
+from gemm_eval.validation.exam import chosen_gpus
 from gemm_eval.validation.fit import Ranges, Search, held_out
 from gemm_eval.validation.metrics import rows_table
 from gemm_eval.validation.subjects import Report
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask
-from gemm_eval.words import refusal
 
 _KEYS = ["model", "num_layers", "dtype", "batch", "q_len", "kv_len"]
 _TYPES: Mapping[str, str | DtypeScheme] = {
@@ -78,8 +78,7 @@ def gpus_with_stacks() -> list[str]:
 
 def list_stack_steps(gpu: str) -> Iterator[StackStep]:
     """Yield the measured steps of a GPU, in the order in which they ran; InvalidOptionError: it has none."""
-    if gpu not in gpus_with_stacks():
-        raise InvalidOptionError(refusal("gpu", gpu, gpus_with_stacks()))
+    chosen_gpus([gpu], gpus_with_stacks())
     folder = measured_root(gpu) / "stacks"
     memory = {tuple(row[name] for name in _KEYS): row for row in pd.read_csv(folder / "held.csv").to_dict("records")}
     for key, rows in pd.read_csv(folder / "steps.csv").groupby(_KEYS, sort=False):
