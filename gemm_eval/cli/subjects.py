@@ -385,7 +385,7 @@ SUBJECTS = (
     Subject(
         "training",
         Command(
-            "training.validate", (),
+            "stacks.validate_training", (),
             "Compare published training steps with ours: tokens a second, MFU, and where the time goes.",
             "Tables of Megatron Bridge and NeMo, the reports on Llama 3 and DeepSeek-V3; nothing is fitted on them.",
             ("validate training",),

@@ -18,15 +18,7 @@ from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
-from gemm_eval.measure.data_set import (
-    COLUMNS,
-    EXTRAS,
-    add_ranks,
-    check_can_write,
-    columns_of,
-    cutlass_tile,
-    write_timings,
-)
+from gemm_eval.measure.data_set import add_ranks, check_can_write, columns_of, cutlass_tile, meta_for, write_timings
 from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
 from gemm_eval.measure.shapes import (
     Candidate,
@@ -229,7 +221,7 @@ class Campaign:
             runner.allocate(ordered, self.pool_bytes)
             errors, floor_us = dict(runner.check()), measure_floor_us(runner)
             self._kind = type(ordered[0])
-            self._meta = self._describe(errors, floor_us) | EXTRAS[self._kind].meta
+            self._meta = self._describe(errors, floor_us) | dict(meta_for(self._kind))
             try:
                 with progress_bar(len(todo), self.stem, None) as advance:
                     self._measure(work, todo, floor_us, advance)
@@ -334,7 +326,7 @@ class Campaign:
         failed = [{**columns_of(item), "error": error} for item, error in work.errors.items()]
         plans = {"plans": work.plans} if work.plans else {}
         meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}
-        write_timings(self.path, rows, meta, COLUMNS | EXTRAS[self._kind].columns)
+        write_timings(self.path, rows, meta, self._kind)
 
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {

@@ -6,10 +6,12 @@ import enum
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels import WeightMode
@@ -20,81 +22,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_INTEGER, _FLOAT, _TEXT = "Int64", "float64", "string"
-COLUMNS: dict[str, str] = {
-    "G": _INTEGER, "M": _INTEGER, "K": _INTEGER, "N": _INTEGER,
-    "input_dtype": _TEXT, "weight_dtype": _TEXT, "output_dtype": _TEXT, "l2": _TEXT, "clock": _TEXT,
-    "latency_us": _FLOAT, "min_us": _FLOAT, "spread_frac": _FLOAT,
-    "num_replays": _INTEGER, "calls_per_replay": _INTEGER, "num_weight_copies": _INTEGER,
-    "kernel": _TEXT, "num_kernels": _INTEGER, "grid_x": _INTEGER, "grid_y": _INTEGER, "grid_z": _INTEGER,
-    "block_x": _INTEGER, "registers": _INTEGER, "smem_bytes": _INTEGER,
-}  # fmt: skip
-"""Columns of a measured data set, with their pandas types. Missing kernel columns: the trace did not see the call."""
-CANDIDATE_COLUMNS: dict[str, str] = {"rank": _INTEGER, "split_k": _INTEGER}
-"""Further columns where several algorithms of each GEMM are timed: place among the proposals, and parts of K."""
-KERNEL_COLUMNS: dict[str, str] = {
-    "rank": _INTEGER, "mode": _TEXT, "group_size": _INTEGER,
-    "family": _TEXT, "cta_m": _INTEGER, "cta_n": _INTEGER, "cta_k": _INTEGER,
-    "cluster_m": _INTEGER, "cluster_n": _INTEGER, "num_warps": _INTEGER, "num_stages": _INTEGER, "schedule": _TEXT,
-    "decomposition": _TEXT, "split_k": _INTEGER, "raster_order": _TEXT, "raster_swizzle": _INTEGER,
-    "spill_bytes": _INTEGER, "ctas_per_sm": _INTEGER, "kernel_hash": _TEXT,
-}  # fmt: skip
-"""Further columns where our kernels for 4-bit weights are timed: place by time, weights, config, and the build."""
-DRAWN_COLUMNS: dict[str, str] = {"layout": _TEXT, "accumulate": _TEXT, "seed": _INTEGER}
-"""Further columns of GEMMs drawn at random: how operands lie in memory, how fp8 is added, whose random numbers."""
-GROUPED_COLUMNS: dict[str, str] = {
-    "row_groups": _TEXT, "rows": _INTEGER, "model": _TEXT, "gemm": _INTEGER, "num_tokens": _INTEGER,
-    "num_experts": _INTEGER, "topk": _INTEGER, "tp": _INTEGER, "ep": _INTEGER, "distribution": _TEXT,
-    "seed": _INTEGER, "take": _INTEGER,
-    "cta_m": _INTEGER, "cta_n": _INTEGER, "cta_k": _INTEGER, "cluster_m": _INTEGER, "cluster_n": _INTEGER,
-    "num_stages": _INTEGER, "schedule": _TEXT,
-}  # fmt: skip
-"""Further columns of grouped GEMMs: rows of each group with a space between, what it is in a model, and the tile that
-the name of the kernel tells."""
+TABLE_SUFFIXES = (".csv", ".parquet")
+"""Of the files that hold timings."""
+
+_INTEGER, _TEXT = "Int64", "string"
 
 
-class Extra(NamedTuple):
-    """Columns and entries of the meta file that data sets of a kind of item have beside the usual ones."""
-
-    columns: dict[str, str]
-    meta: dict[str, Any]
+@cache
+def _forms() -> Mapping[str, Any]:
+    return read_yaml(data_root() / "data_sets.yaml")
 
 
-EXTRAS: dict[type, Extra] = {
-    GemmShape: Extra({}, {}),
-    DrawnShape: Extra(DRAWN_COLUMNS, {
-        "columns": "layout: first letter of B, second of A, as cuBLAS has it: K runs along memory in t of B and n of "
-        "A, N in n of B, M in t of A. seed: of the random numbers that drew the row",
-    }),
-    Candidate: Extra(CANDIDATE_COLUMNS, {
-        "library": "cublas",
-        "has_all_candidates": True,
-        "rank": "place of the row's algorithm among the proposals of cublasLtMatmulAlgoGetHeuristic for its GEMM; 0: "
-        "the library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
-        "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
-    }),
-    KernelItem: Extra(KERNEL_COLUMNS, {
-        "library": "gemm-eval",
-        "has_all_candidates": True,
-        "rank": "place of the row's kernel by its time among those measured for its GEMM; 0: the fastest. Several rows "
-        "have the same G, M, K, N, mode and group_size: only that of rank 0 is the library's time.",
-        "give_up": "num_replays 1: a first short replay took over give_up_ratio times the best time until then; it is "
-        "all there is, and its spread_frac of 0 says nothing",
-        "build": "registers of a thread, spill_bytes: its local memory, smem_bytes: static and dynamic of a CTA, "
-        "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of the machine code",
-    }),
-    GroupedShape: Extra(GROUPED_COLUMNS, {
-        "what": "device time of one grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for G groups, with all kernels of "
-        "the call; latency_us is the median over replays",
-        "has_row_groups": True,
-        "columns": "row_groups: m_i of each group; M: the largest; rows: all of them together. model .. seed: what it "
-        "is in a model, and how rows were drawn. take: counts up where the same layout was timed again. kernel, grid "
-        "and so on: of the longest kernel of the call; cta_m .. schedule: what its name tells. num_kernels: of the "
-        "call",
-    }),
-}  # fmt: skip
-"""By the kind of the items that were timed."""
-_TYPES = COLUMNS | DRAWN_COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS | GROUPED_COLUMNS
+def columns_for(*kinds: type) -> dict[str, str]:
+    """Return the columns of a data set of some kinds of items, with their pandas types (arch/data_sets.yaml)."""
+    columns = dict(_forms()["columns"])
+    for kind in kinds:
+        columns |= _forms()["kinds"].get(kind.__name__, {}).get("columns", {})
+    return columns
+
+
+def meta_for(kind: type) -> Mapping[str, Any]:
+    """Return the entries of the meta file that data sets of a kind of item have beside the usual ones."""
+    entries: Mapping[str, Any] = _forms()["kinds"].get(kind.__name__, {}).get("meta", {})
+    return entries
+
 
 _SIZES = ("G", "M", "K", "N")
 _POSITIVE = ("latency_us", "min_us")
@@ -129,27 +80,35 @@ def read_timings(path: str | os.PathLike[str]) -> pd.DataFrame:
         InvalidInputError: the file is missing or no such file, a column is missing, or a value cannot be.
         GemmEvalError: pandas or pyarrow is not installed.
     """
-    pd = _import_pandas()
     path = Path(path)
-    if path.suffix not in (".parquet", ".csv"):
-        raise InvalidInputError(f"measured timings are .parquet or .csv, got {path}")
-    try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, comment="#")
-    except FileNotFoundError:
-        raise InvalidInputError(f"no such file: {path}") from None
-    except Exception as error:  # a damaged file: pandas, pyarrow and codecs raise errors of many kinds
-        raise InvalidInputError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from None
-    if missing := [name for name in ("M", "K", "N", "latency_us") if name not in frame.columns]:
-        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
+    frame = read_frame(path, ("M", "K", "N", "latency_us"), comment="#")
     if "G" not in frame.columns:
         frame.insert(0, "G", 1)
-    for name in [name for name in _TYPES if name in frame.columns]:
-        frame[name] = _checked(frame[name], name, path)
-    return frame  # type: ignore[no-any-return]
+    for name, kind in columns_for(Candidate, DrawnShape, KernelItem, GroupedShape).items():
+        if name in frame.columns:
+            frame[name] = _checked(frame[name], name, kind, path)
+    return frame
 
 
-def _checked(column: Any, name: str, path: Path) -> Any:
-    kind = _TYPES[name]
+def read_frame(path: Path, needed: Iterable[str] = (), hint: str = "", **csv: Any) -> pd.DataFrame:
+    """Read a CSV or parquet table that has the columns `needed`; `csv` says how pandas reads a CSV.
+
+    InvalidInputError: it is neither, cannot be read, or lacks a column; then `hint` says what writes such tables.
+    """
+    reader = _import_pandas()
+    if path.suffix not in TABLE_SUFFIXES:
+        raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
+    try:
+        frame: pd.DataFrame = reader.read_parquet(path) if path.suffix == ".parquet" else reader.read_csv(path, **csv)
+    except Exception as error:  # a damaged file: pandas, pyarrow and codecs raise errors of many kinds
+        raise InvalidInputError(f"cannot read timings from {path}: {error}") from None
+    if missing := [name for name in needed if name not in frame.columns]:
+        has = hint or f"it has {', '.join(map(str, frame.columns))}"
+        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; {has}")
+    return frame
+
+
+def _checked(column: Any, name: str, kind: str, path: Path) -> Any:
     try:
         converted = column.astype("int64" if name in _SIZES else kind)
         if name in _SIZES and not (converted == column).all():
@@ -183,15 +142,15 @@ def dataset_hash(path: str | os.PathLike[str]) -> str:
 
 
 def write_timings(
-    path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any], columns: Mapping[str, str] = COLUMNS
+    path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any], kind: type = GemmShape
 ) -> None:
-    """Write rows (sorted by size; `columns`: their pandas types) and the meta file; neither is ever half-written."""
+    """Write rows of a kind of item, sorted by size, and the meta file; neither is ever half-written."""
     import yaml
 
-    pd = _import_pandas()
+    pd, columns = _import_pandas(), columns_for(kind)
     frame = pd.DataFrame([{name: row.get(name) for name in columns} for row in rows], columns=list(columns))
     order = [name for name in _ORDER if name in columns]
-    frame = frame.astype(dict(columns)).sort_values(order, kind="stable").reset_index(drop=True)
+    frame = frame.astype(columns).sort_values(order, kind="stable").reset_index(drop=True)
     write_whole(path, frame.to_parquet(None, engine="pyarrow", index=False, compression="zstd"))
     text = yaml.safe_dump({**meta, "num_rows": len(frame), "sha256": dataset_hash(path)}, sort_keys=False, width=120)
     write_whole(meta_path(path), text.encode())

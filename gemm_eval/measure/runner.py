@@ -23,7 +23,7 @@ class Runner(Timer, Protocol):
     """Somebody's GEMMs on a GPU, ready to be timed: of a vendor's library, of PyTorch, or of our own kernels.
 
     An item (`GemmItem`) is a GEMM, a GEMM by one of several algorithms or kernels, or a grouped GEMM. All items of a
-    runner have the same data types, and run on one device in one stream.
+    runner have the same data types, and run on one device in one stream. What has a body here is for libraries.
 
     Attributes:
         kernel: whose kernels run, a name for files: ``cublas``, ``cublaslt``, ...
@@ -42,6 +42,7 @@ class Runner(Timer, Protocol):
     @property
     def settings(self) -> dict[str, Any]:
         """Return what makes timings comparable: a work file holds rows of one state of these."""
+        return {}
 
     def prepare(self, items: Sequence[Any]) -> None:
         """Compile the kernels of `items` before anything is timed; one that does not compile fails when it is bound."""
@@ -55,8 +56,9 @@ class Runner(Timer, Protocol):
     def bind(self, item: Any, weight_offsets: Sequence[int]) -> Sequence[Call]:
         """Return a call for each copy of B, at these byte offsets in the pool; each enqueues the whole GEMM."""
 
-    def built(self, item: Any) -> BuiltKernel | None:
+    def built(self, item: Any) -> BuiltKernel | None:  # noqa: ARG002
         """Return build and launch of the item that was bound last; None: a trace must tell."""
+        return None
 
     def check(self) -> Mapping[str, float]:
         """Compare small GEMMs with float64, and return relative errors by layout; GemmEvalError: a result is wrong."""
@@ -66,20 +68,6 @@ class Runner(Timer, Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return what a reader of the data must know: library, version, workspace, layouts, data."""
-
-
-class LibraryRunner:
-    """Defaults of runners whose kernels come compiled and whose data sets need no more settings."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {}
-
-    def prepare(self, items: Sequence[Any]) -> None:
-        pass
-
-    def built(self, item: Any) -> BuiltKernel | None:  # noqa: ARG002
-        return None
 
 
 class BuiltKernel(NamedTuple):

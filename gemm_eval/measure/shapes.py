@@ -412,54 +412,14 @@ def list_grouped_shapes(shape_set: str) -> list[GroupedShape]:
     return shapes if shape_set == "grouped" else shapes[:: len(shapes) // 3]
 
 
-_MODES = ((WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128))
-_FP4_MODES = ((WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16))
 _USUAL = (WeightMode.GROUP, 128)
-_OF_MODES = {"pairs": ((4096, 4096), (28672, 8192)), "rows": (1, 16, 64, 256, 2048)}
-_IN_TURN = (_USUAL, (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128), *_FP4_MODES)
-_CHECKED = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672))  # of other engines, too
-
-# names or values of pairs (N, K) and of rows M: on each pair every `step`-th, which `stride` shifts from pair to pair
-_SPREADS: Mapping[str, Mapping[str, Any]] = {
-    "w4a16": {"pairs": "w4a16", "rows": "w4a16_rows"},
-    "w4a16-spread": {"pairs": "w4a16", "rows": "w4a16_rows", "step": 4},
-    "w4a16-wide": {"pairs": "wide", "rows": "wide_rows", "step": 6, "max_flop": 1 << 41},
-    "w4a16-blind": {"pairs": "blind", "rows": "blind_rows", "step": 13, "stride": 5},
-    "w4a16-blind-modes": {"pairs": "blind", "rows": "blind_rows", "step": 13, "stride": 5, "in_turn": _MODES},
-    "w4a16-blind-2": {"pairs": "blind_2", "rows": "blind_2_rows", "step": 15, "stride": 7, "max_flop": 1 << 40},
-    "w4a16-full": {"gemms": "full"},
-    "w4a16-full-2": {"gemms": "full_2"},
-    "w4a16-full-3": {"gemms": "full_3"},
-    "w4a16-few-waves": {"gemms": "few_waves"},
-    "w4a16-check": {"pairs": _CHECKED, "rows": (1, 16, 64, 256, 1024, 4096)},
-    "w4a16-modes": {**_OF_MODES, "modes": _MODES},
-    "w4a16-fp4": {**_OF_MODES, "modes": _FP4_MODES},
-    "w4a16-wide-modes": {"pairs": "wide", "rows": "wide_rows", "step": 11, "max_flop": 1 << 40, "in_turn": _IN_TURN},
-    "w4a16-smoke": {"pairs": ((4096, 4096),), "rows": (1, 64)},
-}
-KERNEL_SETS = tuple(_SPREADS)
-"""Names that `list_quant_shapes` knows."""
 
 
 def list_quant_shapes(shape_set: str) -> list[QuantShape]:
-    """Return the GEMMs of a set.
-
-    Args:
-        shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
-            time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
-            ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
-            same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-full`` (14 more
-            pairs with one value of M each, held back: every config can be timed), ``w4a16-full-2`` and ``w4a16-full-3``
-            (16 drawn GEMMs each, the second held back), ``w4a16-few-waves`` (six of one to three waves of tiles),
-            ``w4a16-check`` (the GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale
-            a column, zero points), ``w4a16-fp4`` (MXFP4 and NVFP4), ``w4a16-wide-modes`` (some of ``w4a16-wide``, in
-            five modes in turn) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
-
-    Raises:
-        InvalidOptionError: no set of that name.
-    """
-    _check_set(shape_set, KERNEL_SETS, " for our kernels")
-    spread = _SPREADS[shape_set]
+    """Return the GEMMs with 4-bit weights of a set (`spreads` in shapes.yaml); InvalidOptionError: no such set."""
+    spreads: Mapping[str, Mapping[str, Any]] = _sizes()["spreads"]
+    _check_set(shape_set, tuple(spreads), " for our kernels")
+    spread = spreads[shape_set]
     if "gemms" in spread:
         return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _sizes()[spread["gemms"]]]
     pairs, rows = (_sizes()[of] if isinstance(of, str) else of for of in (spread["pairs"], spread["rows"]))
@@ -469,12 +429,17 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         for pair, (n, k) in enumerate(pairs)
         for index, m in enumerate(rows)
         if (pair * stride + index) % step == 0 and 2 * m * n * k <= most
-        for mode in spread.get("modes", (_USUAL,))
+        for mode in _modes(spread.get("modes", ["GROUP 128"]))
     ]
     if "in_turn" in spread:
-        in_turn = itertools.cycle(spread["in_turn"])
+        in_turn = itertools.cycle(_modes(spread["in_turn"]))
         return [QuantShape(*gemm[:4], *mode) for gemm, mode in zip(gemms, in_turn, strict=False)]
     return gemms
+
+
+def _modes(words: Sequence[str]) -> list[tuple[WeightMode, int]]:
+    """Return modes and sizes of groups of words such as ``GROUP 32``."""
+    return [(WeightMode[name], int(size)) for name, size in map(str.split, words)]
 
 
 _SEED = 20_260

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.device import BenchDevice, Call, import_cupy
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.extras import install_command
-from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, LibraryRunner, relative_error
+from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, Runner, relative_error
 from gemm_eval.measure.shapes import DrawnShape, GemmShape, GroupedShape
 from gemm_eval.words import shown
 from gemm_eval.workload import ACCUMULATE
@@ -79,7 +79,7 @@ _LINE_BYTES = 256
 _CHECK_LAYOUTS = ("tn", "nn", "nt", "tt")
 
 
-class TorchRunner(LibraryRunner, TorchDevice):
+class TorchRunner(TorchDevice, Runner):
     """Dense GEMMs as PyTorch runs them, by cuBLAS and cuBLASLt: of every type, layout, and in batches.
 
     All operands of a drawn GEMM rotate. Of others B alone does, and A and C are one buffer each behind the pool.
@@ -242,7 +242,7 @@ CHECK_GROUPS: Mapping[str, tuple[tuple[int, ...], int, int]] = {
 """Layouts that results are checked on, besides some of those that are timed."""
 
 
-class GroupedRunner(LibraryRunner, TorchDevice):
+class GroupedRunner(TorchDevice, Runner):
     """`torch.nn.functional.grouped_mm` with offsets of the groups' rows: bf16 operands and output.
 
     It has no argument for its output, so each call gets one of PyTorch's allocator: in a graph the same memory at each

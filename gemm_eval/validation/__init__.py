@@ -4,8 +4,8 @@ Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and sa
 this package is cheap: what it exports is loaded when it is first used.
 
 A predicted subject is an `exam.Exam`, in `subjects`, the only modules that know models. `tables` reads `Timings` of
-GEMMs, `fit` holds rows out and has the one least-squares search, `metrics` measures errors, `studies` the loss of
-the config that is chosen; `report` prints.
+GEMMs, `fit` holds rows out and has the one least-squares search, `metrics` measures and prints errors, `studies` the
+loss of the config that is chosen.
 """
 
 from typing import TYPE_CHECKING
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         sign_shares,
     )
     from gemm_eval.validation.fit import assign_folds
-    from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, worst_rows
-    from gemm_eval.validation.report import report_table
+    from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, report_table, worst_rows
     from gemm_eval.validation.studies import (
         first_rows,
         measure_loss,

@@ -102,6 +102,19 @@ def fit_positive(
     return np.exp(robust_fit(errors, np.log(start), np.log(low), np.log(high), _LOSS_SCALE))
 
 
+def fit_rate(
+    least_us: Floats, measured_us: Floats, train: Mask, rows: Mask, start: Sequence[float], low: Sequence[float],
+    high: Sequence[float],
+) -> Floats:  # fmt: skip
+    """Predict rows by an overhead in microseconds and a share of the rate of `least_us`, fitted on those of `train`."""
+
+    def times(constants: Floats, some: Mask) -> Floats:
+        latency_us: Floats = constants[0] + least_us[some] / constants[1]
+        return latency_us
+
+    return times(fit_positive(times, train, measured_us, start, low, high), rows)
+
+
 @dataclass(frozen=True)
 class FittedRoofline:
     """The fitted roofline, on all rows or by group; groups below `min_rows` keep the constants a fit starts at."""

@@ -13,14 +13,16 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
+from rich.table import Table as RichTable
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.measure import read_frame
 from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import held_out, sha256_of
 from gemm_eval.validation.learned import FittedCorrection, Subject, calibrate_learned, corrected
-from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
-from gemm_eval.validation.tables import measured_root, meta_of, read_table
+from gemm_eval.validation.metrics import COVERAGE, FIGURES, Metrics, error_figures, measure_errors, rows_table
+from gemm_eval.validation.tables import measured_root, meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
 from gemm_eval.words import refusal
 
@@ -54,7 +56,7 @@ class MeasuredTable(Table):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a table and the meta file beside it; InvalidInputError: unreadable, or a column or a key is missing."""
-        frame, meta = read_table(path), meta_of(path)
+        frame, meta = read_frame(path), meta_of(path)
         missing = [name for name in cls.COLUMNS if name not in frame.columns]
         missing += [key for key in cls.KEYS if key not in meta]
         if missing:
@@ -215,3 +217,21 @@ def errors_of(table: MeasuredTable, predicted_us: Floats) -> ErrorFigures:
     """Return the errors on a table as a calibration file has them; rows predicted as 0 do not count."""
     kept = predicted_us > 0.0
     return error_figures(table.name, sha256_of(table.path), table.measured_us[kept], predicted_us[kept])
+
+
+def lines_table(
+    lines: Sequence[Line], title: str, columns: Mapping[str, str], shares: Mapping[str, str], *, title_of: str = ""
+) -> RichTable:
+    """Return lines of an exam as a table: `columns` (else `title_of`) tell the lines, `shares` whose MAPE is shown."""
+    coverage = COVERAGE if any("coverage_frac" in line.more for line in lines) else {}
+    headers = list(columns.values()) or ["rows of"]
+    others = {name: form for name, form in FIGURES.items() if name not in ("n", "MAPE")}
+
+    def row(line: Line) -> tuple[Any, ...]:
+        num, _, *figures = list(line.errors.values())[-1]
+        labels = [str(line.labels[name]) for name in columns] or [title_of.format(**line.labels)]
+        mapes = (line.errors[who].mape_frac if who in line.errors else None for who in shares)
+        return (*labels, num, *mapes, *figures, *(line.more["coverage_frac"] for _ in coverage))
+
+    formats = dict.fromkeys(headers, "") | {"n": ","} | dict.fromkeys(shares.values(), ".1%") | others | coverage
+    return rows_table(formats, map(row, lines), title, len(headers))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,6 +75,21 @@ class Ranges:
         begin = {item.name: item.default for item in self.items} if start is None else start
         shares = self.shares(begin, search.off_bounds)
         return self.values(fit_logs(self, predict, measured_us, shares, search, weights))
+
+
+def fit_moving(
+    items: Iterable[Any], defaults: Mapping[str, float], predict: Callable[[Mapping[str, float]], Floats],
+    measured_us: Floats, search: Search,
+) -> dict[str, float]:  # fmt: skip
+    """Return the coefficients on which some latency depends, fitted; `defaults` are those of all."""
+
+    def moves_some_row(item: Any) -> bool:
+        low_us, high_us = (predict({**defaults, item.name: end}) for end in (item.low, item.high))
+        return not np.array_equal(low_us, high_us)
+
+    moving = list(filter(moves_some_row, items))
+    values = Ranges(moving, defaults).fit(predict, measured_us, search)
+    return {item.name: values[item.name] for item in moving}
 
 
 def robust_fit(
@@ -146,6 +161,7 @@ class Predictor(Protocol):
 
 
 P = TypeVar("P", bound=Predictor)
+K = TypeVar("K", bound=Hashable)
 
 
 class CrossFit(NamedTuple, Generic[P]):
@@ -221,16 +237,23 @@ def assign_joint_folds(sets: Sequence[Timings], num_folds: int = 5, seed: int = 
     The pairs are dealt to the folds in the order of a hash of (seed, N, K): the same set of pairs gives the same folds
     on every machine, in whatever order the rows come, and the folds differ by one pair at most.
     """
-    pairs = [item.pairs for item in sets]
-    fold_of = fold_of_pairs(set().union(*pairs), num_folds, seed, ", ".join(item.name for item in sets))
-    return [np.array([fold_of[pair] for pair in of_set], dtype=np.int64) for of_set in pairs]
+    pairs = [pair for item in sets for pair in item.pairs]
+    folds = deal_pairs(pairs, num_folds, seed, ", ".join(item.name for item in sets))
+    return np.split(folds, np.cumsum([len(item) for item in sets])[:-1])
 
 
-def fold_of_pairs(pairs: Set[tuple[int, int]], num_folds: int, seed: int, data: str) -> dict[tuple[int, int], int]:
-    """Return the fold of each pair (N, K) of `data`; see `assign_joint_folds`."""
-    ordered = sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair[0]}:{pair[1]}".encode()).digest())
-    if not 2 <= num_folds <= len(ordered):
+def deal_pairs(pairs: Sequence[tuple[int, int]], num_folds: int, seed: int, data: str) -> Ints:
+    """Return the fold of each row of `data`, by its pair (N, K); see `assign_joint_folds`."""
+    num_pairs = len(set(pairs))
+    if not 2 <= num_folds <= num_pairs:
         raise InvalidOptionError(
-            f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {data}, got {num_folds}"
+            f"num_folds must be in 2..{num_pairs}, the number of (N, K) pairs of {data}, got {num_folds}"
         )
-    return {pair: index % num_folds for index, pair in enumerate(ordered)}
+    return deal(pairs, num_folds, lambda pair: f"{seed}:{pair[0]}:{pair[1]}")
+
+
+def deal(keys: Sequence[K], num_folds: int, text_of: Callable[[K], str]) -> Ints:
+    """Return the fold of each row; keys are dealt to the folds in the order of a hash of their texts."""
+    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(text_of(key).encode()).digest())
+    fold_of = {key: index % num_folds for index, key in enumerate(ordered)}
+    return np.array([fold_of[key] for key in keys], np.int64)

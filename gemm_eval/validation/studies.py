@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gemm_eval.mapping import Schedule
-from gemm_eval.validation.exam import Line
-from gemm_eval.validation.metrics import ALL, Errors, Score, rows_by_gemm, worst_rows
-from gemm_eval.validation.report import FIGURES, error_cells, lines_table, report_table, with_caption
+from gemm_eval.validation.exam import Line, lines_table
+from gemm_eval.validation.metrics import ALL, FIGURES, Errors, Score, rows_by_gemm, rows_table, worst_rows
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 FIRST = ("first", "first 3", "first 20%")
@@ -37,8 +36,7 @@ class Choices(NamedTuple):
     Attributes:
         chosen_us: measured time of the choice; of several, the best, because they are profiled.
         speeds: best measured time over that, 0..1.
-        place: of the best config in the method's order, from 1; NaN where it gives no order.
-        in_top: [gemms, `TOP`], whether the best is among so many first ones, or how likely; NaN likewise.
+        in_top: [gemms, `TOP`], whether the best is among so many first ones, or how likely.
         profiled_us: device time of timing what the method wants timed.
         how: in a few words; of methods that time several, how many.
     """
@@ -46,7 +44,6 @@ class Choices(NamedTuple):
     method: str
     chosen_us: Floats
     speeds: Floats
-    place: Floats
     in_top: Floats
     profiled_us: Floats
     how: str = ""
@@ -137,7 +134,7 @@ def ranked_choice(timings: Timings, method: str, order: Ints, num: int | Ints = 
     profiled_us = np.add.reduceat(np.where(profiled, profile_us(timings)[order], 0.0), starts)
     in_top = (place_of_best[:, None] <= np.array(TOP)).astype(np.float64)
     speeds = timings.best_us[order[starts]] / chosen_us
-    return Choices(method, chosen_us, speeds, place_of_best, in_top, profiled_us, how)
+    return Choices(method, chosen_us, speeds, in_top, profiled_us, how)
 
 
 def random_choice(timings: Timings) -> Choices:
@@ -146,8 +143,7 @@ def random_choice(timings: Timings) -> Choices:
     chosen_us = np.bincount(timings.gemm, timings.measured_us) / num
     in_top = np.minimum(np.array(TOP), num[:, None]) / num[:, None]
     speeds = timings.best_us[first_rows(timings)] / chosen_us
-    none = np.full(len(num), np.nan)
-    return Choices("random", chosen_us, speeds, none, in_top, np.zeros(len(num)), "expected value")
+    return Choices("random", chosen_us, speeds, in_top, np.zeros(len(num)), "expected value")
 
 
 def random_speeds(timings: Timings, how: str) -> Choices:
@@ -351,18 +347,18 @@ def study_errors_table(study: Study) -> Table:
     by_group: dict[tuple[str, str], list[Errors]] = {}
     for item in shown:
         by_group.setdefault((item.group, item.regime), []).append(item)
-    table = report_table((*(("family", "regime") if by_family else ("group",)), "predictor", *FIGURES), study.title)
+    rows: list[tuple[Any, ...]] = []
     last = ""
     for (group, regime), items in by_group.items():
         if last and (group != last or not by_family):
-            table.add_section()
+            rows.append(())
         # within a family the roofline of the data sheet is far off in each regime, and says nothing new
         kept = items if is_brief or ALL in (group, regime) else items[: len(study.scores) - 1]
         for index, item in enumerate(kept):
             name = group.removeprefix("w4a16_") if group != last else ""
             head = [name, regime] if by_family else [group if regime == ALL else regime]
             head[-1] = "" if index else head[-1]
-            table.add_row(*head, item.predictor, *error_cells(item.errors, item.tau_within_gemms))
+            rows.append((*head, item.predictor, *item.errors._replace(kendall_tau=item.tau_within_gemms)))
             last = group
     tau = "tau: Kendall's tau-b within a GEMM, mean over GEMMs"
     if by_family:
@@ -370,40 +366,39 @@ def study_errors_table(study: Study) -> Table:
         caption = f"near best: measured up to {near_best:g} x the best of the GEMM. {tau} of more than 5 configs"
     else:
         caption = "; ".join(f"{scored.predictor}: {scored.how}" for scored in study.scores) + f". {tau}"
-    return with_caption(table, caption)
+    names = ("family", "regime", "predictor") if by_family else ("group", "predictor")
+    return rows_table(dict.fromkeys(names, "") | FIGURES, rows, study.title, caption=caption)
 
 
 def choice_tables(study: Study) -> list[Table]:
     """Return the regret of each method: GEMMs whose configs were all timed, then all GEMMs, then some by regime."""
     first = study.losses[0].group
-    headers = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
-    tables = []
-    for (gemms, regime), of_group in groupby(study.losses, lambda item: (item.group, item.regime)):
-        if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
-            continue
-        losses, words = list(of_group), gemms if regime == ALL else f"{gemms}, {regime}"
-        table = report_table(headers, f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)")
-        for loss in losses:
-            table.add_row(*_regret_cells(loss, study.overhead_us.get(loss.method)))
-        tables.append(table)
+    shares = dict.fromkeys(("mean", "p95", "worst", "speed", "top 1", "top 3", "top 10"), ".1%")
     caption = (
         "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
         "best config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed "
         "ones. time of a choice: on this machine, and the median device time of what is profiled, without builds and "
         "pauses"
     )
-    with_caption(tables[-1], caption)
+    tables = []
+    for (gemms, regime), of_group in groupby(study.losses, lambda item: (item.group, item.regime)):
+        if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
+            continue
+        losses, words = list(of_group), gemms if regime == ALL else f"{gemms}, {regime}"
+        rows = [
+            (of.method, of.mean_frac, of.p95_frac, of.worst_frac, of.speed_frac, of.top1_frac, of.top3_frac,
+             of.top10_frac, _time_of(study, of))
+            for of in losses
+        ]  # fmt: skip
+        title = f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)"
+        tables.append(rows_table({"method": ""} | shares | {"time": ""}, rows, title))
+    tables[-1].caption = caption
     return tables
 
 
-def _regret_cells(loss: Loss, overhead_us: float | None) -> tuple[str, ...]:
-    tops = (loss.top1_frac, loss.top3_frac, loss.top10_frac)
-    time_us = (overhead_us or 0.0) + _US_PER_S * loss.profiled_s
-    time = f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else "-"
-    return (
-        loss.method, *(f"{size:.1%}" for size in (loss.mean_frac, loss.p95_frac, loss.worst_frac, loss.speed_frac)),
-        *("-" if top is None else f"{top:.1%}" for top in tops), time,
-    )  # fmt: skip
+def _time_of(study: Study, loss: Loss) -> str | None:
+    time_us = study.overhead_us.get(loss.method, 0.0) + _US_PER_S * loss.profiled_s
+    return f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else None
 
 
 def cost_line(study: Study) -> str:
@@ -433,25 +428,25 @@ def _outlier_lines(study: Study, num: int) -> Iterator[str]:
 
 def speed_table(study: Study) -> Table:
     """Return the speed of what each method chooses, over all data sets by regime, then over each data set."""
-    headers = ("group", "method", "GEMMs", *FIRST, "p5", "worst")
-    table = report_table(headers, "speed of the choice among a GEMM's timed configs; 100%: the best of them")
     by_group: dict[tuple[str, str], dict[str, dict[str, Loss]]] = {}
     for item in study.losses:
         if ALL in (item.group, item.regime):
             by_group.setdefault((item.group, item.regime), {}).setdefault(item.method, {})[item.how] = item
-    for index, ((group, regime), methods) in enumerate(by_group.items()):
-        if index:
-            table.add_section()
+    rows: list[tuple[Any, ...]] = []
+    for (group, regime), methods in by_group.items():
+        rows += [()] if rows else []
         for number, (method, losses) in enumerate(methods.items()):
             first = losses[FIRST[0]]
-            speeds = (f"{losses[top].speed_frac:.1%}" if top in losses else "-" for top in FIRST)
-            head = ("" if number else group if regime == ALL else regime, method, f"{first.num_gemms:,}")
-            table.add_row(*head, *speeds, f"{first.p5_speed_frac:.1%}", f"{first.least_speed_frac:.1%}")
+            speeds = (losses[top].speed_frac if top in losses else None for top in FIRST)
+            name = "" if number else group if regime == ALL else regime
+            rows.append((name, method, first.num_gemms, *speeds, first.p5_speed_frac, first.least_speed_frac))
+    columns = {"group": "", "method": "", "GEMMs": ","} | dict.fromkeys((*FIRST, "p5", "worst"), ".1%")
     caption = (
         "geometric means over GEMMs of best time / time of the choice: the method's first, the best of its first 3, "
         "the best of its first 20%. p5, worst: 5th percentile and least of its first"
     )
-    return with_caption(table, caption)
+    title = "speed of the choice among a GEMM's timed configs; 100%: the best of them"
+    return rows_table(columns, rows, title, caption=caption)
 
 
 def _worst_choice_lines(study: Study, num: int) -> Iterator[str]:

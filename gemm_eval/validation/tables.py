@@ -25,7 +25,7 @@ rows are grouped GEMMs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,10 @@ import pandas as pd
 from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.measure import TABLE_SUFFIXES, read_frame
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, Timings
 from gemm_eval.words import shown
 
-TABLE_SUFFIXES = (".csv", ".parquet")
-"""Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
 _NOT_READ = {"has_no_timings", "has_row_groups"}
 _CANDIDATES, _HELD_BACK, _CORRECTED = "has_all_candidates", "held_back", "is_corrected"
@@ -109,7 +108,7 @@ def read_timings(path: Path, **given: Any) -> list[Timings]:
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
         meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
     meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
-    table = read_table(path)
+    table = read_frame(path, ("M", "K", "N", "latency_us"))
     if meta.get(_CANDIDATES):
         table = _where(table, {"rank": 0}, path)
     name = _name_of(path)
@@ -130,29 +129,8 @@ def meta_of(path: Path) -> Mapping[str, Any]:
     return read_yaml(meta_path) if meta_path.is_file() else {}
 
 
-def read_columns(path: Path, needed: Iterable[str], complaint: str) -> pd.DataFrame:
-    """Read a table that has the columns `needed`; InvalidInputError: `complaint`, where {} stands for those missing."""
-    frame = read_table(path)
-    if missing := [name for name in needed if name not in frame]:
-        raise InvalidInputError(f"{path}{complaint.format(', '.join(missing))}")
-    return frame
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a CSV or parquet file; InvalidInputError: it is neither, or cannot be read."""
-    if path.suffix not in TABLE_SUFFIXES:
-        raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
-
-
 def _split(table: pd.DataFrame, meta: Mapping[str, Any], name: str, path: Path) -> Iterator[Timings]:
     """Complete the columns from `meta` and yield one set for each condition in the table."""
-    for column in ("M", "K", "N", "latency_us"):
-        if column not in table.columns:
-            raise InvalidInputError(f"{path}: a table of timings needs the column {column}")
     scheme = parse_scheme(meta["dtype"]) if "dtype" in meta else None
     defaults: dict[str, Any] = {"G": 1, "group_size": PER_COLUMN, **_DEFAULTS}
     if scheme is not None:

@@ -8,12 +8,12 @@ from typing import Any
 from gemm_eval.device import Call
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.measure import GemmShape
-from gemm_eval.measure.runner import LibraryRunner
+from gemm_eval.measure.runner import Runner
 
 OVERHEAD_US = 5.0
 
 
-class FakeRunner(LibraryRunner):
+class FakeRunner(Runner):
     """Every call takes `latency_us`; events and the launch of a graph cost `OVERHEAD_US` more."""
 
     kernel, input_dtype, weight_dtype, output_dtype, gpu_name = "fake", "fp16", "fp16", "fp16", "NVIDIA H200"

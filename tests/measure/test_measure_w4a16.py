@@ -13,14 +13,14 @@ import yaml
 from typer.testing import CliRunner
 
 from gemm_eval import measure
-from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.cli.app import app
 from gemm_eval.device import measure_floor_us
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.measure import w4a16
-from gemm_eval.measure.data_set import COLUMNS, KERNEL_COLUMNS
-from gemm_eval.measure.shapes import KERNEL_SETS
+from gemm_eval.measure.data_set import columns_for
+from gemm_eval.measure.shapes import KernelItem
 from gemm_eval.validation import tables
 from tests.kernels.fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
 from tests.measure.fake_runner import FakeRunner
@@ -28,6 +28,7 @@ from tests.measure.fake_runner import FakeRunner
 H200 = load_arch("h200-sxm", GpuSpec)
 ITEMS = [item(rows, cta_m=cta_m) for rows in (16, 300) for cta_m in (16, 32, 128)]
 FIRST = (0,)
+SETS = list(read_yaml(data_root() / "shapes.yaml")["spreads"])
 
 
 def campaign(folder: Path, runner: Any, **settings: Any) -> measure.Campaign:
@@ -55,7 +56,7 @@ def test_sets_have_the_problems_that_they_promise() -> None:
     assert {(gemm.mode, gemm.group_size) for gemm in measure.list_quant_shapes("w4a16-fp4")} == {
         (WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16),
     }  # fmt: skip
-    pairs = {name: {(gemm.N, gemm.K) for gemm in measure.list_quant_shapes(name)} for name in KERNEL_SETS}
+    pairs = {name: {(gemm.N, gemm.K) for gemm in measure.list_quant_shapes(name)} for name in SETS}
     looked_at = pairs.pop("w4a16-few-waves")  # timed to learn why, fitted on by nothing
     assert len(looked_at) == 4
     for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32), ("w4a16-full", 14), ("w4a16-full-3", 16)):
@@ -67,7 +68,7 @@ def test_sets_have_the_problems_that_they_promise() -> None:
 
 
 def test_all_shapes_are_what_kernels_and_pools_take() -> None:
-    for gemm in itertools.chain.from_iterable(map(measure.list_quant_shapes, KERNEL_SETS)):
+    for gemm in itertools.chain.from_iterable(map(measure.list_quant_shapes, SETS)):
         assert gemm.K % 8 == gemm.N % 8 == 0
         assert w4a16.copy_bytes(gemm) < 1 << 30
 
@@ -247,7 +248,7 @@ def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
     frame = measure.read_timings(path)
     meta = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())
 
-    assert set(frame.columns) == set(COLUMNS) | set(KERNEL_COLUMNS)
+    assert set(frame.columns) == set(columns_for(KernelItem))
     assert len(frame) == len(ITEMS)
     row = frame[(frame["M"] == 16) & (frame["cta_m"] == 128)].iloc[0]
     assert (row["rank"], row["num_replays"], row["schedule"], row["mode"]) == (2, 1, "cooperative", "group")

@@ -25,7 +25,7 @@ from gemm_eval.models.gpu import LayerShape, coefficients_for, layer_libraries
 from gemm_eval.models.gpu.learned import OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import memory_bound_coefficients
 from gemm_eval.moe import moe_layer
-from gemm_eval.validation.subjects.choices import compare_choices
+from gemm_eval.validation.subjects.gemms import compare_choices
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.workload import GemmTypes, MixerProblem
 

@@ -29,7 +29,7 @@ from gemm_eval.transformer import (
     training_parts,
     transformer_gemms,
 )
-from gemm_eval.validation.subjects.training import published_runs
+from gemm_eval.validation.subjects.stacks import published_runs
 
 H100 = GEMMEvaluator("h100-sxm", clock="sustained", disk_cache=False)
 GPT3 = load_model("gpt-3-175b")

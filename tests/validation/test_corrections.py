@@ -12,8 +12,7 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Correction, find_correction
-from gemm_eval.validation.metrics import are_inside, score
-from gemm_eval.validation.report import errors_table
+from gemm_eval.validation.metrics import are_inside, errors_table, score
 from gemm_eval.validation.subjects import corrections, gemms
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor
 from gemm_eval.validation.subjects.gemms import compare

@@ -105,7 +105,7 @@ def test_regret_of_known_choices() -> None:
     all_gemms = np.ones(2, bool)
     regret = studies.measure_loss(timings, first, all_gemms)
     assert first.chosen_us.tolist() == [11.0, 40.0]
-    assert first.place.tolist() == [3.0, 1.0]
+    assert first.in_top.tolist() == [[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     assert regret.mean_frac == pytest.approx(0.05)
     assert regret.median_frac == pytest.approx(0.05)
     assert regret.p95_frac == pytest.approx(0.095)
@@ -120,7 +120,7 @@ def test_regret_of_known_choices() -> None:
     assert studies.measure_loss(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
     assert studies.ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
     alike = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])  # equal best configs count by the first
-    assert studies.ranked_choice(alike, "", studies.order_by(alike, np.array([1.0, 0.0]))).place.tolist() == [1.0]
+    assert studies.ranked_choice(alike, "", studies.order_by(alike, np.array([1.0, 0.0]))).in_top[0, 0] == 1.0
 
 
 def test_a_share_of_the_configs_of_each_gemm() -> None:

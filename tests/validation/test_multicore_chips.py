@@ -127,7 +127,7 @@ def test_what_cannot_be_fitted_is_refused(chip: MulticoreSpec, timed: Path) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda frame: frame.drop(columns="latency_us"), "columns latency_us are missing"),
+        (lambda frame: frame.drop(columns="latency_us"), "lacks latency_us; it has"),
         (lambda frame: frame.assign(chip="other"), "these are timings of 'other', not of demo-8core"),
         (lambda frame: frame.assign(latency_us=0.0), "numbers above 0"),
     ],

@@ -151,7 +151,7 @@ def test_what_measure_writes_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("M,K,N\n1,2,3\n", "needs the column latency_us"),
+        ("M,K,N\n1,2,3\n", "lacks latency_us; it has M, K, N"),
         (SIZES + "1,2,0,1\n", r"N must be >= 1, got .*0.* \(row 1\)"),
         (SIZES + "1,2,3,1\n1,2,3,-1\n", r"latency_us must be positive and finite, got .*-1.* \(row 2\)"),
         (SIZES + "1,2,3,1\n1,2,3,\n", "latency_us is missing in row 2"),

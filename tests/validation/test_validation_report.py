@@ -13,8 +13,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.validation import baselines
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.metrics import Score, score
-from gemm_eval.validation.report import errors_table, report_document, worst_table
+from gemm_eval.validation.metrics import Score, errors_table, report_document, score, worst_table
 from gemm_eval.validation.subjects import dense, gemms
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.models.gpu import CalibrationFile, Correction
-from gemm_eval.validation.exam import MODEL, Exam, Line, score
+from gemm_eval.validation.exam import MODEL, Exam, Line, lines_table, score
 from gemm_eval.validation.learned import FittedCorrection
-from gemm_eval.validation.metrics import Metrics
-from gemm_eval.validation.report import error_cells, lines_table, report_table
+from gemm_eval.validation.metrics import FIGURES, rows_table
 from gemm_eval.validation.timings import Floats, Ints, Mask
 
 
@@ -43,17 +42,17 @@ def fitted(
     notes: Iterable[str] = (),
 ) -> Fitted:  # fmt: skip
     """Return what `calibrate` writes (to `path`) and prints: held-out errors, of `num_rows` rows each, and `notes`."""
-    headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")
-    table = report_table(headers, title, 1)
+    columns = {"data": "", "rows": ",", "used": ","} | {name: form for name, form in FIGURES.items() if name != "n"}
     of_set = {errors.data: errors for errors in calibration.errors}
-    for name, num in (num_rows or {data: errors.num_rows for data, errors in of_set.items()}).items():
+
+    def row(name: str, num: int) -> tuple[Any, ...]:
         if (errors := of_set.get(name)) is None:
-            table.add_row(name, f"{num:,}", "0", *("-" for _ in headers[3:]))
-            continue
+            return name, num, 0, *(None for _ in FIGURES)
         percents = (errors.mape_percent, errors.median_percent, errors.p90_percent, errors.bias_percent)
-        mape, median, p90, bias = (percent / 100.0 for percent in percents)
-        metrics = Metrics(errors.num_rows, mape, median, p90, bias, errors.kendall_tau)
-        table.add_row(name, f"{num:,}", *error_cells(metrics, metrics.kendall_tau))
+        return name, num, errors.num_rows, *(percent / 100.0 for percent in percents), errors.kendall_tau
+
+    counts = num_rows or {data: errors.num_rows for data, errors in of_set.items()}
+    table = rows_table(columns, (row(*item) for item in counts.items()), title, 1)
     return Fitted(path, lambda out: out.write_text(calibration.to_yaml(), encoding="utf-8"), (table, *notes))
 
 
@@ -62,11 +61,10 @@ def written(corrections: Iterable[FittedCorrection]) -> Iterator[Fitted]:
     for result in corrections:
         of = result.correction
         title = f"{of.path.stem} on {of.gpu}: MAPE {of.folds}; {'on' if of.is_on else 'off: no better than the terms'}"
-        table = report_table(("rows of", "rows", "model", "corrected"), title, 1)
         regimes = of.errors if isinstance(of, Correction) else ()
-        for name, item in [(item.regime, item) for item in regimes] + [(item.data, item) for item in of.data]:
-            percents = (item.physics_mape_percent, item.corrected_mape_percent)
-            table.add_row(name, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
+        named = [*((item.regime, item) for item in regimes), *((item.data, item) for item in of.data)]
+        rows = [(name, of.num_rows, of.physics_mape_percent, of.corrected_mape_percent) for name, of in named]
+        table = rows_table({"rows of": "", "rows": ",", "model %": ".2f", "corrected %": ".2f"}, rows, title, 1)
         yield Fitted(of.path, result.write, (table,))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,12 +14,12 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import Coefficient, Features, FittedKernel, physics_digest
+from gemm_eval.models.gpu import Features, FittedKernel, physics_digest
 from gemm_eval.models.gpu import attention as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict
-from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, provenance, rounded
+from gemm_eval.validation.fit import MIN_ROWS, Search, deal, fit_moving, provenance, rounded
 from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
@@ -102,9 +101,7 @@ def tables(gpu: str) -> list[AttentionTable]:
 
 def folds_of_heads(table: AttentionTable, seed: int = 0) -> Ints:
     """Return the fold of each row: heads are dealt in the order of a hash, those of MLA one number of heads each."""
-    ordered = sorted(set(table.heads), key=lambda heads: hashlib.sha256(f"{seed}:{heads}".encode()).digest())
-    fold_of = {heads: index % min(NUM_FOLDS, len(ordered)) for index, heads in enumerate(ordered)}
-    return np.array([fold_of[heads] for heads in table.heads], np.int64)
+    return deal(table.heads, NUM_FOLDS, lambda heads: f"{seed}:{heads}")
 
 
 def roofs(arch: GpuSpec, table: AttentionTable) -> tuple[Floats, Floats]:
@@ -136,14 +133,8 @@ def fit_family(arch: GpuSpec, table: AttentionTable, name: str, train: Mask) -> 
     def predict(values: Mapping[str, float]) -> Floats:
         return model.family_us(arch, name, values, rows)
 
-    def moves_some_row(item: Coefficient) -> bool:
-        low_us, high_us = (predict(family.defaults | {item.name: end}) for end in (item.low, item.high))
-        return not np.array_equal(low_us, high_us)
-
-    values = Ranges(list(filter(moves_some_row, family.coefficients)), family.defaults).fit(
-        predict, table.measured_us[train], _SEARCH
-    )
-    return {item.name: values[item.name] for item in family.coefficients}
+    fitted = fit_moving(family.coefficients, family.defaults, predict, table.measured_us[train], _SEARCH)
+    return family.defaults | fitted
 
 
 def predictions(arch: GpuSpec, table: AttentionTable) -> Predict:

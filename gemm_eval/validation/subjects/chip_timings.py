@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.measure import read_frame
 from gemm_eval.validation.fit import sha256_of
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Mask, Table
@@ -102,12 +103,7 @@ def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
         path = measured_root(chip) / "gemm.csv"
         if not path.is_file():
             raise InvalidOptionError(f"{refusal('chip with timings', chip, chips_with_timings())}: give --data FILE")
-    try:
-        frame, digest = pd.read_csv(path), sha256_of(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{path}: {error}") from None
-    if missing := [name for name in ("chip", *_COLUMNS) if name not in frame]:
-        raise InvalidInputError(f"{path}: columns {', '.join(missing)} are missing")
+    frame = read_frame(path, ("chip", *_COLUMNS))
     if others := sorted(set(frame["chip"]) - {chip}):
         raise InvalidInputError(f"{path}: these are timings of {', '.join(map(shown, others))}, not of {chip}")
     for dtype in frame["dtype"].unique():
@@ -119,7 +115,7 @@ def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
     source = meta.source if meta else path.name
     if meta is None and "source" in frame:  # what comes before the first bracket
         source = ", ".join(sorted({str(text).split("(")[0].strip() for text in frame["source"].unique()}))[:400]
-    return ChipTimings(chip, _sets_of(frame, meta, path), source, digest)
+    return ChipTimings(chip, _sets_of(frame, meta, path), source, sha256_of(path))
 
 
 def _read_meta(path: Path) -> _Meta | None:

@@ -19,11 +19,21 @@ from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated
-from gemm_eval.validation.exam import ALL_GPUS, FITTED, MODEL, NAIVE, Groups, Line, Predict, lines_of, parts_of
-from gemm_eval.validation.fit import fold_of_pairs, held_out, provenance, robust_fit, rounded, soft_l1
+from gemm_eval.validation.exam import (
+    ALL_GPUS,
+    FITTED,
+    MODEL,
+    NAIVE,
+    Groups,
+    Line,
+    Predict,
+    lines_of,
+    lines_table,
+    parts_of,
+)
+from gemm_eval.validation.fit import deal_pairs, held_out, provenance, robust_fit, rounded, soft_l1
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
-from gemm_eval.validation.report import lines_table
 from gemm_eval.validation.subjects import Fitted, Report
 from gemm_eval.validation.subjects.chip_timings import ChipTimings, TimingSet, chips_with_timings, read_chip_timings
 from gemm_eval.validation.timings import Floats, Ints, Mask
@@ -173,8 +183,7 @@ def _value_at(arch: specs.MulticoreSpec, path: str) -> float:
 def folds_of(sets: Sequence[TimingSet], num_folds: int, seed: int, chip: str) -> Ints:
     """Return the fold of each row of all sets; a pair (N, K) is in the same fold in all of them."""
     pairs = [pair for rows in sets for pair in rows.pairs]
-    fold_of = fold_of_pairs(set(pairs), min(num_folds, len(set(pairs))), seed, chip)
-    return np.array([fold_of[pair] for pair in pairs], np.int64)
+    return deal_pairs(pairs, min(num_folds, len(set(pairs))), seed, chip)
 
 
 class ChipScore(NamedTuple):

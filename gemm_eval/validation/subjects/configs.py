@@ -12,8 +12,7 @@ from rich.table import Table
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import Coefficient, ErrorFigures
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Ranges, Search, assign_folds, cross_fit, rounded
-from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.report import report_table, with_caption
+from gemm_eval.validation.metrics import error_figures, rows_table
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 Values = Mapping[str, float]
@@ -257,7 +256,10 @@ def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
     if not terms:
         return
     names = ", ".join(f"{item.family}.{item.coefficient}" for item in ablation.useless) or "none"
-    headers = ["coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"]
+    columns = {
+        "coefficient": "", "held at": ".3g", "reaches": ".1%", "in sample": "+.2f", "held out": "+.3f",
+        "near best": "+.3f", "reached rows": "+.3f",
+    }  # fmt: skip
     title = "error when a term is removed and the family's others are fitted again (MAPE, points)"
     caption = (
         "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in "
@@ -265,18 +267,14 @@ def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
         " reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. "
         f"Under {LEAST_POINTS:g} points, buys nothing: {names}"
     )
-    table = report_table(headers, title)
+    rows: list[tuple[Any, ...]] = []
     for family in dict.fromkeys(item.family for item in terms):
         of_family = [item for item in terms if item.family == family]
-        table.add_section()
-        table.add_row(f"{family} ({of_family[0].base_points:.2f}%)")
+        rows += [(), (f"{family} ({of_family[0].base_points:.2f}%)",)]
         for item in sorted(of_family, key=lambda item: item.in_sample_points, reverse=True):
             points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
-            table.add_row(
-                f"  {item.coefficient}", f"{item.value:.3g}", f"{item.reached_frac:.1%}",
-                f"{item.in_sample_points:+.2f}", *("-" if value is None else f"{value:+.3f}" for value in points),
-            )  # fmt: skip
-    yield with_caption(table, caption)
+            rows.append((f"  {item.coefficient}", item.value, item.reached_frac, item.in_sample_points, *points))
+    yield rows_table(columns, rows, title, caption=caption)
     for gone in ablation.removed:
         line = (
             f"{gone.family}: {', '.join(gone.coefficients) or 'none'} together change the held-out MAPE by "

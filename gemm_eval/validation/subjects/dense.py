@@ -304,7 +304,7 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
     params = _pack_quantization(arch, kept)
     sizes, measured_us = times[["M", "K"]].to_numpy(np.int64), times[QUANT_COLUMN].to_numpy(np.float64)
     pairs = [(int(M), int(K)) for M, K in sizes]
-    fold_of = fit.fold_of_pairs(set(pairs), _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
+    folds = fit.deal_pairs(pairs, _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
     ranges = fit.Ranges(_FREE, QUANTIZE.defaults)
 
     def predict(values: dict[str, float], rows: Mask) -> Floats:
@@ -315,7 +315,6 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
     def fit_rows(train: Mask) -> dict[str, float]:
         return ranges.fit(lambda values: predict(values, train), measured_us[train], _QUANTIZATION_SEARCH)
 
-    folds = [fold_of[pair] for pair in pairs]
     predicted_us = fit.held_out(folds, lambda train, rows: {MODEL: predict(fit_rows(train), rows)})[MODEL]
     data = f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}"
     return gpu_model.Calibration(

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from rich.console import RenderableType
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
-from gemm_eval.errors import InvalidOptionError, UnsupportedError
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.mapping import Decomposition, KernelConfig
+from gemm_eval.measure import TABLE_SUFFIXES
 from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
-from gemm_eval.validation import baselines, report, tables
-from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
+from gemm_eval.validation import baselines, tables
+from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of, lines_table
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
-from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
+from gemm_eval.validation.metrics import (
+    REGIMES,
+    Score,
+    are_inside,
+    errors_table,
+    report_document,
+    rows_table,
+    score,
+    score_crossed,
+    worst_table,
+)
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
-from gemm_eval.validation.subjects.choices import choices_table, compare_choices
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
 from gemm_eval.validation.subjects.dense_rows import families_of
+from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
 Names = Sequence[str] | None
@@ -166,7 +180,7 @@ def validate_dense(
 ) -> Report:  # fmt: skip
     """Score a library's own choices; parameters are the options of the command."""
     data = data or []
-    if (library or dtype) and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
+    if (library or dtype) and not any(name.endswith(TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
     spec = load_arch(arch, GpuSpec)
     sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
@@ -180,21 +194,97 @@ def validate_dense(
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
         head = {"arch": spec.name, "coefficients": notes}
         of_choices = {"choices": [item._asdict() for item in choices]} if choices else {}
-        return head | of_choices | report.report_document(scores, worst)
+        return head | of_choices | report_document(scores, worst)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
             if index:
                 yield ""
-            yield report.errors_table(of_set, of_set[0].note)
+            yield errors_table(of_set, of_set[0].note)
             if worst:
                 yield ""
-                yield report.worst_table(of_set[0], worst)
+                yield worst_table(of_set[0], worst)
         if choices:
             yield ""
             yield choices_table(choices)
 
     return Report(document, parts)
+
+
+# The choice among kernels of AMD's libraries, of GEMMs that several kernels of a tuner ran on one date:
+# arch/measured/<gpu>/aiter/choice.parquet has a row for each kernel: sizes, type, rows, columns and k-step of its tile,
+# parts of K (0: as many as the kernel likes), version of the library (`Library.versions`), date, time, and the cycles
+# that AMD's origami predicts.
+
+_OF_CHOICE = ["M", "N", "K", "date"]
+_DTYPES = {"fp8_row": "fp8"}
+_LEAST_STEP, _MOST_STEP = 64, 256  # bytes of a k-step that the families have
+_MOST_STAGES = 4
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)  # of K, where a kernel cuts it as it likes
+
+
+class Choice(NamedTuple):
+    """Mean time of the first kernel of a ranking over the fastest kernel of the GEMM, minus 1.
+
+    Attributes:
+        model_frac: by this model; `origami_frac`: by origami, whose own way to split K its prediction has.
+        any_frac: by any kernel, each as likely.
+    """
+
+    dtype: str
+    num_gemms: int
+    model_frac: float
+    origami_frac: float
+    any_frac: float
+
+
+def compare_choices(arch: GpuSpec) -> Iterator[Choice]:
+    """Yield the choice among kernels by type; nothing where no table of a GPU tells several."""
+    path = measured_root(arch.name) / "aiter" / "choice.parquet"
+    if not path.is_file():
+        return
+    evaluator = GEMMEvaluator(arch, disk_cache=False)
+    for dtype, of_type in pd.read_parquet(path).groupby("type", observed=True):
+        model_us = [_predict(evaluator, str(dtype), row) for row in of_type.itertuples(index=False)]
+        rows = of_type.assign(model_us=model_us)[np.isfinite(model_us)]
+        times = rows.groupby(_OF_CHOICE, observed=True)["latency_us"]
+        rows = rows.assign(loss=rows["latency_us"] / times.transform("min") - 1.0)[times.transform("size") > 1]
+        of_model, of_origami = (_mean_of_firsts(rows, by) for by in ("model_us", "origami_cycles"))
+        by_gemm = rows.groupby(_OF_CHOICE, observed=True)["loss"].mean()
+        yield Choice(str(dtype), len(by_gemm), of_model, of_origami, float(by_gemm.mean()))
+
+
+def _mean_of_firsts(rows: pd.DataFrame, by: str) -> float:
+    """Return the mean loss over GEMMs of the kernel that is first by a column; of several, each is as likely."""
+    least = rows.groupby(_OF_CHOICE, observed=True)[by].transform("min")
+    return float(rows[rows[by] == least].groupby(_OF_CHOICE, observed=True)["loss"].mean().mean())
+
+
+def choices_table(choices: list[Choice]) -> Any:
+    """Return the choices as a table."""
+    columns = {"type": "", "GEMMs": ",", "gemm_eval": "+.1%", "origami": "+.1%", "any": "+.1%"}
+    return rows_table(columns, choices, "choice among kernels of one date: mean time over the fastest's", 1)
+
+
+def _predict(evaluator: GEMMEvaluator, dtype: str, row: Any) -> float:
+    """Return the time of a row's kernel in microseconds; inf where the model has no such kernel."""
+    library = f"aiter/{row.version}" if row.version else None
+    best = evaluator.evaluate(1, row.M, row.K, row.N, dtype=_DTYPES.get(dtype, dtype), library=library)
+    assert isinstance(best.mapping, KernelConfig)
+    bits = best.problem.types.a.dtype.bits
+    step = min(max(row.cta_k * bits // 8, _LEAST_STEP), _MOST_STEP)
+    times = []
+    for split_k in (row.split_k,) if row.split_k else _SPLITS:
+        work = Decomposition.SPLIT_K if split_k > 1 else Decomposition.DATA_PARALLEL
+        for step_bytes, stages in product((step, step // 2), range(_MOST_STAGES, 1, -1)):
+            config = best.mapping._replace(
+                cta_m=row.cta_m, cta_n=row.cta_n, cta_k=step_bytes * 8 // bits, num_stages=stages, decomposition=work,
+                split_k=split_k,
+            )  # fmt: skip
+            with suppress(InvalidMappingError):
+                times.append(evaluator.evaluate_mapping(best.problem, config, library=library).latency_us)
+                break
+    return min(times, default=np.inf)
 
 
 ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = FITTED, "interpolation", "physics", "corrected"
@@ -326,7 +416,7 @@ def validate_gpu(names: Sequence[str], folds: int, seed: int) -> Report:
             if chosen:
                 yield f"\n{title}"
             for of_table, of_set in groupby(chosen, lambda line: "{gpu}, {data}: {types}".format(**line.labels)):
-                yield report.lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
+                yield lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
 
     return Report(lambda: {"folds": folds, "seed": seed, "lines": [line.to_dict() for line in lines]}, parts)
 
@@ -343,7 +433,7 @@ def calibrate_dense(
     data = data or []
     spec = dense.load_gpu_of(arch, family)
     path = out or dense.calibration_out(spec.name, library, family)
-    if dtype and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
+    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
     sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not data:
@@ -384,15 +474,16 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
     committed = [item for item in loaded if item.library != OURS]  # whose rows are configs
     if family is not None:
         dense.check_one_of("--family", family, sorted({item.family for item in committed}))
-    table = report.report_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", 4)
+    rows: list[tuple[object, ...]] = []
     for library, of_family in dict.fromkeys((item.library, item.family) for item in committed):
         if family not in (None, of_family):
             continue
         of_library = corrections.list_training(spec, library, of_family)
         for learned in corrections.refit_intervals(spec, library, of_family, of_library, seed=seed):
             learned.path.write_text(learned.to_yaml(), encoding="utf-8")
-            for item in learned.intervals:
-                table.add_row(learned.path.stem, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
+            rows += [(learned.path.stem, item.regime, item.low_log, item.high_log) for item in learned.intervals]
+    columns = {"correction": "", "regime": "", "low": "+.3f", "high": "+.3f"}
+    table = rows_table(columns, rows, f"80% intervals on {spec.name}", 2)
     yield Fitted(None, lambda _: None, (table,))
 
 

@@ -16,7 +16,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.gpu import memory_bound as model
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.baselines import fit_positive, interpolated
+from gemm_eval.validation.baselines import fit_rate, interpolated
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, Exam, Groups, MeasuredTable, Predict
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.learned import PHYSICS, Subject
@@ -89,10 +89,6 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
     least_us = (table.rows.read_bytes + table.rows.write_bytes) / bytes_per_us(arch.dram_gb_per_s)
     sizes, kernels = np.stack([table.column("rows"), table.column("width")], axis=1), table.kinds
 
-    def times(constants: Floats, rows: Mask | Ints) -> Floats:
-        overhead_us, frac = constants
-        return overhead_us + least_us[rows] / frac
-
     def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
         roof_us, table_us = np.full((2, len(table)), np.nan)
         for kernel in np.unique(kernels[rows]):
@@ -101,7 +97,7 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
             table_us[asked] = interpolated(
                 sizes[others], table.measured_us[others], least_us[others], sizes[asked], least_us[asked]
             )  # fmt: skip
-            roof_us[asked] = times(fit_positive(times, others, table.measured_us, *_ROOF), asked)
+            roof_us[asked] = fit_rate(least_us, table.measured_us, others, asked, *_ROOF)
         coefficients = fit_memory_bound(arch, table.rows.take(train), table.measured_us[train], table.library)
         model_us = model.memory_bound_us(arch, coefficients, table.rows.take(rows))
         return {NAIVE: least_us[rows], FITTED: roof_us[rows], TABLE: table_us[rows], MODEL: model_us}

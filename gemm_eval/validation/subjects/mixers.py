@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,9 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import mixers as model
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.baselines import fit_positive
+from gemm_eval.validation.baselines import fit_rate
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict, errors_of
-from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
+from gemm_eval.validation.fit import Search, deal, fit_moving, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted
 from gemm_eval.validation.tables import measured_root
@@ -56,9 +55,7 @@ class MixerTable(MeasuredTable):
             of_kernel = self.frame[self.kernels == kernel]
             names = ["num_heads", "key_heads"] if of_kernel["num_heads"].nunique() > 1 else ["batch"]
             keys = list(of_kernel[names].itertuples(index=False, name=None))
-            ordered = sorted(set(keys), key=lambda key: hashlib.sha256(repr(key).encode()).digest())
-            fold_of = {key: index % NUM_FOLDS for index, key in enumerate(ordered)}
-            folds[self.kernels == kernel] = [fold_of[key] for key in keys]
+            folds[self.kernels == kernel] = deal(keys, NUM_FOLDS, repr)
         return folds
 
 
@@ -74,13 +71,7 @@ def fit_kernel(arch: GpuSpec, rows: model.MixerRows, measured_us: Floats) -> dic
     def predict(values: Mapping[str, float]) -> Floats:
         return model.mixer_us(arch, values, rows)
 
-    def moves_some_row(name: str, low: float, high: float) -> bool:
-        low_us, high_us = (predict(model.MIXER_DEFAULTS | {name: end}) for end in (low, high))
-        return not np.array_equal(low_us, high_us)
-
-    items = [item for item in model.MIXER_COEFFICIENTS if moves_some_row(item.name, item.low, item.high)]
-    values = Ranges(items, model.MIXER_DEFAULTS).fit(predict, measured_us, _SEARCH)
-    return {item.name: values[item.name] for item in items}
+    return fit_moving(model.MIXER_COEFFICIENTS, model.MIXER_DEFAULTS, predict, measured_us, _SEARCH)
 
 
 def predictions(arch: GpuSpec, table: MixerTable) -> Predict:
@@ -88,15 +79,11 @@ def predictions(arch: GpuSpec, table: MixerTable) -> Predict:
     data = table.rows
     least_us = (data.once_bytes + data.token_bytes) / bytes_per_us(arch.dram_gb_per_s)
 
-    def roof(constants: Floats, rows: Mask | Ints) -> Floats:
-        latency_us: Floats = constants[0] + least_us[rows] / constants[1]
-        return latency_us
-
     def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
         roof_us, model_us = np.zeros((2, len(table)))
         for kernel in np.unique(table.kernels[rows]):
             asked, others = rows & (table.kernels == kernel), train & (table.kernels == kernel)
-            roof_us[asked] = roof(fit_positive(roof, others, table.measured_us, *_ROOF), asked)
+            roof_us[asked] = fit_rate(least_us, table.measured_us, others, asked, *_ROOF)
             values = model.MIXER_DEFAULTS | fit_kernel(arch, data.take(others), table.measured_us[others])
             model_us[asked] = model.mixer_us(arch, values, data.take(asked))
         return {NAIVE: least_us[rows], FITTED: roof_us[rows], MODEL: model_us[rows]}
@@ -139,13 +126,9 @@ def _groups(table: MixerTable) -> Groups:
 
 def exam() -> Exam[MixerTable]:
     """Return the exam."""
-
-    def predict(arch: GpuSpec, sets: Sequence[Any]) -> Predict:
-        return predictions(arch, sets[0])
-
     return Exam(
         read=tables,
-        predict=predict,
+        predict=lambda arch, sets: predictions(arch, sets[0]),
         folds=lambda sets: sets[0].fold,
         groups=_groups,
         headline="heads held out by kernel, batches of sparse attention; MAPE of the data sheet's rate, of overhead "

@@ -31,16 +31,16 @@ from gemm_eval.estimate import (
     load_engine,
 )
 from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.measure import read_frame
 from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.baselines import fit_positive
-from gemm_eval.validation.exam import FITTED, MODEL, Line, lines_of
+from gemm_eval.validation.baselines import fit_rate
+from gemm_eval.validation.exam import FITTED, MODEL, Line, chosen_gpus, lines_of, lines_table
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.report import lines_table
 from gemm_eval.validation.subjects import Fitted, Report
-from gemm_eval.validation.tables import measured_root, read_table
+from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask
 from gemm_eval.words import refusal
 
@@ -157,12 +157,8 @@ def gpus_with_runs() -> list[str]:
 
 def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
     """Return the runs on some GPUs, or on all; InvalidOptionError: a GPU has none."""
-    runs = []
-    for gpu in gpus or gpus_with_runs():
-        if gpu not in gpus_with_runs():
-            raise InvalidOptionError(refusal("gpu", gpu, gpus_with_runs()))
-        runs += read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)
-    return runs
+    chosen = chosen_gpus(gpus, gpus_with_runs())
+    return [run for gpu in chosen for run in read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)]
 
 
 def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
@@ -170,7 +166,7 @@ def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
 
     Columns that it lacks, and empty cells, have the default of the field. InvalidOptionError: it has none.
     """
-    table = read_table(path).assign(**values)
+    table = read_frame(path).assign(**values)
     missing = [name for name in ServedRun._fields if name not in table and name not in ServedRun._field_defaults]
     if missing:
         raise InvalidOptionError(f"{path} has no column {missing[0]}; runs have {', '.join(ServedRun._fields)}")
@@ -323,16 +319,10 @@ def score_served(
     systems = np.array([run.system for run in every])
     is_fit = np.arange(len(every)) >= len(runs)
 
-    def roof_us(constants: Floats, rows: Mask) -> Floats:
-        overhead_us, frac = constants
-        result: Floats = overhead_us + moved_us[rows] / frac
-        return result
-
-    roofline_us = np.empty(len(every))
+    roofline_us, tpot_us = np.empty(len(every)), np.array([run.tpot_us for run in every])
     for system in dict.fromkeys(run.system for run in runs):
         others, rows = is_fit & (systems != system), systems == system
-        fitted = fit_positive(roof_us, others, np.array([run.tpot_us for run in every]), *_ROOF)
-        roofline_us[rows] = roof_us(fitted, rows)
+        roofline_us[rows] = fit_rate(moved_us, tpot_us, others, rows, *_ROOF)
     lines: dict[str, list[Line]] = {}
     has_pools = np.array([run.prefill_workers > 0 for run in runs])
     is_delayed = np.array([run.delays_prompts for run in runs])

@@ -1,8 +1,12 @@
-"""The exam of whole steps: stacks of layers that were timed, predicted as they are; layers beside their operations."""
+"""The exams of whole steps: timed stacks of layers, layers beside their operations, published steps of training."""
 
 from __future__ import annotations
 
+import csv
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -10,20 +14,22 @@ import pandas as pd
 from rich.table import Table
 
 from gemm_eval import transformer as models
-from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.dtypes import DType, DtypeScheme
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InfeasibleError
 from gemm_eval.estimate import operation_costs
 from gemm_eval.evaluate import GEMMEvaluator, shared_frac, sum_interval
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.moe import Distribution, ExpertCounts
+from gemm_eval.training import RECOMPUTE, TrainingEstimate, estimate_training, model_flop
+from gemm_eval.transformer import load_model
 from gemm_eval.units import bytes_per_us, us_at_peak
+from gemm_eval.validation.exam import chosen_gpus
 from gemm_eval.validation.fit import Ranges, Search, held_out
-from gemm_eval.validation.report import report_table
+from gemm_eval.validation.metrics import rows_table
 from gemm_eval.validation.subjects import Report
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask
-from gemm_eval.words import refusal
 
 _KEYS = ["model", "num_layers", "dtype", "batch", "q_len", "kv_len"]
 _TYPES: Mapping[str, str | DtypeScheme] = {
@@ -72,8 +78,7 @@ def gpus_with_stacks() -> list[str]:
 
 def list_stack_steps(gpu: str) -> Iterator[StackStep]:
     """Yield the measured steps of a GPU, in the order in which they ran; InvalidOptionError: it has none."""
-    if gpu not in gpus_with_stacks():
-        raise InvalidOptionError(refusal("gpu", gpu, gpus_with_stacks()))
+    chosen_gpus([gpu], gpus_with_stacks())
     folder = measured_root(gpu) / "stacks"
     memory = {tuple(row[name] for name in _KEYS): row for row in pd.read_csv(folder / "held.csv").to_dict("records")}
     for key, rows in pd.read_csv(folder / "steps.csv").groupby(_KEYS, sort=False):
@@ -343,20 +348,121 @@ def _say_inside(word: str, sums: Sequence[tuple[float, Sequence[Range]]]) -> str
 
 
 def _steps(lines: Sequence[StackLine], title: str) -> Table:
-    table = report_table(("step", "measured us", "predicted", "error", "roofline", "memory"), title, 1)
-    for line in lines:
-        predicted_us, error, roofline, memory = line.errors.values()
-        measured = f"{line.step.latency_us:,.0f}", f"{predicted_us:,.0f}"
-        table.add_row(line.step.name, *measured, f"{error:+.1%}", f"{roofline:+.0%}", f"{memory:+.1%}")
-    return table
+    columns = {"step": "", "measured us": ",.0f", "predicted": ",.0f", "error": "+.1%", "roofline": "+.0%",
+               "memory": "+.1%"}  # fmt: skip
+    return rows_table(columns, ((of.step.name, of.step.latency_us, *of.errors.values()) for of in lines), title, 1)
 
 
 def _operations_of(line: StackLine) -> Table:
-    table = report_table(("operation", "measured us", "predicted", "error", "of the step"), line.step.name, 1)
-    for name, measured_us in line.step.operations.items():
-        predicted_us = line.predicted_us[name]
-        table.add_row(
-            name, f"{measured_us:,.1f}", f"{predicted_us:,.1f}", f"{predicted_us / measured_us - 1:+.1%}",
-            f"{(predicted_us - measured_us) / line.step.latency_us:+.2%}",
-        )  # fmt: skip
-    return table
+    columns = {"operation": "", "measured us": ",.1f", "predicted": ",.1f", "error": "+.1%", "of the step": "+.2%"}
+    both = [(name, us, line.predicted[name].latency_us) for name, us in line.step.operations.items()]
+    rows = ((*of, of[2] / of[1] - 1, (of[2] - of[1]) / line.step.latency_us) for of in both)
+    return rows_table(columns, rows, line.step.name, 1)
+
+
+# Training: steps that others published (arch/published/training.csv); nothing is fitted on them.
+
+_DEGREES = ("tensor", "pipeline", "context", "expert")
+_SIZES = ("num_devices", "global_batch", "micro_batch", "seq_len", "zero", "num_chunks")
+_OPTION_WORDS = ("dtype", "schedule", "recompute", "dispatcher", "attention_library")
+_S_PER_HOUR = 3600
+_FLOP_PER_TFLOP = 1e12
+
+
+class PublishedRun(NamedTuple):
+    """A published training run; `tokens_per_s` is of one device."""
+
+    name: str
+    model: str
+    arch: GpuSpec
+    options: Mapping[str, Any]
+    tokens_per_s: float
+    source: str
+    note: str
+
+
+@cache
+def published_runs() -> tuple[PublishedRun, ...]:
+    """Return the published runs, in the order of their file."""
+    text = (data_root() / "published" / "training.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(_read(row) for row in rows)
+
+
+def _read(row: Mapping[str, str]) -> PublishedRun:
+    arch = load_arch(row["arch"], GpuSpec)
+    if row["link_gb_per_s"]:
+        assert arch.interconnect is not None
+        arch = arch.with_(interconnect=arch.interconnect.model_copy(update={"gb_per_s": float(row["link_gb_per_s"])}))
+    options: dict[str, Any] = {name: int(row[name]) for name in _SIZES}
+    options |= {f"{name}_parallel": int(row[name]) for name in _DEGREES}
+    options |= {name: row[name] for name in _OPTION_WORDS if row[name]}
+    options["mtp_layers"] = int(row["mtp_layers"] or 0)
+    options["overlap"] = {group: float(share) for group, share in (word.split("=") for word in row["overlap"].split())}
+    if row["tokens_per_s"]:
+        rate = float(row["tokens_per_s"])
+    elif row["tflop_per_s"]:
+        flop = model_flop(load_model(row["model"]), options["seq_len"], is_full=True) / options["seq_len"]
+        rate = float(row["tflop_per_s"]) * _FLOP_PER_TFLOP / flop
+    else:
+        rate = float(row["num_tokens"]) / (float(row["gpu_hours"]) * _S_PER_HOUR)
+    return PublishedRun(row["name"], row["model"], arch, options, rate, row["source"], row["note"])
+
+
+def score_training() -> Iterator[tuple[PublishedRun, TrainingEstimate]]:
+    """Yield all published runs with estimates: of the recomputation that the source gives, else the least that fits."""
+    for run in published_runs():
+        given = run.options.get("recompute")
+        for recompute in RECOMPUTE if given is None else (given,):
+            options = {**run.options, "recompute": recompute, "ignore_memory": recompute in (given, RECOMPUTE[-1])}
+            with suppress(InfeasibleError):
+                yield run, estimate_training(run.model, run.arch, **options)
+                break
+
+
+def _record(run: PublishedRun, estimate: TrainingEstimate) -> dict[str, Any]:
+    """Return what was published beside the estimate; MFU by our definition, errors of tokens a second as of MFU."""
+    ratio = estimate.tokens_per_s_per_device / run.tokens_per_s
+    return {
+        "name": run.name, "model": run.model, "arch": run.arch.name, "source": run.source, "note": run.note,
+        "layout": str(estimate.layout), "dtype": estimate.options["dtype"],
+        "recompute": estimate.options["recompute"], "tokens_per_s": run.tokens_per_s,
+        "predicted_tokens_per_s": estimate.tokens_per_s_per_device,
+        "mfu_frac": estimate.mfu_frac * run.tokens_per_s / estimate.tokens_per_s_per_device,
+        "predicted_mfu_frac": estimate.mfu_frac, "error_frac": ratio - 1,
+        "is_inside": estimate.low_us <= estimate.latency_us * (1 + (ratio - 1)) <= estimate.high_us,
+    }  # fmt: skip
+
+
+_RUN_COLUMNS = {
+    "name": ("run", ""), "layout": ("layout", ""), "recompute": ("recompute", ""), "tokens_per_s": ("tokens/s", ",.0f"),
+    "predicted_tokens_per_s": ("predicted", ",.0f"), "mfu_frac": ("MFU", ".1%"),
+    "predicted_mfu_frac": ("predicted MFU", ".1%"), "error_frac": ("error", "+.0%"),
+}  # fmt: skip
+
+
+def _largest_terms(estimate: TrainingEstimate) -> str:
+    shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
+    return ", ".join(f"{name} {shares[name]:.0%}" for name in sorted(shares, key=lambda name: -shares[name])[:3])
+
+
+def validate_training() -> Report:
+    """Score the published runs."""
+    scored = list(score_training())
+    records = [_record(*of) for of in scored]
+    median = statistics.median(abs(record["error_frac"]) for record in records)
+    num_inside = sum(record["is_inside"] for record in records)
+
+    def parts() -> Iterator[Any]:
+        yield "published training runs; nothing is fitted on them. MFU by our definition, masked pairs being no work"
+        rows = [
+            (*(record[name] for name in _RUN_COLUMNS), _largest_terms(estimate))
+            for record, (_, estimate) in zip(records, scored, strict=True)
+        ]
+        yield rows_table(dict(_RUN_COLUMNS.values()) | {"why": ""}, rows, "of one device", 3)
+        yield f"{len(records)} runs: median error {median:.1%}; {num_inside} inside their 80% interval"
+        for record in records:
+            if record["name"].endswith("h800"):
+                yield f"GPU hours of {record['name']}: {1 / (1 + record['error_frac']) - 1:+.1%}"
+
+    return Report(lambda: {"median_error_frac": median, "num_inside": num_inside, "runs": records}, parts)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.measure import read_frame
 from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.gpu import triton as triton_model
 from gemm_eval.validation import studies
@@ -26,7 +27,7 @@ from gemm_eval.validation.metrics import Score, row_groups, score_crossed
 from gemm_eval.validation.studies import FIRST, Study, study_document, study_report
 from gemm_eval.validation.subjects import Fitted, Report, configs, fitted
 from gemm_eval.validation.subjects.dense import calibration_out
-from gemm_eval.validation.tables import measured_root, meta_of, read_columns
+from gemm_eval.validation.tables import measured_root, meta_of
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Form, Ints, Mask, Timings
 from gemm_eval.words import shown
 
@@ -107,12 +108,7 @@ def write_codes(path: Path, codes: Mapping[KernelKey, triton_model.KernelCode]) 
 
 def read_codes(path: Path) -> dict[KernelKey, triton_model.KernelCode]:
     """Read what `write_codes` wrote; InvalidInputError: the file cannot be read, or lacks a column."""
-    try:
-        frame = pd.read_csv(path, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"cannot read the machine code of kernels from {path}: {error}") from error
-    if missing := [name for name in CODE_COLUMNS if name not in frame]:
-        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; examples/measure_triton.py --codes writes it")
+    frame = read_frame(path, CODE_COLUMNS, "examples/measure_triton.py --codes writes it", keep_default_na=False)
     codes = {}
     for row in frame.to_dict("records"):
         key = KernelKey(*(row[name] for name in KernelKey._fields))
@@ -156,7 +152,7 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
         InvalidInputError: a file cannot be read, or lacks a column, or the machine code of a kernel.
         UnsupportedError: the arch is one whose Triton kernels the model does not know.
     """
-    frame = read_columns(path, TIMING_COLUMNS, " lacks {}; examples/measure_triton.py writes them")
+    frame = read_frame(path, TIMING_COLUMNS, "examples/measure_triton.py writes them")
     codes = read_codes(path.with_name(CODES_FILE))
     frame = frame.sort_values(GEMM_COLUMNS, kind="stable", ignore_index=True)
     frame = frame.assign(packed_row=np.arange(len(frame)), registry_place=np.arange(len(frame)))

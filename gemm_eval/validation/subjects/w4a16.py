@@ -19,6 +19,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import select_config
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
+from gemm_eval.measure import read_frame
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import (
@@ -34,11 +35,20 @@ from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection
-from gemm_eval.validation.metrics import ALL, REGIMES, Score, are_inside, measure_errors, regime_of, score_crossed
-from gemm_eval.validation.report import errors_table, report_document
+from gemm_eval.validation.metrics import (
+    ALL,
+    REGIMES,
+    Score,
+    are_inside,
+    errors_table,
+    measure_errors,
+    regime_of,
+    report_document,
+    score_crossed,
+)
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
-from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
+from gemm_eval.validation.tables import list_timings, measured_root, meta_of
 from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
 from gemm_eval.words import shown
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, GemmTypes, Layouts, RunOptions, pack_layouts, problem_of
@@ -50,7 +60,7 @@ _CONFIG = (
 )  # fmt: skip
 _NEEDED = (*_GEMM, "latency_us", *_CONFIG[:9], "decomposition", "split_k", *_CONFIG[9:])
 _SPLIT_BY_CLUSTERS = "w4a16_sm90_cluster"
-_COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measure --kernel w4a16 writes them"
+_HINT = "gemm-eval measure --kernel w4a16 writes tables of our kernels"
 
 _INTERRUPTED = 100.0
 """Times the best of its GEMM beyond which a single replay tells of no kernel: of 38,000 others none takes 54 times."""
@@ -138,7 +148,7 @@ def _kinds_of(frame: pd.DataFrame) -> tuple[list[tuple[GemmTypes, RunOptions]], 
 
 
 def _read(path: Path) -> pd.DataFrame:
-    frame = read_columns(path, _NEEDED, _COMPLAINT)
+    frame = read_frame(path, _NEEDED, _HINT)
     integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
     frame = frame.astype(dict.fromkeys(integers, "int64")).assign(table=path.stem)
     if "row_groups" in frame:
