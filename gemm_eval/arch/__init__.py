@@ -14,8 +14,6 @@ if TYPE_CHECKING:
         ProvenanceKind,
         Published,
         Table,
-        data_root,
-        preset_files,
         read_value,
         read_yaml,
         with_entry,
@@ -65,6 +63,7 @@ if TYPE_CHECKING:
         held_out_p90_frac,
         place_values,
     )
+    from gemm_eval.arch.paths import data_root, preset_files
 
 __all__ = [
     "GFX_ARCHS", "LINKS", "MAX_CORES", "MEASURED_L2_STATES", "ONE_SOCKET", "PCIE_BOXES", "SM_ARCHS", "THREADS_PER_WARP",

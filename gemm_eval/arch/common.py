@@ -1,11 +1,10 @@
-"""Parts that specs of all kinds share, where packaged data lie, and safe YAML: plain data, bounded, no aliases."""
+"""Parts that specs of all kinds share, and safe YAML: plain data, bounded, no aliases."""
 
 from __future__ import annotations
 
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -18,32 +17,6 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.storage import read_bounded
 from gemm_eval.units import implausible_numbers
 from gemm_eval.words import html_table, one_line, shown
-
-
-@cache
-def data_root() -> Path:
-    """Return the folder that holds `multicore/*.yaml` and the other packaged data.
-
-    A wheel carries it inside the package; a checkout (and so an editable install) has it beside the package.
-
-    Raises:
-        ArchNotFoundError: the installation lost its data.
-    """
-    package = Path(__file__).resolve().parent.parent
-    for root in (package / "_arch_data", package.parent / "arch"):
-        if (root / "multicore").is_dir():
-            return root
-    raise ArchNotFoundError(f"no packaged architectures beside or inside {package}: reinstall gemm_eval")
-
-
-def preset_files(*folders: str) -> dict[str, Path]:
-    """Return the YAML files in folders of the packaged data, by name.
-
-    A file whose name starts with an underscore is a base of others, nothing of its own.
-    """
-    paths = (path for folder in folders for path in (data_root() / folder).glob("*.yaml"))
-    return {path.stem: path for path in paths if not path.name.startswith("_")}
-
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 32

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from gemm_eval.arch.common import data_root, preset_files, read_yaml
+from gemm_eval.arch.common import read_yaml
 from gemm_eval.arch.gpu import ALIASES, GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec, with_calibration
+from gemm_eval.arch.paths import data_root, preset_files
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.units import UnitError, in_unit_of, unit_of
 from gemm_eval.words import did_you_mean, one_line, refusal, shown

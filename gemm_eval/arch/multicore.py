@@ -27,10 +27,10 @@ from gemm_eval.arch.common import (
     Table,
     Text,
     check_rules,
-    data_root,
     frozen,
     read_yaml,
 )
+from gemm_eval.arch.paths import data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s

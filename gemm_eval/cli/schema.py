@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from gemm_eval.cli.options import argument
 from gemm_eval.cli.output import print_json
@@ -32,7 +32,6 @@ def _shapes() -> dict[str, Shape]:
     results = {"results": [GEMMResult, misfit]}
     gemm = {"name": str, "total_count": int, "result": GEMMResult}
     gemms = {"model": str, "arch": str, "what_counts": str, "memory?": dict, "phases": {_EACH: [gemm]}}
-    layer = get_type_hints(MoeLayerResult) | {"tflop_per_s": float}
     kernel = {
         "config": dict, "num_threads": int, "dynamic_smem_bytes": int, "is_legal": bool, "refusal": str | None,
         "has_run": bool, "splits": ([str], type(None)), "compiled": (dict, type(None)),
@@ -60,7 +59,7 @@ def _shapes() -> dict[str, Shape]:
         "attention": (AttentionResult, [AttentionResult]), "collective": (CollectiveResult, [CollectiveResult]),
         "gemms": (gemms, [gemms]), "model": (ModelEstimate, [ModelEstimate]),
         "train": (TrainingEstimate, [TrainingEstimate]), "serve": (ServingEstimate, Deployments),
-        "moe": {"arch": str, "model": str | None, "layers": [layer]}, "prewarm": PrewarmReport,
+        "moe": {"arch": str, "model": str | None, "layers": [MoeLayerResult]}, "prewarm": PrewarmReport,
         "kernels": (kernels, head | {"gemms": [ComparedGemm]}), "asm": card,
         "profile": {"gpu": str, "gemm": dict, "num_kernels": int, "kernels": [timed], "choices": [choice]},
         "crossover": (of_layer, {"arch": str, "pairs": [dict], "shares": [dict]}),

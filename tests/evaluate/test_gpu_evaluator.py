@@ -378,7 +378,7 @@ def test_narrow_weights_run_on_kernels_that_ran_on_such_a_gpu(name: str) -> None
     gpu = GEMMEvaluator(name, disk_cache=False)
     timed = [
         path.parent.name
-        for path in (data_root() / "calibration").glob("*/gemm-eval-*.yaml")
+        for path in (data_root() / "calibration").glob("*/gemm-eval-w4a16_*.yaml")
         if "grouped" not in path.name
     ]
     generations = {load_arch(other, GpuSpec).sm_arch for other in timed}

@@ -211,7 +211,7 @@ def check_bounds(problem: GemmProblem, packed: Packed) -> None:
     index, split = which[np.argmin(latency_us)].tolist()
     row = packed.candidates[index]
     cost = rules.config_cost(p, row, coefficients[row["coefficient_set"]], terms, split, BEST_RASTER)
-    assert cost.latency_us == latency_us.min()
+    assert cost.latency_us == pytest.approx(latency_us.min(), rel=1e-14)  # compiled alone, multiplies and adds may fuse
 
 
 # even groups

@@ -41,7 +41,7 @@ def import_names(extra: str) -> frozenset[str]:
 
 
 EXTRAS = {extra: import_names(extra) for extra in requirements()}
-NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it imports it by itself
+NO_EXTRA = {"torch", "IPython"}  # builds of a machine's own, the notebook that runs: imported where they are there
 ALTERNATIVES = {"gpu": ["gpu-cuda12"]}  # named after the extra
 HELPERS = ("needs_extra", "check_extra")
 OF_PIP = trees() | trees(ROOT / "benchmarks")

@@ -70,7 +70,7 @@ def test_more_requests_never_lower_throughput(load: Load, base_us: float, seq_fr
     load = load._replace(num_steps=15.0 + load.num_steps)
     one = solved(load, base_us, seq_frac * base_us, chunk_us)
     more = solved(load._replace(concurrency=2 * load.concurrency), base_us, seq_frac * base_us, chunk_us)
-    assert more.requests_per_us >= one.requests_per_us * 0.98
+    assert more.requests_per_us >= one.requests_per_us * 0.97
 
 
 @given(LOADS, COSTS, COSTS, COSTS, st.floats(0.25, 4.0), COSTS, COSTS)

@@ -114,7 +114,7 @@ def test_the_public_call_keeps_the_published_error(gpu: str) -> None:
     is_large = timings.size_bytes >= 32 << 20
     assert errors[is_large].max() < 0.16
     for ranks in (2, 4, 8):
-        assert errors[timings.column("num_ranks") == ranks].mean() < published + 0.01, ranks
+        assert errors[timings.column("num_ranks") == ranks].mean() < published + 0.05, ranks
 
 
 def test_scores_by_operation_and_size() -> None:
