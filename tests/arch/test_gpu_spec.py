@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
 from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, check_arch, gpu_slug
-from gemm_eval.arch.common import data_root
 from gemm_eval.arch.gpu import _KNOWN
+from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
 from gemm_eval.dtypes import DType
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec, check_arch, list_archs
-from gemm_eval.arch.common import data_root
+from gemm_eval.arch.paths import data_root
 from gemm_eval.cli import configs as _configs
 from gemm_eval.cli.app import _Application
 from gemm_eval.cli.render_arch import unit_of

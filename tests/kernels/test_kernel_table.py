@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gemm_eval.arch.common import data_root
+from gemm_eval.arch.paths import data_root
 from gemm_eval.device import CLASSES, compiler_version, disassemble, find_main_loop, parse_sass
 from gemm_eval.device.sass import Instruction, class_of, nvdisasm_version
 from gemm_eval.dtypes import DType

@@ -21,8 +21,8 @@ from gemm_eval import (
     select_config,
 )
 from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.common import data_root
 from gemm_eval.arch.gpu import DeviceLimits
+from gemm_eval.arch.paths import data_root
 from gemm_eval.device import compiler_version, nvdisasm_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import Operands, Variant

@@ -216,7 +216,7 @@ def test_a_part_proves_that_it_belongs(points: Path, tmp_path: Path, spoil: str)
     SPOILS[spoil](points, tmp_path)
     with pytest.raises(GemmEvalError, match=f"{PART} cannot be used: .*; the same call of sweep evaluates its points"):
         load_sweep(points).pareto()
-    with pytest.warns(RuntimeWarning, match=f"{PART} is set aside as _damaged-{PART}: .* are evaluated anew"):
+    with pytest.warns(RuntimeWarning, match=f"{PART} is set aside as _damaged-{PART}: .* are evaluated again"):
         result = go(points)
     assert same(result.to_arrow(), expected)
     assert os.path.lexists(points / f"_damaged-{PART}")
