@@ -107,7 +107,7 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
         plain = front[columns].astype(object).where(front[columns].notna(), None)
         listed: list[dict[str, Any]] = plain.head(len(front) if most is None else most).to_dict("records")
         basis = result.basis(row["point"] for row in listed).to_dict("records")
-        return [row | of for row, of in zip(listed, basis, strict=True)]
+        return [row | more for row, more in zip(listed, basis, strict=True)]
 
     def document() -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import _lru_cache_wrapper, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -33,6 +33,8 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.operations import CollectiveResult, MemoryBoundResult, MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping

@@ -143,7 +143,8 @@ class GpuBackend(Backend):
         return find_best_config(self.arch, problem, packed)
 
     def find_many(self, problems: Problems, advance: Callable[[int], None]) -> Records:
-        return find_best_config_many(*problems[1:4], layouts=problems.layouts, on_progress=advance)
+        _, packed, kind_of, sizes, layouts = problems
+        return find_best_config_many(packed, kind_of, sizes, layouts=layouts, on_progress=advance)
 
     def find_top(self, problem: GemmProblem, packed: model.Packed, k: int, distinct: str) -> Records:
         if distinct != "mapping":

@@ -148,7 +148,7 @@ def trust_in_runs(contenders: Sequence[Runs], caveat: str) -> list[tuple[str, st
 
 def trust_in_estimate(estimate: ModelEstimate | ServingEstimate, caveat: str) -> list[tuple[str, str]]:
     """Return the intervals of TTFT and TPOT, engine, libraries and sources, and a caveat."""
-    ends = [interval_text(*of) for of in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
+    ends = [interval_text(*ends) for ends in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
     return [
         ("80% of measured times are expected within", f"{ends[0]} (TTFT) and {ends[1]} (TPOT)"),
         ("Times rest on", f"Engine {estimate.basis.engine}. {estimate.basis}"),

@@ -187,7 +187,8 @@ class SweepResult:
             table, parts = tables[load.name], []
             names = [*_TIMES, "source", *(["library"] if "library" in table.columns else [])]
             answers = [dict(zip(names, row, strict=True)) for row in zip(*(table[name] for name in names), strict=True)]
-            answers += [{name: getattr(of, name) for name in _OF_ATTENTION} for of in of_attention.get(load.name, ())]
+            results = of_attention.get(load.name, ())
+            answers += [{name: getattr(result, name) for name in _OF_ATTENTION} for result in results]
             for answer, (_, count) in zip(answers, load.problems, strict=True):
                 parts.append(tuple(count * answer[name] for name in _TIMES))
                 for name, times in us_by_word.items():
@@ -196,7 +197,7 @@ class SweepResult:
             if len(self.workloads) > 1:
                 row |= dict(zip((f"{load.name}_low_us", f"{load.name}_high_us"), sum_interval(parts), strict=True))
             all_parts += parts
-        words = {name: ", ".join(sorted(of, key=lambda word: -of[word])) for name, of in us_by_word.items()}
+        words = {name: ", ".join(sorted(times, key=lambda word: -times[word])) for name, times in us_by_word.items()}
         return dict(zip(("low_us", "high_us"), sum_interval(all_parts), strict=True)) | row | words
 
     def evaluator(self, point: int) -> GEMMEvaluator:

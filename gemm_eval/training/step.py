@@ -314,7 +314,7 @@ class StepPrices:
         total_us = sum(us for us, *_ in ends)
         low_us, high_us = sum_interval(ends)  # type: ignore[arg-type]
         shares = {source: us / total_us for source, us in by_source.most_common()}
-        names = {kind: " + ".join(of) for kind, of in libraries.items()} | self._collectives
+        names = {kind: " + ".join(used) for kind, used in libraries.items()} | self._collectives
         return low_us / total_us, high_us / total_us, shares, names
 
     def optimizer_us(self, num_params: int, num_gradients: int, optimizer: Optimizer, copy_bytes: int) -> float:

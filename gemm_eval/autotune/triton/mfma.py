@@ -17,12 +17,13 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import OTHER_MAKER, Origin
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.triton import KernelCode, MainLoop, TritonConfig, TritonTimes, estimate_code
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["code_of_amdgcn", "estimate_code", "triton_times"]
 
-_STEP_BYTES, _STAGES = (64, 256), (2, 4)  # least and most of the families (models/gpu/families/mfma.py)
+_LEAST_STAGES = 2  # buffers of a kernel that loads one k-step while it multiplies another
 _SPILL_FACTOR = 2.0  # of the time of a kernel that spills registers; assumed
 
 
@@ -42,13 +43,14 @@ def triton_times(
     evaluator = _evaluator(arch)
     best = evaluator.evaluate_problem(problem, correction=False).mapping
     assert isinstance(best, KernelConfig)
-    bits = problem.input_dtype.bits
+    bits, family = problem.input_dtype.bits, FAMILIES[best.family]
+    least_bytes, most_bytes = family.step_bytes, max(family.step_bytes, *family.more_step_bytes)
     us = np.full(len(configs), np.inf)
     for index, (config, code) in enumerate(zip(configs, codes, strict=True)):
         mapping = best._replace(
             cta_m=config.block_m, cta_n=config.block_n,
-            cta_k=8 * min(max(config.block_k * bits // 8, _STEP_BYTES[0]), _STEP_BYTES[1]) // bits,
-            num_stages=min(max(config.num_stages, _STAGES[0]), _STAGES[1]), split_k=config.split_k,
+            cta_k=8 * min(max(config.block_k * bits // 8, least_bytes), most_bytes) // bits,
+            num_stages=min(max(config.num_stages, _LEAST_STAGES), family.max_stages), split_k=config.split_k,
             decomposition=Decomposition.SPLIT_K if config.split_k > 1 else Decomposition.DATA_PARALLEL,
         )  # fmt: skip
         with suppress(InvalidMappingError):

@@ -486,7 +486,9 @@ def collective_cost(
 
 def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveRows:
     columns = vars(collective_rows(link, library, [problem])).values()
-    values: list[Any] = [of[0] if of.dtype == bool else float(of[0]) for of in columns]  # faster than numpy's floats
+    values: list[Any] = [
+        row[0] if row.dtype == bool else float(row[0]) for row in columns
+    ]  # faster than numpy's floats
     return CollectiveRows(*values)
 
 

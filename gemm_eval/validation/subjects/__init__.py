@@ -63,7 +63,7 @@ def written(corrections: Iterable[FittedCorrection]) -> Iterator[Fitted]:
         title = f"{of.path.stem} on {of.gpu}: MAPE {of.folds}; {'on' if of.is_on else 'off: no better than the terms'}"
         regimes = of.errors if isinstance(of, Correction) else ()
         named = [*((item.regime, item) for item in regimes), *((item.data, item) for item in of.data)]
-        rows = [(name, of.num_rows, of.physics_mape_percent, of.corrected_mape_percent) for name, of in named]
+        rows = [(name, item.num_rows, item.physics_mape_percent, item.corrected_mape_percent) for name, item in named]
         table = rows_table({"rows of": "", "rows": ",", "model %": ".2f", "corrected %": ".2f"}, rows, title, 1)
         yield Fitted(of.path, result.write, (table,))
 

@@ -89,7 +89,8 @@ def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: st
     packed = [
         kernels(str(kind.options.library), l2, str(kind.options.clock), kind.call_weights) for kind in batch.kinds
     ]
-    sizes, layouts = without_lone_groups(*batch.packed((), range(len(batch.sizes)))[3:])
+    problems = batch.packed((), range(len(batch.sizes)))
+    sizes, layouts = without_lone_groups(problems.sizes, problems.layouts)
     works = [(chosen, work) for _, chosen, work in works_of(runs)]
     order = np.argsort(np.concatenate([chosen for chosen, _ in works]), kind="stable")
     merged = {

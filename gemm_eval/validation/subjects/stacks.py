@@ -350,13 +350,18 @@ def _say_inside(word: str, sums: Sequence[tuple[float, Sequence[Range]]]) -> str
 def _steps(lines: Sequence[StackLine], title: str) -> Table:
     columns = {"step": "", "measured us": ",.0f", "predicted": ",.0f", "error": "+.1%", "roofline": "+.0%",
                "memory": "+.1%"}  # fmt: skip
-    return rows_table(columns, ((of.step.name, of.step.latency_us, *of.errors.values()) for of in lines), title, 1)
+    return rows_table(
+        columns, ((line.step.name, line.step.latency_us, *line.errors.values()) for line in lines), title, 1
+    )
 
 
 def _operations_of(line: StackLine) -> Table:
     columns = {"operation": "", "measured us": ",.1f", "predicted": ",.1f", "error": "+.1%", "of the step": "+.2%"}
     both = [(name, us, line.predicted[name].latency_us) for name, us in line.step.operations.items()]
-    rows = ((*of, of[2] / of[1] - 1, (of[2] - of[1]) / line.step.latency_us) for of in both)
+    rows = (
+        (name, measured_us, us, us / measured_us - 1, (us - measured_us) / line.step.latency_us)
+        for name, measured_us, us in both
+    )
     return rows_table(columns, rows, line.step.name, 1)
 
 
@@ -430,7 +435,7 @@ def _record(run: PublishedRun, estimate: TrainingEstimate) -> dict[str, Any]:
         "predicted_tokens_per_s": estimate.tokens_per_s_per_device,
         "mfu_frac": estimate.mfu_frac * run.tokens_per_s / estimate.tokens_per_s_per_device,
         "predicted_mfu_frac": estimate.mfu_frac, "error_frac": ratio - 1,
-        "is_inside": estimate.low_us <= estimate.latency_us * (1 + (ratio - 1)) <= estimate.high_us,
+        "is_inside": estimate.low_us <= estimate.latency_us * ratio <= estimate.high_us,
     }  # fmt: skip
 
 
@@ -449,7 +454,7 @@ def _largest_terms(estimate: TrainingEstimate) -> str:
 def validate_training() -> Report:
     """Score the published runs."""
     scored = list(score_training())
-    records = [_record(*of) for of in scored]
+    records = [_record(run, estimate) for run, estimate in scored]
     median = statistics.median(abs(record["error_frac"]) for record in records)
     num_inside = sum(record["is_inside"] for record in records)
 
