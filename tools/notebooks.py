@@ -112,11 +112,11 @@ def _clean_outputs(outputs: list[Any], count: int) -> list[Any]:
                 output.text = _NOTICE.sub("", output.text)
             if not output.text:
                 continue
-        if output.get("data", {}).get("text/html") == "":  # where a bar of progress was
-            continue
             if kept and kept[-1].output_type == "stream" and kept[-1].name == output.name:
                 kept[-1].text += output.text  # how a stream was cut depends on the time
                 continue
+        if output.get("data", {}).get("text/html") == "":  # where a bar of progress was
+            continue
         if "metadata" in output:
             output.metadata = {}
         if output.output_type == "execute_result":
