@@ -14,7 +14,7 @@ from gemm_eval.models.multicore.cost_kernels import block_of
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
-from tests.oracle import naive, naive_grouped, simulators_grouped
+from tests.oracle import naive, simulators_grouped
 from tests.oracle.simulators_grouped import sets_of_batch
 
 # ---- against the oracle ----------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_every_way_of_cutting_a_problem_into_parts(load_sharing: str, reduction:
                 Partition(*cut), Tile(min(2, block.m), min(2, block.n), min(2, block.k)), LoopOrder.KNM
             )  # fmt: skip
             result = evaluator.evaluate_mapping(problem, mapping)
-            cost = naive_grouped.evaluate_mapping(arch, problem, mapping)
+            cost = naive.evaluate_mapping(arch, problem, mapping)
             walk = simulators_grouped.simulate_chip(arch, problem, mapping, sets_of_batch(problem, mapping))
             assert (result.latency_us, result.dram_bytes) == (cost.latency_us, cost.dram_bytes), mapping
             assert result.latency_us == max(walk.latency_us.values()), mapping
@@ -63,7 +63,7 @@ def test_half_bytes_do_not_lift_the_bound_of_a_pipeline() -> None:
         params = pack_params(chip, problem.types)
         bound_us, _ = partition_bound(params[0], block_of(params[0], *problem.sizes, 1, 1, 1, 1))
         mapping = MulticoreMapping(Partition(1, 1, 1, 1), Tile(1, 1, K), LoopOrder.MNK)
-        latency_us = naive_grouped.evaluate_mapping(chip, problem, mapping).latency_us
+        latency_us = naive.evaluate_mapping(chip, problem, mapping).latency_us
         assert bound_us <= latency_us, (problem, chip)
 
 

@@ -1,4 +1,4 @@
-"""Slow truth of cost model 1, one core: which tiles are legal, what a core moves, how long it takes.
+"""Slow truth of cost model 1, one core: which tiles are legal, what a core moves, the terms of its time.
 
 As `naive`, which costs whole mappings by it: from MODEL.md alone, float operations in its order.
 """
@@ -285,64 +285,6 @@ def count_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreCoun
 # --- how long it takes -----------------------------------------------------------------------------------------------
 
 
-class CoreTime(NamedTuple):
-    latency_us: float
-    main_us: float
-    compute_us: float
-    dram_us: float
-    noc_us: float
-    dma_us: float
-    reduction_us: float
-    charged_bytes: float
-    visits: int
-    shared_us: float
-    feed_us: float
-    dram: tuple[float, float, float]
-    """DRAM bytes of A, of B and its scales, and of spills (as many come back), each by the cores that share them"""
-
-
-def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
-    arch, bits = setting.arch, setting.bits
-    counts = count_core(setting, work, tile, order)
-    a_bytes = (counts.a * bits.a + 15) // 16
-    b_bytes = (counts.b * bits.b + 15) // 16
-    s_bytes = (counts.scales * bits.group + 15) // 16
-    store_bytes = (counts.c_store * setting.store_bits + 15) // 16
-    spill_bytes = (counts.c_spill * setting.partial + 15) // 16
-    loads = loads_of(setting, a_bytes, b_bytes + s_bytes)
-    c = c_of(setting, store_bytes, spill_bytes)
-    dram = loads[0], loads[1], 0.0 if "C" in setting.residents else float(spill_bytes)
-    if arch.shared_bytes is not None:
-        dram, _ = core_dram(setting, work, tile, order)
-    left = dram[2]
-    moved = Moved(
-        (dram[0] + dram[1]) + (c_of(setting, store_bytes, left).dram if arch.shared_bytes is not None else c.dram),
-        (loads[0] + loads[1]) + c.shared,
-        a_bytes + b_bytes + s_bytes + c.port,
-    )
-    dram_us, shared_us, noc_us = (
-        moved.dram / setting.share,
-        moved.shared / setting.shared_share,
-        moved.port / setting.port,
-    )
-    feed_us = counts.cube_steps * setting.feed_us_per_step
-    dma_us = max(dram_us, shared_us, noc_us, feed_us)
-    computed_us = compute_us(setting, counts.cube_steps, counts.visits, counts.dequant, counts.fills)
-    if arch.timing == "overlap":
-        all_loads = Moved(dram[0] + dram[1], loads[0] + loads[1], a_bytes + b_bytes + s_bytes)
-        all_c = c
-        if arch.shared_bytes is not None:
-            all_c = c._replace(dram=c_of(setting, store_bytes, left).dram)
-        main_us = overlap_us(setting, work.block, tile, all_loads, all_c, computed_us, dma_us)
-    else:
-        main_us = pipeline_us([(setting, work.block)], tile, LoopOrder(order))
-    before_us = packing.before_us(arch, setting.problem, setting.active_cores, [packed_by(setting, work.block)])
-    busy_us = arch.launch_us + main_us + work.reduction_us + before_us + tasks_us(arch, [work.block], tile)
-    latency_us = max(busy_us, arch.launch_floor_us)
-    times = (latency_us, main_us, computed_us, dram_us, noc_us, dma_us, work.reduction_us)
-    return CoreTime(*times, moved.dram, counts.visits, shared_us, feed_us, dram)
-
-
 def tasks_us(arch: MulticoreSpec, blocks: Iterable[Block], tile: Tile) -> float:
     """Time to start the tasks of a core after its first: MODEL.md, "Latency of a core"."""
     return (sum(block.g * ceil_div(block.m, tile.tile_m) for block in blocks) - 1) * arch.task_us
@@ -378,24 +320,24 @@ def c_of(setting: Setting, stored: float, spilled: float) -> Moved:
     return Moved(written * setting.write_cost + spilled, written + spilled, written + spilled)
 
 
-def core_dram(
-    setting: Setting, work: Work, tile: Tile, order: int, part: float | None = None
-) -> tuple[tuple[float, float, float], float]:
-    """DRAM bytes of A, of B and of spills of a core whose shared memory keeps `part`, and what it keeps of its own."""
+def core_dram(setting: Setting, work: Work, tile: Tile, order: int, part: float) -> tuple[float, float, float]:
+    """DRAM bytes of A, of B and of spills of a core whose shared memory keeps `part` of what DRAM would give again."""
     counts, bits = count_core(setting, work, tile, order), setting.bits
     loads = loads_of(
         setting, bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b) + bytes_of(counts.scales, bits.group)
     )
+    once_a, once_b = once_of(work, setting)
+    once = 0.0 if "A" in setting.residents else once_a / setting.grid.E_N, 0.0 if "B" in setting.residents else once_b
     spill = 0.0 if "C" in setting.residents else float(bytes_of(counts.c_spill, setting.partial))
-    full = *loads, spill
+    return without((*loads, spill), once, part)
+
+
+def once_of(work: Work, setting: Setting) -> tuple[int, float]:
+    """Bytes of A, and of B with its scales by the cores that share them, each loaded once."""
     rows = work.scale_rows if work.scale_rows is not None else 1
     scales = work.block.g * rows * work.block.n if setting.is_quantized else 0
-    once_a = 0.0 if "A" in setting.residents else bytes_of(work.a, bits.a) / setting.grid.E_N
-    once_b = (bytes_of(work.b, bits.b) + bytes_of(scales, bits.group)) / setting.grid.E_M
-    once = once_a, 0.0 if "B" in setting.residents else once_b
-    partial = 0 if "C" in setting.residents else bytes_of(work.c, setting.partial)
-    own = kept_part(setting, full, once, partial)
-    return without(full, once, own if part is None else part), own
+    b_bytes = bytes_of(work.b, setting.bits.b) + bytes_of(scales, setting.bits.group)
+    return bytes_of(work.a, setting.bits.a), b_bytes / setting.grid.E_M
 
 
 def kept_part(setting: Setting, full: tuple[float, float, float], once: tuple[float, float], partial: float) -> float:

@@ -20,9 +20,9 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, Tile
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["ActiveGrid", "Bits", "Block", "Traffic", "Visit"]
+__all__ = ["ActiveGrid", "Bits", "Block", "Visit"]
 __all__ += ["Core", "Transfer"]
-__all__ += ["bits_of", "partial_bits", "run_pipeline", "simulate_pipeline", "simulate_traffic", "walk_visits"]
+__all__ += ["bits_of", "partial_bits", "run_pipeline", "walk_visits"]
 
 
 class Block(NamedTuple):
@@ -70,13 +70,6 @@ class Visit(NamedTuple):
     cube_steps: int
     dequant: int  # weights that the vector unit converts
     fills: int  # blocks of B that the matrix unit loads
-
-
-class Traffic(NamedTuple):
-    """The sums of all visits of one core, and their number."""
-
-    total: Visit
-    visits: int
 
 
 def bits_of(problem: GemmProblem) -> Bits:
@@ -164,14 +157,6 @@ def walk_visits(
         yield Visit(a_load, b_load, s_load, c_refill, c_spill, c_store, cube_steps, b_load if converts else 0, fills)
 
 
-def simulate_traffic(
-    arch: MulticoreSpec, problem: GemmProblem, block: Block, tile: Tile, order: LoopOrder, *, k_start: int = 0
-) -> Traffic:
-    """Count what one core moves and computes, by walking its loops."""
-    visits = list(walk_visits(arch, problem, block, tile, order, k_start=k_start))
-    return Traffic(Visit(*(sum(column) for column in zip(*visits, strict=True))), len(visits))
-
-
 def _cut(size: int, step: int) -> list[tuple[int, int]]:
     """Ranges [start, stop) of `step` elements that cover `size`; the last one is what remains."""
     return [(start, min(start + step, size)) for start in range(0, size, step)]
@@ -257,23 +242,6 @@ class Core:
         cycles = max(cube_cycles, vector_cycles) if self.arch.vector_is_concurrent else cube_cycles + vector_cycles
         return cycles / self.cycles_per_us
 
-    def reduction_us(self, g: int, m: int, n: int, *, writes_c: bool = True) -> float:
-        """Time of one core's share of the reduction of a split K, after which C stays where it is unless `writes_c`."""
-        if self.grid.E_K == 1:
-            return 0.0
-        assert self.arch.vector_ops_per_cycle is not None
-        share = _ceil_div(g * m * n, self.grid.E_K)
-        written = _ceil_div(share * self.bits.output, 16) * (self.dram_bytes_per_us / self.write_bytes_per_us)
-        if not writes_c:
-            written = 0.0
-        if self.arch.reduction == "dram":
-            read = _ceil_div(self.grid.E_K * share * self.partial, 16)
-            exchange_us = (read + written) / self.dram_bytes_per_us
-        else:
-            received = _ceil_div((self.grid.E_K - 1) * share * self.partial, 16)
-            exchange_us = received / self.port_bytes_per_us + written / self.dram_bytes_per_us
-        return exchange_us + (self.grid.E_K - 1) * share / self.arch.vector_ops_per_cycle / self.cycles_per_us
-
     def load_of(self, visit: Visit, sharers: int | None) -> Transfer:
         """Tiles of A, B and S that change at a visit."""
         bits = self.bits
@@ -286,21 +254,6 @@ class Core:
         spill = 0.0 if leaving is None else leaving.c_spill * self.partial / 16
         store = 0.0 if leaving is None else leaving.c_store * self.store_bits / 16
         return refill + (spill + store)
-
-
-def simulate_pipeline(
-    arch: MulticoreSpec,
-    problem: GemmProblem,
-    block: Block,
-    tile: Tile,
-    order: LoopOrder,
-    grid: ActiveGrid,
-    *,
-    k_start: int = 0,
-) -> float:
-    """Run one core's double-buffered main loop on a DMA engine and a compute engine; return its end in us."""
-    visits = list(walk_visits(arch, problem, block, tile, order, k_start=k_start))
-    return run_pipeline(Core(arch, problem, grid), visits, [None] * len(visits))
 
 
 def run_pipeline(core: Core, visits: Sequence[Visit], sharers: Sequence[int | None]) -> float:

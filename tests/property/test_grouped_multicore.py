@@ -32,7 +32,7 @@ from gemm_eval.search.multicore import (
 from gemm_eval.workload import pack_layouts
 from tests import strategies
 from tests.cases import examples
-from tests.oracle import naive, naive_grouped
+from tests.oracle import naive
 
 # Pipeline times are sums over visits, which the kernel adds up class by class.
 
@@ -47,9 +47,9 @@ def uncounted(records: np.ndarray) -> bytes:
 
 
 @st.composite
-def chips_and_problems(draw: st.DrawFn, max_units: int | None = None) -> tuple[MulticoreSpec, GemmProblem]:
+def chips_and_problems(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem]:
     arch = draw(strategies.archs())
-    return arch, draw(strategies.grouped_problems(arch, max_units=max_units))
+    return arch, draw(strategies.grouped_problems(arch))
 
 
 # --- against the oracles ---------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_groups_lie_where_the_oracle_has_them(groups: list[int], P_G: int, P_M: 
         [rows for _, rows, count in of_set for _ in range(count)]
         for _, of_set in itertools.groupby(runs, key=lambda run: run[0])
     ]
-    assert sets == naive_grouped.spread_groups(problem, cube_m, P_G, P_M)
+    assert sets == naive.spread_groups(problem, cube_m, P_G, P_M)
 
 
 @settings(max_examples=examples(300))

@@ -40,7 +40,7 @@ def result_of(arch: MulticoreSpec, problem: GemmProblem) -> GEMMResult | None:
 def test_swapping_m_and_n_changes_nothing_on_a_symmetric_chip(data: st.DataObject) -> None:
     arch = data.draw(strategies.archs(has_memories=False))
     packs = dict.fromkeys("AB", "shared") if arch.packs else {}
-    no_sides = {"lane_num": 1, "align_bytes": 1, "weight_load_cycles": 0.0, "task_us": 0.0}
+    no_sides = {"lane_num": 1, "align_bytes": 1, "weight_load_cycles": 0.0, "task_us": 0.0, "tile_buffers": {}}
     arch = arch.with_(cube_n=arch.cube_m, packs=packs, **no_sides)
     problem = data.draw(strategies.problems(arch))
     assume(not problem.is_weight_quantized and problem.input_dtype.bits >= 8)
@@ -216,7 +216,7 @@ def _is_allowed(of: LibraryRules, whole_k: int, p: Any, block: Any, mapping: Mul
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem, LibraryRules]:
     arch = draw(strategies.archs(max_cores=6))
-    return arch, draw(strategies.problems(arch, max_units=4)), draw(rules())
+    return arch, draw(strategies.problems(arch, most_units=4)), draw(rules())
 
 
 @settings(max_examples=examples(150))

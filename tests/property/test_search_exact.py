@@ -16,7 +16,7 @@ from gemm_eval.models.multicore.params import pack_params, params_in_room
 from gemm_eval.search import multicore_bound_kernels as bounds_of
 from gemm_eval.search.multicore_kernels import partition_bound
 from tests import strategies
-from tests.oracle import naive, naive_core, naive_grouped
+from tests.oracle import naive, naive_core
 
 
 @st.composite
@@ -29,7 +29,7 @@ def chips_and_problems(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem]:
 def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None:
     arch, problem = data.draw(chips_and_problems())
     mapping = data.draw(strategies.mappings(arch, problem))
-    latency_us = naive_grouped.evaluate_mapping(arch, problem, mapping).latency_us
+    latency_us = naive.evaluate_mapping(arch, problem, mapping).latency_us
     p = params_in_room(pack_params(arch, problem.types), problem)[0]
     blk = block_of(p, *problem.sizes, *mapping.partition)
     trips = [ceil_div(size, tile) for size, tile in zip((blk.m, blk.n, blk.k), mapping.tile, strict=True)]

@@ -21,7 +21,7 @@ from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of
 from gemm_eval.models.multicore.model import MulticoreCost, group_sizes, unpack_cost
 from gemm_eval.models.multicore.params import pack_params, params_in_room
 from gemm_eval.search.multicore import find_best, find_best_few
-from tests.oracle import naive, naive_grouped
+from tests.oracle import naive
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
 from tools.laws.report import Report
 
@@ -194,7 +194,7 @@ class Case:
                 self.violates(_ORACLE, f"{name} {ours}, {theirs} {mapping}")
 
     def _check_oracle(self, mapping: MulticoreMapping) -> None:
-        truth = naive_grouped.evaluate_mapping(self.arch, self.problem, mapping)
+        truth = naive.evaluate_mapping(self.arch, self.problem, mapping)
         self.check_truth(mapping, truth, "compute_us", "dma_us", "dram_us")
         result = GEMMEvaluator(self.arch.with_(sram_bytes=1 << 24), disk_cache=False).evaluate_mapping(
             self.problem, mapping

@@ -92,8 +92,8 @@ def draw_chip(rng: random.Random) -> MulticoreSpec:
     return MulticoreSpec(**fields)
 
 
-def draw_problem(rng: random.Random, arch: MulticoreSpec) -> GemmProblem:
-    """A GEMM of at most a few cubes in each dimension, dense or with narrower weights."""
+def draw_problem(rng: random.Random, arch: MulticoreSpec, most_units: int = 5) -> GemmProblem:
+    """A GEMM of at most `most_units` cubes in each dimension, dense or with narrower weights."""
     a = rng.choice(sorted(arch.cube_steps_per_cycle))
     narrow = [dtype for dtype in _NARROW if dtype.bits < a.bits]
     weights: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def draw_problem(rng: random.Random, arch: MulticoreSpec) -> GemmProblem:
             "scale_dtype": rng.choice((None, DType.FP16, DType.FP32)),
             "zero_dtype": rng.choice((None, DType.INT4, DType.FP16)),
         }
-    units = rng.choice((2, 3, 5))
+    units = min(most_units, rng.choice((2, 3, 5)))
     sizes = (arch.cube_m, arch.cube_k_of(a), arch.cube_n)
     M, K, N = (max(1, unit * rng.randint(1, units) + rng.choice((0, 0, -1, 1, -unit // 2))) for unit in sizes)
     return GemmProblem(rng.choice((1, 1, 1, 2, 3, 5)), M, K, N, a, output_dtype=rng.choice((None, *_DTYPES)), **weights)

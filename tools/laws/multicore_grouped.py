@@ -17,7 +17,7 @@ from gemm_eval import GemmProblem
 from gemm_eval.mapping import LoopOrder, MulticoreMapping
 from gemm_eval.models.multicore import cost_of_mapping
 from gemm_eval.models.multicore.model import batch_sizes, unpack_cost
-from tests.oracle import naive_grouped
+from tests.oracle import naive
 from tools.laws.multicore import PLAIN, ROUNDING, Case
 from tools.laws.multicore_draws import draw_chip, draw_grouped, draw_mapping
 from tools.laws.report import Report
@@ -47,7 +47,7 @@ class _GroupedCase(Case):
     def check_mapping(self) -> None:
         """Laws that hold at any mapping, whether it fits in SRAM or not."""
         mapping = draw_mapping(self.rng, self.arch, self.problem, self.params)
-        self.check_truth(mapping, naive_grouped.evaluate_mapping(self.arch, self.problem, mapping))
+        self.check_truth(mapping, naive.evaluate_mapping(self.arch, self.problem, mapping))
         cost = self.cost(mapping)
         self.is_most("no faster than computation alone", cost.compute_us, cost.main_us, mapping)
         self.check_buffers(mapping)
