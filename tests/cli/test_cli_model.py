@@ -24,7 +24,7 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 from gemm_eval.units import time_text
-from tests.cli.commands import Ran, plain
+from tests.cli.commands import Ran
 
 ARCH = ("--arch", "demo-8core")
 SHORT = ("--seq-len", "64")
@@ -235,25 +235,6 @@ def test_experts_have_types_and_loads_of_their_own() -> None:
     assert by_name["expert_down"].rows == 8 * 4
     assert not by_name["o_proj"].is_weight_quantized
     assert found["memory"]["weight_bytes"] < 15e9
-
-
-ESTIMATE_CALLS: list[tuple[list[str], dict[str, Any]]] = [
-    ([], {}),
-    (["--batch", "8", "--prompt", "500", "--output", "32", "--dtype", "w4a16", "--kv-dtype", "fp8"],
-     {"batch": 8, "prompt_len": 500, "output_len": 32, "dtype": "w4a16", "kv_dtype": "fp8"}),
-    (["--tp", "2", "--pp", "2", "--chunk", "256", "--speculate", "2", "--acceptance", "0.5"],
-     {"tensor_parallel": 2, "pipeline_parallel": 2, "chunk_tokens": 256, "speculative_tokens": 2, "acceptance": 0.5}),
-    (["--unfused"], {"fused": False}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "options"), ESTIMATE_CALLS)
-def test_one_estimate_in_json_and_words(words: list[str], options: dict[str, Any]) -> None:
-    found = estimate_model("llama-3-8b", "h200-sxm", **options)
-    assert Ran("model", "llama-3-8b", "--arch", "h200-sxm", *words, "--json").json() == plain(found.to_dict())
-    ran = Ran("model", "llama-3-8b", "--arch", "h200-sxm", *words)
-    assert (ran.code, ran.err) == (0, "")
-    assert " ".join(ran.out.split()) == " ".join(found.explain().split())
 
 
 @pytest.mark.parametrize("columns", [80, 160])

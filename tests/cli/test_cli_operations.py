@@ -1,4 +1,4 @@
-"""The commands `attention`, `collective` and `moe`: they print what the library says."""
+"""The commands `attention`, `collective` and `moe`: tables, fits and what they write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, MoeLayer, moe_layers
+from gemm_eval import MoeLayer, moe_layers
 from gemm_eval.arch import read_yaml
 from gemm_eval.cli.operations import sizes_of
 from gemm_eval.errors import InvalidOptionError
@@ -20,31 +20,6 @@ from gemm_eval.transformer import load_model, moe_layer_of
 from gemm_eval.units import time_text
 from gemm_eval.validation.subjects import attention as measured_attention
 from tests.cli.commands import Ran, plain
-
-SIZES: dict[str, Any] = {"batch": 1, "q_len": 1, "kv_len": 4096, "num_heads": 32}
-ATTENTION = ("--kv", "4096", "--heads", "32")
-CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
-    ("h200-sxm", ["--kv-heads", "8", "--kv-dtype", "fp8", "--dtype", "bf16", "--batch", "16"],
-     {"num_kv_heads": 8, "kv_dtype": "fp8", "dtype": "bf16", "batch": 16}),
-    ("b200", ["--q", "4096", "--window", "128", "--head-dim", "64"], {"q_len": 4096, "window": 128, "head_dim": 64}),
-    ("h200-sxm", ["--full", "--unfused", "--q", "7"], {"causal": False, "fused": False, "q_len": 7}),
-    ("a100-sxm-80gb", ["--latent", "--head-dim", "576", "--v-head-dim", "512"],
-     {"is_latent": True, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}),
-    ("demo-8core", [], {}),
-    ("h100-sxm", ["--q", "4096", "--backward"], {"q_len": 4096, "backward": True}),
-]  # fmt: skip
-IDS = [" ".join([arch, *words]) for arch, words, _ in CALLS]
-
-
-@pytest.mark.parametrize(("arch", "words", "options"), CALLS, ids=IDS)
-def test_json_and_text_are_what_the_library_says(arch: str, words: list[str], options: dict[str, Any]) -> None:
-    result = GEMMEvaluator(arch).evaluate_attention(**SIZES | options)
-    assert Ran("attention", "--arch", arch, *ATTENTION, *words, "--json").json() == plain(result.to_dict())
-    for columns in (80, 200):
-        ran = Ran("attention", "--arch", arch, *ATTENTION, *words, columns=columns)
-        assert (ran.code, ran.err) == (0, "")
-        assert max(map(len, ran.out.splitlines())) <= columns
-        assert " ".join(ran.out.split()) == " ".join(result.explain().split())
 
 
 @pytest.fixture
@@ -101,16 +76,6 @@ def test_validate_shows_errors_beside_rooflines(words: list[str]) -> None:
 
 
 COLLECTIVE = ("collective", "--arch", "h200-sxm", "all_reduce")
-
-
-def test_one_message_in_words_and_json() -> None:
-    result = GEMMEvaluator("h200-sxm").evaluate_collective("all_reduce", 1 << 20, 8)
-    assert Ran(*COLLECTIVE, "1MiB", "--json").json() == plain(result.to_dict())
-    for columns in (80, 200):
-        ran = Ran(*COLLECTIVE, "1MiB", columns=columns)
-        assert (ran.code, ran.err) == (0, "")
-        assert max(map(len, ran.out.splitlines())) <= columns
-        assert " ".join(ran.out.split()) == " ".join(result.explain().split())
 
 
 def test_many_messages_are_a_table() -> None:
@@ -170,14 +135,6 @@ MOE_CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
     ),
 ]
 MOE_IDS = [" ".join(words) for _, words, _ in MOE_CALLS]
-
-
-@pytest.mark.parametrize(("arch", "words", "options"), MOE_CALLS, ids=MOE_IDS)
-def test_json_is_what_the_library_says(arch: str, words: list[str], options: dict[str, Any]) -> None:
-    found = Ran("moe", "--arch", arch, "--tokens", "8, 64,512", *MOE_SIZES, *words, "--json").json()
-    table = moe_layers(arch, [MoeLayer(num, **LAYER, **options) for num in (8, 64, 512)])
-
-    assert found == {"arch": arch, "model": None, "layers": [plain(result.to_dict()) for result in table]}
 
 
 @pytest.mark.parametrize("columns", [80, 100, 220])

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval import AttentionProblem, MulticoreSpec, load_arch
-from gemm_eval.mapping import AttentionOrder, AttentionPartition
 from gemm_eval.models.multicore import attention_params, attention_sizes
 from gemm_eval.models.multicore.attention_kernels import (
     attention_block_of,
     count_core,
-    count_kept_rows,
-    keys_stay,
-    span_of,
 )
-from tests.oracle.naive_attention import Attention
 
 
 @st.composite
@@ -36,28 +29,6 @@ def demo(**changes: object) -> MulticoreSpec:
     arch = load_arch("demo-8core").with_(**changes)
     assert isinstance(arch, MulticoreSpec)
     return arch
-
-
-@given(problems(40), st.data())
-def test_counts_are_those_of_every_visit(problem: AttentionProblem, data: st.DataObject) -> None:
-    arch = demo(cube_m=2, cube_n=2, cube_k=2)
-    p, s = attention_params(arch, problem)[0], attention_sizes(problem)
-    partition = AttentionPartition(1, *data.draw(st.sampled_from([(1, 1), (3, 1), (2, 3), (1, 4)])))
-    is_folded = partition.P_Q > 1 and s.is_masked and data.draw(st.booleans())
-    attention = Attention(arch, problem, partition, is_folded)
-    blk = attention_block_of(p, s, *partition, int(is_folded))
-    tile = data.draw(st.sampled_from(list(attention.tiles())))
-    for core, place in itertools.product(range(blk.E_Q), range(blk.E_K)):
-        key_0, key_1 = span_of(s, blk, place)
-        found = count_core(p, s, blk, core, key_0, key_1, *tile, 0)
-        kept_rows = count_kept_rows(s, blk, core, key_0, key_1, *tile)
-        for order, counts in zip(AttentionOrder, (found, keys_stay(found, kept_rows)), strict=True):
-            truth = attention.walk(core, place, tile, order)
-            assert counts.visits == len(truth.visits)
-            assert counts.scores == sum(visit.rows * visit.keys for visit in truth.visits)
-            assert (counts.q_rows, counts.kv_keys, counts.spill_rows) == (
-                truth.q_rows, truth.kv_keys, truth.spill_rows,
-            )  # fmt: skip
 
 
 @given(problems(1 << 20), st.integers(1, 4096), st.integers(1, 4096))

@@ -22,7 +22,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import BOUNDS, GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.sizes import load_bytes_of
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_our_kernels
-from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.cases import without_counts
@@ -101,24 +101,6 @@ def test_what_the_search_lists_are_configs_of_the_space() -> None:
             space = set(enumerate_configs(arch, problem))
             top = find_top_configs(arch, problem, pack_gpu(arch, problem.types, RunOptions()), 10**6)
             assert {unpack_gpu_cost(record).config for record in top} <= space
-
-
-@few
-@given(st.data(), st.sampled_from(ARCHS))
-def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) -> None:
-    """Whatever the threads and chunks."""
-    problems = data.draw(st.lists(strategies.gpu_problems(arch), min_size=1, max_size=6))
-    options = RunOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
-    packed = [pack_gpu(arch, problem.types, options) for problem in problems]
-    which = np.array(data.draw(st.lists(st.integers(0, len(problems) - 1), min_size=1, max_size=80)), np.int64)
-    sizes = np.array([problems[index].sizes for index in which], np.int64)
-    seen: list[int] = []
-
-    many = find_best_config_many(packed, which, sizes, on_progress=seen.append)
-
-    alone = [find_best_config(arch, problem, p) for problem, p in zip(problems, packed, strict=True)]
-    assert many.tolist() == [alone[index].tolist()[0] for index in which]
-    assert sum(seen) == len(which)
 
 
 _PRINT_COSTS = """
