@@ -19,7 +19,7 @@ from gemm_eval.models.gpu import LIBRARIES
 GROUPS = (120, 3, 0, 17)
 K, N = 512, 256
 ARCHS = ("demo-8core", "h200-sxm")
-BAD_GROUPS: tuple[Any, ...] = ((), (True, 3), "12", None, (1,) * 1025)  # all in tests/workload/test_row_groups.py
+BAD_GROUPS: tuple[Any, ...] = ((), (True, 3), "12", None, (1,) * 1025)  # all in tests/workload/test_problem.py
 
 
 @pytest.fixture(params=ARCHS)

@@ -1,7 +1,4 @@
-"""The disk cache of compiled kernels: it speeds up the next process, and never gets in the way.
-
-Shown by a kernel that compiles in no time; benchmarks/test_first_call.py does it with a search.
-"""
+"""Compiled kernels: their cache folder, and types for which nothing more is compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +9,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numba
 import pytest
+from numba.core.caching import NullCache
+
+from gemm_eval.jit import entry_point, kernel
+
+# ---- jit cache -------------------------------------------------------------------------------------------------------
+
 
 pytestmark = pytest.mark.slow  # a process, and a compile, for every run
 
@@ -110,3 +114,23 @@ def test_off_writes_nothing(first: tuple[Path, Run], tmp_path: Path) -> None:
 
     assert (off.answer, off.warned, off.num_notices) == (first[1].answer, [], 1)
     assert files_under(tmp_path) == []
+
+
+# ---- jit types -------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _add(a: int, b: float) -> float:
+    return a + b
+
+
+def _sum(n: int) -> float:
+    return _add(n, 1) + _add(2, n) + _add(3, 4.0) + _add(n, 0.5)
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled without the JIT")
+def test_constants_and_integers_compile_nothing_more() -> None:
+    from_disk = entry_point(_sum)
+    from_disk._cache = NullCache()  # type: ignore[attr-defined]  # else nothing would be compiled at a second run
+    assert from_disk(10) == 10 + 1 + 2 + 10 + 3 + 4 + 10 + 0.5
+    assert _add.signatures == [(numba.int64, numba.float64)]  # type: ignore[attr-defined]

@@ -22,10 +22,10 @@ class Area(NamedTuple):
 _PLANS = Area(("chips",), ("search/test_plans.py",), ("search/test_plans.py", "evaluate/test_evaluator.py"))
 _MULTICORE = Area(
     ("chips", "multicore"),
-    ("property/test_short_laws.py", "property/test_search_exact.py"),
+    ("property/test_short_laws.py", "property/test_multicore_exact.py"),
     (
         "golden/test_golden.py", "property/test_short_laws.py",
-        "property/test_search_exact.py", "property/test_laws.py", "mapping/test_partitions.py",
+        "property/test_multicore_exact.py", "property/test_laws.py", "search/test_plans.py",
         "evaluate/test_evaluator.py", "evaluate/test_evaluate_many.py", "evaluate/test_costs_on_disk.py",
     ),
 )  # fmt: skip

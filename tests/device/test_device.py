@@ -1,18 +1,23 @@
-"""From machine code to the instructions of a main loop: what nvdisasm writes, loops, classes."""
+"""Machine code of kernels, and which versions of CUDA there are."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import struct
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from gemm_eval.device import sass
+from gemm_eval.device import nvrtc, runtime, sass
 from gemm_eval.device.sass import Instruction, class_of, disassemble, find_main_loop, parse_sass
 from gemm_eval.errors import GemmEvalError
+
+# ---- kernel sass -----------------------------------------------------------------------------------------------------
+
 
 # A loop that waits on an mbarrier (and spins behind it), may skip a copy, and ends with a loop over lanes; around it
 # the loop over tiles, which zeroes sums with an instruction of the same name.
@@ -233,3 +238,69 @@ def test_a_lost_last_byte_is_given_back() -> None:
 
     assert sass._whole(whole[:-1]) == whole
     assert sass._whole(whole) == whole
+
+
+# ---- cuda versions ---------------------------------------------------------------------------------------------------
+
+
+UNLIKE = RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version")
+
+
+def refuse() -> int:
+    raise UNLIKE
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], str]]:
+    """What is said where the driver is for one CUDA, CuPy for another, and no GPU is found."""
+
+    def said(of_driver: int, of_cupy: int) -> str:
+        versions = SimpleNamespace(
+            getDeviceCount=refuse, driverGetVersion=lambda: of_driver, runtimeGetVersion=lambda: of_cupy
+        )
+        monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=versions)))
+        runtime.import_cupy.cache_clear()
+        with pytest.raises(GemmEvalError) as caught:
+            runtime.import_cupy()
+        return str(caught.value)
+
+    yield said
+    runtime.import_cupy.cache_clear()
+
+
+def test_a_driver_for_cuda_12_and_cupy_for_13(no_gpu: Callable[[int, int], str]) -> None:
+    assert no_gpu(12040, 13020) == (
+        "this CuPy is for CUDA 13, the driver for CUDA 12: update the driver, or pip uninstall cupy-cuda13x and "
+        "pip install 'gemm_eval[gpu-cuda12]'"
+    )
+
+
+def test_a_driver_that_no_extra_is_for(no_gpu: Callable[[int, int], str]) -> None:
+    assert no_gpu(11080, 12090) == "this CuPy is for CUDA 12, the driver for CUDA 11: update the driver"
+
+
+@pytest.mark.parametrize("of_driver", [0, 13000, 13020])
+def test_no_driver_or_one_of_the_same_cuda(no_gpu: Callable[[int, int], str], of_driver: int) -> None:
+    assert no_gpu(of_driver, 13020) == f"this needs an NVIDIA GPU and its driver: {UNLIKE}"
+
+
+@pytest.mark.parametrize(("version", "package"), [((12, 9), "nvidia-cuda-nvrtc-cu12"), ((13, 0), "nvidia-cuda-nvrtc")])
+def test_the_compiler_is_named_by_the_package_of_its_cuda(
+    version: tuple[int, int], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may be installed, where PyTorch brings the other one: kernels are kept by the version that made them."""
+    monkeypatch.setattr(nvrtc, "_nvrtc", lambda: SimpleNamespace(getVersion=lambda: version))
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"from {name}")
+    nvrtc.compiler_version.cache_clear()
+    try:
+        assert nvrtc.compiler_version() == f"{version[0]}.{version[1]} from {package}"
+    finally:
+        nvrtc.compiler_version.cache_clear()
+
+
+def test_an_nvrtc_that_is_missing_names_both_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_nvrtc", lambda: SimpleNamespace(getVersion=refuse))
+    nvrtc.compiler_version.cache_clear()
+
+    with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[gpu\]', or 'gemm_eval\[gpu-cuda12\]' where"):
+        nvrtc.compiler_version()
