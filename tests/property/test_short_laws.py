@@ -35,7 +35,7 @@ RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [
     (gpu_exact, 16, 1_000, 1, {"equals brute force": 1_000}),
     (gpu_grouped, 0, 50 * len(CASES), 5, 45 * len(CASES)),
     (gpu_attention, 16, 10_000, 7, {}),
-    (collective, 3, 5_000, 8, 1_000),
+    (collective, 3, 1_000, 8, 200),
     (memory_bound, 0, 2_000, 3, 1_000),
     (gpu_experts, 0, 25 * len(gpu_experts.CASES), 5, {}),
     (estimate, 16, 100, 9, {"times, rates and bytes are finite and add up": 100}),
