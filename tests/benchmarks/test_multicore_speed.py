@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
+from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE
 from tests.benchmarks.transformer_gemms import transformer_gemms
-from tests.oracle import naive
 
 SQUARE = (1, 4096, 4096, 4096)
 
 
 @pytest.fixture(scope="module")
 def evaluator() -> GEMMEvaluator:
-    """The teaching chip, exactly its 8 cores at work, as in the naive search."""
+    """The teaching chip, exactly its 8 cores at work."""
     evaluator = GEMMEvaluator(load_arch("demo-8core"), allow_idle_cores=False)
     evaluator.evaluate(*SQUARE)  # compiles, or loads from the disk cache
     evaluator.cache_clear()
@@ -38,13 +37,6 @@ class TestOneGemm:
     def test_cached(self, benchmark: Any, evaluator: GEMMEvaluator) -> None:
         first = evaluator.evaluate(*SQUARE)
         assert benchmark.pedantic(evaluator.evaluate, SQUARE, rounds=1000, iterations=100) is first
-
-    @pytest.mark.slow
-    def test_naive_exhaustive(self, benchmark: Any, evaluator: GEMMEvaluator) -> None:
-        problem = GemmProblem(*SQUARE)
-        found = benchmark.pedantic(naive.find_best, (evaluator.arch, problem), rounds=1)
-        assert found is not None
-        assert found[0] == evaluator.evaluate(*SQUARE).mapping
 
 
 def check_cold(benchmark: Any, evaluator: GEMMEvaluator, **types: str) -> None:

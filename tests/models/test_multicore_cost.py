@@ -14,8 +14,7 @@ from gemm_eval.models.multicore.cost_kernels import block_of
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
-from tests.oracle import naive, simulators_grouped
-from tests.oracle.simulators_grouped import sets_of_batch
+from tests.oracle import naive
 
 # ---- against the oracle ----------------------------------------------------------------------------------------------
 
@@ -46,10 +45,8 @@ def test_every_way_of_cutting_a_problem_into_parts(load_sharing: str, reduction:
             )  # fmt: skip
             result = evaluator.evaluate_mapping(problem, mapping)
             cost = naive.evaluate_mapping(arch, problem, mapping)
-            walk = simulators_grouped.simulate_chip(arch, problem, mapping, sets_of_batch(problem, mapping))
             assert (result.latency_us, result.dram_bytes) == (cost.latency_us, cost.dram_bytes), mapping
-            assert result.latency_us == max(walk.latency_us.values()), mapping
-            assert result.active_cores == len(walk.latency_us), mapping
+            assert result.active_cores == cost.active_cores, mapping
             assert result.energy_pj == pytest.approx(cost.energy_pj, rel=1e-12), mapping
             assert sum(result.traffic.values()) == result.dram_bytes, mapping
 

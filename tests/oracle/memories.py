@@ -48,8 +48,8 @@ class _Pass(NamedTuple):
     port: float
 
 
-def resident_operands(arch: MulticoreSpec, problem: GemmProblem) -> frozenset[str]:
-    """The operands that lie in the SRAM of all cores, if all that the chip names have room there."""
+def resident_bytes(arch: MulticoreSpec, problem: GemmProblem) -> int:
+    """A core's part of the operands that the chip names as resident."""
     bits = bits_of(problem)
     groups = [rows for rows in problem.row_groups or (problem.M,) * problem.G if rows > 0]
     half_bits = {
@@ -57,9 +57,35 @@ def resident_operands(arch: MulticoreSpec, problem: GemmProblem) -> frozenset[st
         "B": len(groups) * problem.K * problem.N * bits.b,
         "C": sum(groups) * problem.N * bits.output,
     }
-    part = math.ceil(Fraction(sum(half_bits[name] for name in arch.resident), 16 * arch.num_cores))
+    return math.ceil(Fraction(sum(half_bits[name] for name in arch.resident), 16 * arch.num_cores))
+
+
+def resident_operands(arch: MulticoreSpec, problem: GemmProblem) -> frozenset[str]:
+    """The operands that lie in the SRAM of all cores, if all that the chip names have room there."""
     most = math.floor(math.floor(arch.sram_bytes * arch.sram_usable_frac) * arch.resident_max_frac)
-    return frozenset(arch.resident) if part <= most else frozenset()
+    return frozenset(arch.resident) if resident_bytes(arch, problem) <= most else frozenset()
+
+
+class Main(NamedTuple):
+    """The main loop of a core: its time with overlap, and what it takes by itself."""
+
+    main_us: float
+    compute_us: float
+    dram_us: float
+    shared_us: float
+    noc_us: float
+    feed_us: float
+    dma_us: float
+    dram: FromDram
+    c_dram: float
+    """bytes of C that pass DRAM"""
+    total: Visit
+    visits: int
+
+    @property
+    def dram_bytes(self) -> float:
+        """Bytes past DRAM."""
+        return (self.dram.a + self.dram.b) + self.c_dram
 
 
 class CoreMemory:
@@ -128,9 +154,12 @@ class CoreMemory:
             once.a + rest * (all_of.a - once.a), once.b + rest * (all_of.b - once.b), rest * all_of.spill
         )  # fmt: skip
 
-    def _us(self, *parts: _Pass) -> float:
+    def _each_us(self, *parts: _Pass) -> tuple[float, ...]:
         speeds = self.core.dram_bytes_per_us, self.core.shared_bytes_per_us, self.core.port_bytes_per_us
-        return max(sum(column) / speed for column, speed in zip(zip(*parts, strict=True), speeds, strict=True))
+        return tuple(sum(column) / speed for column, speed in zip(zip(*parts, strict=True), speeds, strict=True))
+
+    def _us(self, *parts: _Pass) -> float:
+        return max(self._each_us(*parts))
 
     def _c(self, store: int, spill: float, spill_dram: float) -> _Pass:
         store = store if self.is_stored else 0
@@ -139,19 +168,18 @@ class CoreMemory:
             (spill_dram + store) * self.write_cost + spill_dram, (spill + store) + spill, (spill + store) + spill
         )  # fmt: skip
 
-    def main_us(self) -> float:
-        """Time of the main loop, of which no chain of work that nothing shortens takes longer."""
+    def main(self) -> Main:
+        """Return the main loop, of which no chain of work that nothing shortens takes longer."""
         core, arch, bits = self.core, self.core.arch, self.core.bits
         visits = [visit for run in self.runs for visit in run.visits]
         dram, (full, _) = self.from_dram(self.kept_part()), self._of_runs(list(range(len(self.runs))))
         loads = _Pass(dram.a + dram.b, full.a + full.b, sum(moved.a + moved.b for moved in self.moved))
         spill = sum(moved.spill for moved in self.moved)
         c = self._c(sum(moved.store for moved in self.moved), spill, dram.spill)
-        steps = sum(visit.cube_steps for visit in visits)
-        compute_us = core.compute_us(
-            steps, len(visits), sum(visit.dequant for visit in visits), sum(visit.fills for visit in visits)
-        )
-        dma_us = max(self._us(loads, c), steps * core.feed_us_per_step)
+        total = Visit(*(sum(column) for column in zip(*visits, strict=True)))
+        compute_us = core.compute_us(total.cube_steps, len(visits), total.dequant, total.fills)
+        each_us, feed_us = self._each_us(loads, c), total.cube_steps * core.feed_us_per_step
+        dma_us = max(*each_us, feed_us)
         first, tail, lead = visits[0], c, loads  # the first tile is a full one
         if arch.output_buffers == 2:
             tail = self._c(_bytes(max(visit.c_store for visit in visits), core.store_bits), 0.0, 0.0)
@@ -164,7 +192,8 @@ class CoreMemory:
             compute_us + self._us(lead, tail),
             core.compute_us(first.cube_steps, 1, 0, first.fills) + self._us(loads, tail),
         )
-        return (1 - arch.overlap_frac) * (compute_us + dma_us) + arch.overlap_frac * best_us
+        main_us = (1 - arch.overlap_frac) * (compute_us + dma_us) + arch.overlap_frac * best_us
+        return Main(main_us, compute_us, *each_us, feed_us, dma_us, dram, c.dram, total, len(visits))
 
 
 def _bytes(elements: int, half_bits: int) -> int:

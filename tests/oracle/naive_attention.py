@@ -16,11 +16,26 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
 from gemm_eval.workload import AttentionProblem, GemmProblem
-from tests.oracle.naive_core import Moved, bytes_of, ceil_div, write_share
+from tests.oracle.naive import bytes_of, ceil_div
 from tests.oracle.simulators import bits_of, partial_bits
 
 _OTHER_OPS = 5  # of a score, besides its exponential
 _STATS = 2
+
+
+class Moved(NamedTuple):
+    """Bytes of a core as DRAM, the memory between DRAM and SRAM, and the core's port count them."""
+
+    dram: float
+    shared: float
+    port: float
+
+
+def write_share(arch: MulticoreSpec, divisor: int) -> float:
+    """Bandwidth of a core that writes, in bytes per us."""
+    gb_per_s = arch.dram_gb_per_s if arch.dram_write_gb_per_s is None else arch.dram_write_gb_per_s
+    share = gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
+    return share if arch.dram_core_limit_gb_per_s is None else min(share, arch.dram_core_limit_gb_per_s * 1e3)
 
 
 class AttentionTruth(NamedTuple):

@@ -46,10 +46,5 @@ def pack_us(arch: MulticoreSpec, problem: GemmProblem, runs: Iterable[Packed]) -
     return total / (arch.pack_gb_per_s * 1e3)
 
 
-def before_us(arch: MulticoreSpec, problem: GemmProblem, active_cores: int, runs: Iterable[Packed]) -> float:
-    """Both together."""
-    return sync_us(arch, active_cores) + pack_us(arch, problem, runs)
-
-
 def _bytes(elements: int, half_bits: int) -> int:
     return -(-elements * half_bits // 16)

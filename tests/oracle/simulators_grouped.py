@@ -13,13 +13,27 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.workload import GemmProblem
-from tests.oracle.memories import CoreMemory, FromDram, Run, resident_operands
-from tests.oracle.packing import Packed, before_us
+from tests.oracle.memories import CoreMemory, FromDram, Main, Run, resident_operands
+from tests.oracle.packing import Packed, pack_us, sync_us
 from tests.oracle.simulators import ActiveGrid, Block, Core, Visit, run_pipeline, walk_visits
 
 
+class CoreWalk(NamedTuple):
+    """What one core takes."""
+
+    latency_us: float
+    main: Main  # its time with the timing of the chip
+    reduction: tuple[float, int, int]
+    """DRAM bytes, network bytes and adds"""
+    reduction_us: float
+    sync_us: float
+    pack_us: float
+    starting_us: float
+    """of its tasks after the first"""
+
+
 class GroupedWalk(NamedTuple):
-    """DRAM bytes by term, DMA bytes of all cores, what they compute, and times by core (p_g, p_m, p_n, p_k)."""
+    """DRAM bytes by term, DMA bytes of all cores, what they compute, and cores by place (p_g, p_m, p_n, p_k)."""
 
     a_bytes: int
     b_bytes: int
@@ -31,13 +45,9 @@ class GroupedWalk(NamedTuple):
     moved_bytes: int
     cube_steps: int
     macs: int
-    latency_us: dict[tuple[int, ...], float]
-
-
-def sets_of_batch(problem: GemmProblem, mapping: MulticoreMapping) -> list[list[int]]:
-    """Return the rows of the batch elements of each set of cores: as many in each, and the last has the rest."""
-    full = -(-problem.G // mapping.partition.P_G)
-    return [[problem.M] * min(full, problem.G - start) for start in range(0, problem.G, full)]
+    cores: dict[tuple[int, ...], CoreWalk]
+    core: Core
+    """speeds of each"""
 
 
 def simulate_chip(
@@ -50,7 +60,7 @@ def simulate_chip(
         for p_m, p_n, p_k in itertools.product(range(most_parts), range(len(walk.cuts_n)), range(len(walk.cuts_k))):
             walk.enter((p_g, p_m, p_n, p_k))
     slices = (sum(of_core.values()) for of_core in walk.slices)
-    return GroupedWalk(*slices, *walk.totals, walk.latency_us)
+    return GroupedWalk(*slices, *walk.totals, walk.cores, walk.core)
 
 
 class _Walk:
@@ -75,7 +85,7 @@ class _Walk:
         self.kept_part = 0.0
         self.slices: tuple[dict[tuple[int, ...], int], ...] = ({}, {}, {})
         self.totals = [0] * 7
-        self.latency_us: dict[tuple[int, ...], float] = {}
+        self.cores: dict[tuple[int, ...], CoreWalk] = {}
 
     def enter(self, place: tuple[int, int, int, int]) -> None:
         """Walk one core, if any group has rows for it."""
@@ -114,16 +124,21 @@ class _Walk:
             assert arch.vector_ops_per_cycle is not None
             reduction_us = parts[0] / self.core.dram_bytes_per_us + parts[1] / self.core.port_bytes_per_us
             reduction_us += parts[2] / arch.vector_ops_per_cycle / self.core.cycles_per_us
+        main = memory.main()
         if arch.timing == "pipeline":
             sharers = [run.sharers for run in runs for _ in run.visits]
-            main_us = run_pipeline(self.core, [visit for run in runs for visit in run.visits], sharers)
-        else:
-            main_us = memory.main_us()
+            main = main._replace(
+                main_us=run_pipeline(self.core, [visit for run in runs for visit in run.visits], sharers)
+            )
         packed = [Packed(run.block, len(self.cuts_n), run.sharers) for run in runs]
-        packing_us = before_us(arch, self.problem, self.core.grid.active_cores, packed)
+        sync_of, pack_of = sync_us(arch, self.core.grid.active_cores), pack_us(arch, self.problem, packed)
         tasks = sum(run.block.g * len(_cut(run.block.m, self.mapping.tile.tile_m)) for run in runs)
-        busy_us = arch.launch_us + main_us + reduction_us + packing_us + (tasks - 1) * arch.task_us
-        self.latency_us[place] = max(busy_us, arch.launch_floor_us)
+        starting_us = (tasks - 1) * arch.task_us
+        busy_us = arch.launch_us + main.main_us + reduction_us + (sync_of + pack_of) + starting_us
+        self.cores[place] = CoreWalk(
+            max(busy_us, arch.launch_floor_us), main, (parts[0], int(parts[1]), int(parts[2])), reduction_us, sync_of,
+            pack_of, starting_us,
+        )  # fmt: skip
 
     def _count(self, run: Run, at: tuple[int, int, int, int, int], dram: FromDram) -> None:
         """Add what a core moves and computes for a run."""

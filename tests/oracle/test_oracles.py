@@ -19,70 +19,9 @@ from gemm_eval.workload import GemmProblem
 from tests import strategies
 from tests.cases import examples
 from tests.oracle import naive
-from tests.oracle.naive_core import ceil_div
-from tests.oracle.simulators_grouped import sets_of_batch, simulate_chip
-
-# The event clock adds the same terms as the formulas, but groups them differently.
-CLOCK_RELATIVE_TOLERANCE = 1e-12
-
-Case = tuple[MulticoreSpec, GemmProblem, MulticoreMapping]
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    arch = draw(strategies.archs())
-    problem = draw(strategies.problems(arch))
-    return arch, problem, draw(strategies.mappings(arch, problem))
-
+from tests.oracle.naive import ceil_div
 
 # --- closed forms against walks --------------------------------------------------------------------------------------
-
-
-@st.composite
-def grouped_cases(draw: st.DrawFn) -> Case:
-    arch = draw(strategies.archs())
-    problem = draw(strategies.grouped_problems(arch))
-    return arch, problem, draw(strategies.mappings(arch, problem))
-
-
-@settings(max_examples=examples(600))
-@given(cases() | grouped_cases())
-def test_mapping_equals_the_walk_over_all_cores(case: Case) -> None:
-    arch, problem, mapping = case
-    cost = naive.evaluate_mapping(arch, problem, mapping)
-    if problem.row_groups is None:
-        sets = sets_of_batch(problem, mapping)
-    else:
-        sets = naive.spread_groups(problem, arch.cube_m, *mapping.partition[:2])
-        assert sorted(rows for members in sets for rows in members) == sorted(filter(None, problem.row_groups))
-    walk = simulate_chip(arch, problem, mapping, sets)
-    assert walk.macs == problem.macs  # the blocks cover the problem once
-    assert len(walk.latency_us) == cost.active_cores
-    for term in ("a", "b", "scales", "c_store", "c_spill"):
-        assert getattr(cost, f"{term}_bytes") == getattr(walk, f"{term}_bytes"), term
-    assert cost.c_refill_bytes == cost.c_spill_bytes
-    assert cost.reduction_bytes == walk.reduction_dram_bytes
-    assert cost.reduction_noc_bytes == walk.reduction_noc_bytes
-    slowest_us = max(walk.latency_us.values())
-    rounding = 0.0 if arch.timing == "overlap" else CLOCK_RELATIVE_TOLERANCE
-    assert cost.latency_us == pytest.approx(slowest_us, rel=rounding, abs=0)
-    of_full = [us for (_, p_m, p_n, p_k), us in walk.latency_us.items() if p_m == p_n == p_k == 0]
-    assert max(of_full) == pytest.approx(slowest_us, rel=CLOCK_RELATIVE_TOLERANCE)
-    if cost.energy_pj is not None:
-        assert arch.sram_pj_per_byte is not None
-        assert arch.dram_pj_per_byte is not None
-        core_bytes = walk.moved_bytes + walk.reduction_dram_bytes + 2 * walk.reduction_noc_bytes
-        step_elems = arch.cube_k_of(problem.input_dtype) * (arch.cube_m + arch.cube_n)
-        operand_bytes = walk.cube_steps * step_elems * problem.input_dtype.half_bits / 16
-        noc_pj_per_byte = (arch.noc_pj_per_byte or 0.0) if arch.noc_gb_per_s is not None else 0.0
-        assert cost.energy_pj == pytest.approx(
-            walk.macs * arch.mac_pj[problem.input_dtype]
-            + cost.dram_bytes * arch.dram_pj_per_byte
-            + (core_bytes + operand_bytes) * arch.sram_pj_per_byte
-            + core_bytes * noc_pj_per_byte
-            + arch.static_w * 1e6 * cost.latency_us,
-            rel=1e-12,
-        )
 
 
 # --- the searches ----------------------------------------------------------------------------------------------------
