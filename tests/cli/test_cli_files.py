@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
-from typer.testing import CliRunner
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec, check_arch, list_archs
 from gemm_eval.arch.paths import data_root
-from gemm_eval.cli import configs as _configs
-from gemm_eval.cli.app import _Application
 from gemm_eval.cli.render_arch import unit_of
 from gemm_eval.kernels import config_cache
 from gemm_eval.kernels.config_cache import ConfigCache
@@ -146,16 +142,12 @@ def test_arch_check_goes_on_after_an_invalid_file(tmp_path: Path) -> None:
 
 
 TIMINGS = data_root() / "measured" / "h200-sxm" / "w4a16" / "fp16.parquet"
-app = typer.Typer(cls=_Application)
-app.add_typer(_configs.app, name="configs")
 
 
 def run(*words: str | Path, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["configs", *map(str, words)], env={"COLUMNS": "240", "TERM": "dumb"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.stderr if code else result.stdout
+    ran = Ran("configs", *words, columns=240)
+    assert ran.code == code, ran.err
+    return ran.err if code else ran.out
 
 
 @pytest.fixture(scope="module")

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import gemm_eval.measure
-from gemm_eval.cli.app import app
 from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import families
 from gemm_eval.measure import compare_kernels, profile_kernels
 from gemm_eval.measure.profile import ComparedGemm
+from tests.cli.commands import Ran
 from tests.kernels.fake_kernels import FakeKernelRunner, config, item
 
 SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
 
 
 def run(*words: str, code: int = 0, columns: int = 100) -> str:
-    result = CliRunner().invoke(app, ["kernels", *words], env={"COLUMNS": str(columns), "TERM": "dumb"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.stderr if code else result.stdout
+    ran = Ran("kernels", *words, columns=columns)
+    assert ran.code == code, ran.err
+    return ran.err if code else ran.out
 
 
 def document(*words: str) -> Any:
@@ -126,12 +124,7 @@ ITEMS = [item(cta_m=cta_m) for cta_m in (32, 16, 128)]
 @pytest.fixture
 def profile_command(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(gemm_eval.measure, "W4A16Runner", lambda dtype: FakeKernelRunner(1000.0))
-    monkeypatch.setenv("COLUMNS", "240")
-
-    def run(*args: str) -> Result:
-        return CliRunner().invoke(app, ["profile", *args])
-
-    return run
+    return partial(Ran, "profile", columns=240)
 
 
 def test_all_kernels_are_timed_and_the_best_ones_again() -> None:
@@ -180,9 +173,9 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
     assert document["choices"][2]["place"] is None
 
 
-def test_two_tables_fit_80_columns(profile_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = profile_command("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+def test_two_tables_fit_80_columns(profile_command: Any) -> None:
+    words = ("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3")
+    lines = profile_command(*words, columns=80).out.splitlines()
     rows = [line.split() for line in lines if line.split()[:1] in (["1"], ["2"], ["3"])]
 
     assert max(map(len, lines)) <= 80
@@ -191,15 +184,13 @@ def test_two_tables_fit_80_columns(profile_command: Any, monkeypatch: pytest.Mon
     assert all("x" in row[4] for row in rows[:3])  # no tile is folded
     assert [len(row) for row in rows[3:]] == [9, 9, 9]
 
-    monkeypatch.setenv("COLUMNS", "240")
-    wide = profile_command("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    wide = profile_command(*words).out.splitlines()
     assert sum(line.split()[:1] == ["1"] for line in wide) == 1
 
 
 def test_the_command_times_every_config(profile_command: Any) -> None:
     done = profile_command("1", "4096", "4096", "--arch", "h200-sxm", "--group-size", "128", "--json")
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
+    document = done.json()
 
     assert document["gemm"]["bytes_moved"] == 4096 * 4096 // 2 + 2 * 32 * 4096 + 2 * 2 * 4096
     assert document["num_kernels"] == len(document["kernels"]) > 50
@@ -209,9 +200,7 @@ def test_the_command_times_every_config(profile_command: Any) -> None:
 
 
 def test_another_arch_is_said_to_be_another(profile_command: Any) -> None:
-    assert (
-        "--arch h100-sxm is not this GPU, h200-sxm" in profile_command("1", "256", "256", "--arch", "h100-sxm").output
-    )
+    assert "--arch h100-sxm is not this GPU, h200-sxm" in profile_command("1", "256", "256", "--arch", "h100-sxm").err
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +210,7 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
 
     monkeypatch.setattr(bench.runtime, "import_cupy", fail)
-    refused = CliRunner().invoke(app, ["profile", "1", "4096", "4096"])
+    refused = Ran("profile", "1", "4096", "4096")
 
-    assert refused.exit_code == 2
-    assert "error: measuring needs an NVIDIA GPU, found none" in refused.output
+    assert refused.code == 2
+    assert "error: measuring needs an NVIDIA GPU, found none" in refused.err

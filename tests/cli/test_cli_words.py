@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import typer
-
-from gemm_eval.cli.app import app
 from gemm_eval.cli.output import make_console, make_table
 from gemm_eval.kernels.config_cache import ConfigCache
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Column, Facts, Table, Text
 from gemm_eval.words import visible
+from tests.cli.commands import APPLICATION, Ran
 
 HOSTILE = "a\x1b[2Jb\x07c\r\u202edrow[red]\udc80"
 SHOWN = r"a\x1b[2Jb\x07c\r\u202edrow[red]\udc80"
 
 
-APPLICATION = typer.main.get_command(app)  # made once: CliRunner makes all commands anew at each call
-
-
 def ran(line: str | list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
-    out, err = io.StringIO(), io.StringIO()
-    words = line.split() if isinstance(line, str) else line
-    with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, COLUMNS="400", TERM="dumb"):
-        try:
-            APPLICATION.main(words, prog_name="gemm-eval")
-        except SystemExit as done:
-            return int(done.code or 0), out.getvalue(), err.getvalue()
-    raise AssertionError("a command line ends in SystemExit")
+    found = Ran(*(line.split() if isinstance(line, str) else line), columns=400)
+    return found.code, found.out, found.err
 
 
 def leaves(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:

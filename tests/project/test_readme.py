@@ -7,10 +7,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gemm_eval import load_arch
-from gemm_eval.cli.app import app
+from tests.cli.commands import Ran
 from tests.project.site_pages import pages, reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +83,6 @@ def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for folder in ("arch", "examples"):  # which they read from
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(app, shlex.split(command)[1:])
-    assert ran.exit_code == 0, ran.output
-    assert ran.output
+    ran = Ran(*shlex.split(command)[1:])
+    assert ran.code == 0, ran.err
+    assert ran.out + ran.err
