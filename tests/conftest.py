@@ -19,6 +19,9 @@ from gemm_eval.storage import cache_dir
 from tests.cases import THOROUGH
 from tools import durations
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Fits of trees are small: beside other processes of tests, more threads only wait for each other."""
+
 _COMMON = {
     "deadline": None,  # the first example may compile kernels
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
