@@ -49,7 +49,6 @@ CUT = """() => {
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Page]:
-    pytest.importorskip("matplotlib")
     return {}
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -153,8 +154,6 @@ def run(*words: str | Path, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def timings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of three GEMMs of ours: building all takes seconds."""
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     table = pd.read_parquet(TIMINGS)
     few = table[(table.M == 16) & (table.K == 4096) & (table.N == 4096)]
     path = tmp_path_factory.mktemp("timings") / "fp16.parquet"
@@ -173,7 +172,6 @@ def built(timings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_built_records_are_the_fastest_that_were_timed(timings: Path, built: Path) -> None:
-    pd = pytest.importorskip("pandas")
     best = pd.read_parquet(timings).groupby(["mode", "group_size"]).latency_us.min()
     found = ConfigCache.load(built, is_read_only=True).records
 

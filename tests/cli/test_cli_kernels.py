@@ -91,7 +91,6 @@ def test_kernels_can_be_compiled_without_a_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow")
     compared: list[ComparedGemm] = []
 
     def compare(*args: Any) -> list[ComparedGemm]:

@@ -45,7 +45,6 @@ def test_files(tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     lines = out.read_text().splitlines()
     assert {"layout", "tokens_per_s_per_device", "ttft_us", "tensor_parallel"} <= set(lines[0].split(","))
-    pytest.importorskip("jinja2")
     page = tmp_path / "serve.html"
     assert Ran(*SEARCH, "--page", page).code == 0
     text = page.read_text()

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from gemm_eval import GEMMEvaluator
@@ -37,7 +38,6 @@ def shapes(tmp_path: Path) -> Path:
 
 
 def test_a_file_of_shapes_is_what_the_library_says(shapes: Path, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     out = tmp_path / "new" / "out.csv"
 
     ran = Ran("evaluate", *DEMO, "--shapes", shapes, "--out", out)
@@ -86,8 +86,6 @@ def test_a_range_has_a_row_for_each_size(tmp_path: Path) -> None:
 
 
 def test_parquet_is_the_same_table(shapes: Path, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     for name in ("out.csv", "out.parquet"):
         assert Ran("evaluate", *DEMO, "--shapes", shapes, "--out", tmp_path / name).code == 0
     of_csv, of_parquet = pandas.read_csv(tmp_path / "out.csv"), pandas.read_parquet(tmp_path / "out.parquet")
@@ -205,7 +203,6 @@ def test_cells_keep_what_they_are(tmp_path: Path) -> None:
         {"a": "007", "b": "1", "c": "2", "d": None, "e": None},
         {"a": r"x\x1b", "b": "2.5", "c": "3", "d": None, "e": "True"},
     ]
-    pytest.importorskip("pyarrow")
     write_records(tmp_path / "t.parquet", rows, json=False)
     assert [row for _, row in read_records(tmp_path / "t.parquet")] == [
         {"a": "007", "b": 1.0, "c": 2, "d": None, "e": None},

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_eval import (
@@ -40,8 +41,6 @@ from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
 
 # ---- the call --------------------------------------------------------------------------------------------------------
 
-
-pd = pytest.importorskip("pandas")
 
 SHAPES = [(1, 64, 96, 128), (2, 7, 100, 33), (1, 1, 4096, 11), (1, 64, 96, 128), (3, 500, 1, 9)]
 SIZES = dict(zip("GMKN", map(list, zip(*SHAPES, strict=True)), strict=True))
@@ -385,7 +384,6 @@ def test_words_and_pickle(table: GEMMTable) -> None:
 
 @pytest.mark.parametrize("arch", ["h200-sxm", "demo-8core"])
 def test_a_frame_keeps_its_own_columns_and_its_index(arch: str) -> None:
-    pd = pytest.importorskip("pandas")
     given = pd.DataFrame(
         {"layer": ["a", "b", "c"], "G": 1, "M": [4, 512, 4], "K": 4096, "N": 1024, "latency_us": [3.0, 4.0, 5.0],
          "dtype": ["fp16", "fp16", "w4a16"], "bound": None, 7: [1, 2, 3], pd.NA: "x"},

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_eval import (
@@ -133,7 +134,6 @@ def test_the_same_lines_on_a_multicore_chip_and_a_gpu() -> None:
 def test_every_way_to_ask_gives_the_same(
     name: str, sizes: tuple[int, int, int, int], dtype: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    pd = pytest.importorskip("pandas")
     of_call = {key: options[key] for key in options if key == "quantize_from"}
     preset = GEMMEvaluator(name, **{key: options[key] for key in options if key not in of_call})
     ev = GEMMEvaluator(name, disk_cache=tmp_path / "costs.npz")
@@ -280,7 +280,6 @@ def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:
 
 
 def test_rows_of_a_frame_say_their_own_options(ev: GEMMEvaluator) -> None:
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(SHAPES, columns=list("GMKN")).assign(
         dtype=["fp16", "w4a16", "w4a16", None],
         library=[None, "trtllm", np.nan, "cublas"],

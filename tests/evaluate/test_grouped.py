@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
@@ -133,7 +134,6 @@ def mixed() -> list[GemmProblem]:
 
 
 def test_many_are_those_of_one_by_one_and_of_a_frame(ev: GEMMEvaluator) -> None:
-    pd = pytest.importorskip("pandas")
     problems = mixed()
     table = ev.evaluate_many(problems)
 
@@ -177,7 +177,6 @@ def test_columns_and_plain_values_are_those_of_results(ev: GEMMEvaluator) -> Non
 
 
 def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({
         "G": [1.0, np.nan, 4, 2], "M": [64.0, np.nan, np.nan, np.nan], "K": K, "N": N,
         "dtype": ["fp16", None, "bf16", "fp16"],
@@ -211,14 +210,12 @@ def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:
     ],
 )
 def test_bad_rows_of_a_frame(ev: GEMMEvaluator, changes: dict[str, Any], message: str) -> None:
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"row_groups": [GROUPS, GROUPS], "K": K, "N": N} | changes)
     with pytest.raises(InvalidProblemError, match=message):
         ev.evaluate_many(frame)
 
 
 def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"row_groups": [GROUPS], "K": K, "N": N})
     with pytest.raises(InvalidProblemError, match=r"needs the columns .*; N missing"):
         ev.evaluate_many(frame[["row_groups", "K"]])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas
 import pytest
 
 from benchmarks.command import run as run_command
@@ -303,8 +304,6 @@ def test_tables_fit_80_columns(compare: Any) -> None:
 
 
 def test_the_document_has_every_timing(compare: Any, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
         out = tmp_path / f"timings{suffix}"
         document = json.loads(compare(*WORDS, "--json", "--out", str(out), "--engine", "humming")[1])
@@ -319,7 +318,6 @@ def test_the_document_has_every_timing(compare: Any, tmp_path: Path) -> None:
 
 
 def test_the_grouped_document_says_layers_and_tokens(compare: Any, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     out = tmp_path / "timings.csv"
     words = ("--grouped", "--group-size", "32", "--rows", "5", "--layer", "one-of-eight", "--json", "--out", str(out))
     document = json.loads(compare(*words)[1])

@@ -228,7 +228,6 @@ def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_committed_set_is_whole() -> None:
-    pytest.importorskip("pyarrow")
     path = Path(__file__).parents[2] / "arch/measured/h200-sxm/cublaslt/fp16-candidates.parquet"
     frame = read_timings(path)
     shapes = {GemmShape(*row) for row in frame[["G", "M", "K", "N"]].to_numpy()}

@@ -243,7 +243,6 @@ def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     path = campaign(tmp_path, FakeKernelRunner(), plan="all").run(ITEMS)
     frame = measure.read_timings(path)
     meta = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())
@@ -262,7 +261,6 @@ def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
 
 
 def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     known = measure.KernelItem(1, 16, 4096, 4096, WeightMode.GROUP, 128, config())
     ours = campaign(tmp_path, FakeKernelRunner()).run([*ITEMS, known])
     dense = campaign(tmp_path, FakeRunner(20.0))
@@ -289,7 +287,6 @@ class DescribingRunner(FakeKernelRunner):
 
 
 def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("pyarrow")
     from gemm_eval.cli.measure_run import print_comparison
 
     modes = [item(mode=WeightMode.GROUP, group_size=32), item(mode=WeightMode.COLUMN, group_size=0)]
@@ -312,7 +309,6 @@ def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytes
 
 
 def test_the_command_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow")
     from gemm_eval.cli import measure_run as _measure_run
 
     runner = FakeKernelRunner()

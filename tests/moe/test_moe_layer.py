@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_eval import (
@@ -288,7 +289,6 @@ def test_many_layers_are_each_the_one(evaluator: GEMMEvaluator) -> None:
 
 
 def test_mappings_and_frames_of_layers() -> None:
-    pd = pytest.importorskip("pandas")
     rows: list[dict[str, Any]] = [SIZES, SIZES | {"ep": 2, "distribution": "uniform", "dtype": "fp16"}]
     table = moe_layers(GPU, rows)
 
@@ -390,7 +390,6 @@ def test_a_factor_is_of_all_draws_of_a_layer() -> None:
 
 
 def test_rows_of_draws() -> None:
-    pytest.importorskip("pandas")
     result = layer(GPU, distribution="uniform", num_draws=3)
     frame = result.to_pandas()
 

@@ -67,7 +67,6 @@ def test_star_import_gives_all_names() -> None:
 
 
 def test_validation_loads_what_it_lists_when_it_is_first_used(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     code = (
         "import sys, gemm_eval.validation as v; heavy = {'numpy', 'numba', 'pandas', 'scipy'} & set(sys.modules);"
         "assert not heavy, heavy; assert dir(v) == sorted(v.__all__);"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -37,9 +38,6 @@ from gemm_eval.report.plots.roofline import place_labels
 from gemm_eval.sweep.pareto import pareto_front
 from gemm_eval.units import time_text
 from tests.report.figures import SIZES, draw, legend_of, offsets, same_points
-
-pytest.importorskip("matplotlib")
-pd = pytest.importorskip("pandas")
 
 
 @pytest.fixture

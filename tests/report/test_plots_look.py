@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 
@@ -55,11 +56,6 @@ from gemm_eval.report.plots import (
 )
 from gemm_eval.validation import measured_speedups, plot_crossover
 from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of
-
-mpl = pytest.importorskip("matplotlib")
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-pytest.importorskip("scipy")
 
 PAGES = ("#ffffff", "#14171b")  # backgrounds of a light page and of a dark one
 LEAST_CONTRAST = 3.0  # of marks, WCAG 2.2, 1.4.11

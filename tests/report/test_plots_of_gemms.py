@@ -17,9 +17,6 @@ from gemm_eval.report.plots.mapping_multicore import first_steps, sram_parts
 from gemm_eval.units import time_text
 from tests.report.figures import ARCHS, SIZES, draw, legend_of, offsets, same_points, texts
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("pandas")
-
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_roofline_holds_the_numbers_of_the_results(evaluators: dict[str, GEMMEvaluator], arch: str) -> None:

@@ -21,8 +21,6 @@ from gemm_eval.transformer import GemmWork, LayerGemm, load_model, transformer_g
 from gemm_eval.units import time_text
 from tests.report.figures import draw, offsets, parts, rows, same_points, texts
 
-pytest.importorskip("matplotlib")
-
 OPTIONS: dict[str, Any] = {"batch": 2, "prompt_len": 64, "output_len": 16}
 SIZES = [(1, 16, 4096, 4096), (1, 2048, 4096, 4096)]
 ARCHS = ("h200-sxm", "b200", "sg2260")

@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from gemm_eval import GEMMEvaluator
 from gemm_eval.storage import cache_dir
 
-pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 REPORT = """
 import os

@@ -21,9 +21,6 @@ from gemm_eval.sweep import Adaptive, LogRange, Space, load_sweep, run, sweep
 from gemm_eval.sweep.run import Workers, open_workers
 from tests.sweep.test_sweep_run import same
 
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-
 SHAPES = [(1, 64, 96, 128)]
 FIELDS: dict[str, Any] = {"num_cores": [2, 4, 8], "sram_bytes": LogRange(1 << 14, 1 << 20, 8)}
 SPACE = Space("demo-8core", {**FIELDS, "area_mm2": "= num_cores"})

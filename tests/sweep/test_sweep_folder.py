@@ -24,9 +24,6 @@ from gemm_eval.sweep.description import Chunks
 from gemm_eval.sweep.sensitivity_analysis import UnitPoints
 from tests.sweep.test_sweep_run import same
 
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-
 SHAPES = [(1, 64, 96, 128)]
 SPACE = Space("demo-8core", num_cores=[2, 4, 8], sram_bytes=LogRange(1 << 14, 1 << 20, 6), area_mm2="= num_cores")
 AIMS = ("latency_us", "area_mm2")

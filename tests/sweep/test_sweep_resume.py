@@ -17,9 +17,6 @@ from gemm_eval.sweep import Adaptive, Grid, Random, Range, Space, load_sweep, ru
 from tests.sweep.test_sweep_folder import AIMS, SHAPES, SPACE, go
 from tests.sweep.test_sweep_run import same
 
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-
 SAMPLINGS = [Grid(), Random(18, seed=2), Adaptive(18, 6, seed=2)]
 
 
