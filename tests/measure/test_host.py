@@ -500,37 +500,23 @@ def test_command_fits_what_it_measured(tmp_path: Path, monkeypatch: pytest.Monke
     shapes = [(M, 256 * k, 512 * k) for M in (1, 16, 256) for k in range(1, 6)]
     found = measurement(timings=tuple(timing(*shape, 0.7) for shape in shapes))
     monkeypatch.setattr(host, "measure_host", lambda dtype, **_: found)
-
-    ran = Ran("measure", "host", "--out", tmp_path, columns=200)
-
-    assert ran.code == 0, ran.err
-    assert "maker-chip-4000-4c, fitted 5-fold by (N, K)" in ran.out
-    assert "M >= 16" in ran.out
-    spec = load_arch(tmp_path / "maker-chip-4000-4c.yaml")
-    assert isinstance(spec, MulticoreSpec)
-    assert spec.calibration.startswith("15 GEMMs of numpy")
-    assert {spec.provenance[path].kind for path in spec.coefficients} == {ProvenanceKind.FITTED}
-    assert GEMMEvaluator(spec).evaluate(1, 16, 256, 512).source == "calibrated"
-    name = tmp_path / "maker-chip-4000-4c"
-    again = Ran("validate", "multicore", f"{name}.yaml", "--data", f"{name}-fp32.csv")
-    assert again.code == 0, again.err
-
-
-def test_command_says_it_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = [(M, 256 * k, 512 * k) for M in (1, 16, 256) for k in range(1, 6)]
-    found = measurement(timings=tuple(timing(*shape, 0.7) for shape in shapes))
-    monkeypatch.setattr(host, "measure_host", lambda dtype, **_: found)
-
     ran = Ran("measure", "host", "--out", tmp_path, "--json")
-
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
+
     assert (document["num_gemms"], document["num_cores"], document["num_noisy"]) == (15, 4, 0)
     assert document["folds"].startswith("5-fold by (N, K)")
     assert {line["rows"] for line in document["lines"]} >= {"decode", "M >= 16", "all"}
-    spec = load_arch(tmp_path / "maker-chip-4000-4c.yaml")
+    name = tmp_path / "maker-chip-4000-4c"
+    spec = load_arch(f"{name}.yaml", MulticoreSpec)
     assert document["coefficients"] == pytest.approx({path: _at(spec, path) for path in document["coefficients"]})
-    assert str(tmp_path / "maker-chip-4000-4c.yaml") in document["files"]
+    assert f"{name}.yaml" in document["files"]
+    assert spec.calibration.startswith("15 GEMMs of numpy")
+    assert {spec.provenance[path].kind for path in spec.coefficients} == {ProvenanceKind.FITTED}
+    assert GEMMEvaluator(spec).evaluate(1, 16, 256, 512).source == "calibrated"
+    again = Ran("validate", "multicore", f"{name}.yaml", "--data", f"{name}-fp32.csv")
+    assert again.code == 0, again.err
+    assert "maker-chip-4000-4c" in again.out
 
 
 def _at(spec: Any, path: str) -> float:
