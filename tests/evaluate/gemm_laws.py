@@ -47,16 +47,24 @@ def random_problems(variant: str, count: int) -> list[GemmProblem]:
         if narrow and arch.dequant != "none" and rng.random() < 0.5:
             types |= {"weight_dtype": rng.choice(narrow), "group_size": rng.choice([None, 32, 128, 100])}
             types["zero_dtype"] = rng.choice([None, DType.INT4, DType.FP16])
-        problems.append(GemmProblem(rng.choice([1, 1, 2, 7, 32]), size(4096), size(8192), size(8192), **types))
+        if len(problems) % 6 == 5:  # groups, of which some have no row
+            groups = [rng.choice([0, size(512)]) for _ in range(rng.randint(1, 8))]
+            problems.append(GemmProblem.grouped([*groups, size(512)], size(2048), size(2048), **types))
+        else:
+            problems.append(GemmProblem(rng.choice([1, 1, 2, 7, 32]), size(4096), size(8192), size(8192), **types))
     return problems
 
 
 def compulsory_bytes(p: GemmProblem) -> int:
-    bits = p.M * p.K * p.input_dtype.bits + p.K * p.N * p.weight_dtype.bits + p.M * p.N * p.output_dtype.bits  # type: ignore[union-attr]
+    num_rows, num_active = p.G * p.M, p.G
+    if p.row_groups:
+        num_rows, num_active = sum(p.row_groups), sum(num > 0 for num in p.row_groups)
+    weight_bits = p.K * p.N * p.weight_dtype.bits  # type: ignore[union-attr]
     if p.scale_dtype is not None:
         group = p.group_size or p.K
-        bits += -(-p.K // group) * p.N * (p.scale_dtype.bits + (p.zero_dtype.bits if p.zero_dtype else 0))
-    return math.ceil(p.G * bits / 8)
+        weight_bits += -(-p.K // group) * p.N * (p.scale_dtype.bits + (p.zero_dtype.bits if p.zero_dtype else 0))
+    row_bits = p.K * p.input_dtype.bits + p.N * p.output_dtype.bits  # type: ignore[union-attr]
+    return math.ceil((num_rows * row_bits + num_active * weight_bits) / 8)
 
 
 def check(r: GEMMResult, ev: GEMMEvaluator) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-import random
 from typing import Any
 
 import numpy as np
@@ -117,63 +114,12 @@ def test_other_bad_arguments_are_refused(ev: GEMMEvaluator) -> None:
 # many
 
 
-def mixed() -> list[GemmProblem]:
-    """Plain and grouped ones of a few types; some of them the same but for the order of groups."""
-    rng = random.Random(4)
-    problems = []
-    for at in range(60):
-        groups = [rng.choice([0, 1, 8, 100, 700]) for _ in range(rng.choice([1, 2, 8]))]
-        groups[0] = groups[0] or 5
-        dtype = rng.choice(["fp16", "bf16"])
-        if at % 3:
-            problems.append(GemmProblem.grouped(groups, 64 * rng.randrange(1, 9), N, input_dtype=dtype))
-        else:
-            problems.append(GemmProblem(len(groups), max(groups), K, 128, dtype))  # type: ignore[arg-type]
-    known = next(problem for problem in problems if problem.row_groups)
-    return [*problems, GemmProblem.grouped(known.row_groups[::-1], known.K, known.N, **types_of(known))]  # type: ignore[index]
-
-
-def test_many_are_those_of_one_by_one_and_of_a_frame(ev: GEMMEvaluator) -> None:
-    problems = mixed()
-    table = ev.evaluate_many(problems)
-
-    alone = GEMMEvaluator(ev.arch, disk_cache=False)
-    assert list(table) == [alone.evaluate_problem(problem) for problem in problems]
-    assert [table.problem(row) for row in range(len(table))] == problems
-    misses = ev.cache_info().records.misses
-    assert list(ev.evaluate_many(problems[::-1])) == list(table)[::-1]
-    assert ev.cache_info().records.misses == misses
-    for frame in (table.to_pandas(), pd.DataFrame(table.to_dicts())):
-        assert list(ev.evaluate_many(frame)) == list(table)
-    assert table.to_pandas()["row_groups"].tolist() == table["row_groups"].tolist()
-
-
 def test_tuples_beside_grouped_problems(ev: GEMMEvaluator) -> None:
     table = ev.evaluate_many([(1, 64, K, N), GemmProblem.grouped(GROUPS, K, N), [2, 32, K, N]], "fp16")
 
     assert table["row_groups"].tolist() == [None, GROUPS, None]
     assert table["M"].tolist() == [64, 120, 32]
     assert table[0] == ev.evaluate(1, 64, K, N, "fp16")
-
-
-def test_columns_and_plain_values_are_those_of_results(ev: GEMMEvaluator) -> None:
-    table = ev.evaluate_many(mixed())
-    dicts = table.to_dicts()
-
-    assert list(table.columns[:5]) == ["G", "M", "K", "N", "row_groups"]
-    for place, (row, values) in enumerate(zip(table, dicts, strict=True)):
-        groups = row.problem.row_groups
-        assert values["row_groups"] == (None if groups is None else list(groups))
-        assert table["row_groups"][place] == groups
-        for name in ("tflop_per_s", "utilization_frac", "latency_us"):
-            assert values[name] == getattr(row, name)
-        assert row.flop == 2 * row.problem.rows * row.problem.K * row.problem.N
-        problem = row.to_dict()["problem"]
-        assert problem["row_groups"] == values["row_groups"]
-        assert GemmProblem(**problem) == row.problem
-    assert json.loads(json.dumps(dicts)) == dicts
-    assert pickle.loads(pickle.dumps(table)).problem(1) == table.problem(1)
-    assert table.batch.rows.tolist() == [row.problem.rows for row in table]
 
 
 def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:
