@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tools.corpus.answer import read_answers
 from tools.mutation.areas import area_of
 from tools.mutation.mutants import Mutant
@@ -113,6 +115,8 @@ class Scratch:
             done = self._python([*command, *(f"tests/{file}" for file in files)], _TESTS_S, is_plain=is_plain)
             if done is None:
                 return CAUGHT, "a test hangs"
+            if done.returncode == pytest.ExitCode.USAGE_ERROR:
+                raise RuntimeError(f"tests of {mutant.path} are not there: {done.stderr.strip()}")
             if done.returncode:
                 failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
                 return CAUGHT, (failed or done.stdout.strip().splitlines() or ["?"])[-1][:160]
