@@ -219,7 +219,7 @@ def cases(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem, LibraryRules]:
     return arch, draw(strategies.problems(arch, most_units=4)), draw(rules())
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(450))
 @given(cases(), st.booleans())
 def test_the_choice_is_the_best_that_the_rules_leave(
     case: tuple[MulticoreSpec, GemmProblem, LibraryRules], allow_idle_cores: bool
