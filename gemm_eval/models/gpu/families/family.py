@@ -105,7 +105,7 @@ class Family:
     mma_n_step: int
     num_warps: tuple[int, ...]  # that compute
     max_registers: int  # of a computing thread
-    operands: Literal["smem", "registers", "vector"]  # where the instruction reads A and B from
+    operands: Literal["smem", "registers", "lanes", "vector"]  # where the instruction reads A and B from
     coefficients: tuple[Coefficient, ...] = COEFFICIENTS  # what its kernels lose, with its defaults
     own_of: tuple[str, ...] = ()  # those on which vendors' libraries run it; elsewhere they run `sm80_mma`
     other_dtypes: tuple[DType, ...] = ()  # input types for which they do not, even there
