@@ -260,7 +260,7 @@ def _simt_tiles(*_: object) -> Iterator[TileChoice]:
         for m, n, warps in sizes:
             yield TileChoice("simt", m, n, warps, _MS, SINGLE, num_stages=stages)
     yield from single_row_tiles()
-    yield from _few_row_tiles(8)
+    yield from (tile._replace(is_along_k=True) for tile in _few_row_tiles(16))  # "gemmSN_TN"
 
 
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes

@@ -33,6 +33,7 @@ class TileChoice(NamedTuple):
     clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
     step_bytes: int = 0  # of a row in one k-step; 0: as the family has it
     num_stages: int = 0  # 0: whatever fits best
+    is_along_k: bool = False  # for A and B of which K runs along memory alone
 
 
 SINGLE = ((1, 1),)
