@@ -332,9 +332,7 @@ class GpuSpec(BaseSpec):
         return max(self.peak_tflop_per_s(dtype), self.tensor_tflop_per_s(dtype, ClockState.BURST))
 
     def tensor_clock_ghz(self, dtype: DType | str | None = None, clock: str = ClockState.BURST) -> float:
-        """SM clock under full load: that of `dtype` where it is known, else that of the default type; fp32: the highest.
-
-        CUDA cores draw less: on an H100 fp32 GEMMs of 8 ms have the rate of those of 0.1 ms (arch/measured/h100-sxm).
+        """SM clock under full tensor load: that of `dtype` where it is known, else that of the default type.
 
         Raises:
             InvalidOptionError: `clock` is no `ClockState`.
@@ -344,8 +342,6 @@ class GpuSpec(BaseSpec):
         dtype = self.default_dtype if dtype is None else DType(dtype)
         if not self.multiplies(dtype):
             raise KeyError(dtype)
-        if dtype is DType.FP32:
-            return self.max_clock_ghz
         table = self.tensor_clock_burst_ghz if clock == ClockState.BURST else self.tensor_clock_sustained_ghz
         return table.get(dtype, table[self.default_dtype])
 

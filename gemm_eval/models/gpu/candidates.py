@@ -353,7 +353,7 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
         ops = arch.fp32_ops_per_cycle if types.a.dtype.bits > 16 else 2.0 * arch.half2_ops_per_cycle  # half2: two
         return m * n * k / ops
     if family.operands == "lanes":
-        return max(flop_cycles, _lane_slots(config, arch.threads_per_warp) / arch.issue_slots_per_cycle)
+        return flop_cycles + _slots_beside_fma(config, arch.threads_per_warp) / arch.issue_slots_per_cycle
     if family.operands == "registers":
         warps_m, warps_n = _warp_grid(config)
         reads = (m * warps_n + n * warps_m) * step_bytes
@@ -373,16 +373,16 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     return float(best)
 
 
-_LOAD_SLOTS = 6.0  # address, predicate, copy: of an element that cp.async brings, by the slope over tiles of cuBLAS's times
+_LOAD_SLOTS = 6.0  # address, predicate, copy: of an element that cp.async brings, as cuBLAS's times over tiles have it
 _STEP_SLOTS = 20.0  # of a warp: barrier, counters, branch
 _LANE_LOAD = 4  # elements of a lane's read of shared memory
 
 
-def _lane_slots(config: KernelConfig, lanes: int) -> float:
-    """Warp instructions of one k-step of a CTA that multiplies on CUDA cores: FMA, reads, copies, and the loop."""
+def _slots_beside_fma(config: KernelConfig, lanes: int) -> float:
+    """Warp instructions of a k-step of a CTA that multiplies on CUDA cores: reads, copies, and the loop."""
     m, n, k, warps = config.cta_m, config.cta_n, config.cta_k, config.num_warps
     reads = warps * k * 2.0 * math.sqrt(m * n / (warps * lanes)) / _LANE_LOAD
-    return m * n * k / lanes + reads + _LOAD_SLOTS * (m + n) * k / lanes + _STEP_SLOTS * warps
+    return reads + _LOAD_SLOTS * (m + n) * k / lanes + _STEP_SLOTS * warps
 
 
 def _warp_grid(config: KernelConfig) -> tuple[int, int]:

@@ -266,7 +266,11 @@ def _simt_tiles(*_: object) -> Iterator[TileChoice]:
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
     MMA_SYNC, name="simt", number=76, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
     operands="lanes", step_bytes=32, max_stages=5, dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
-    coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.85, "step_cycles": 60.0}, line_waste=0.0),
+    coefficients=with_defaults(
+        kernel_us=0.5, step_cycles=420.0, tile_cycles=100.0, epilogue_bytes_per_cycle=24.0, dram_frac=0.93,
+        sm_l2_frac=0.7, line_waste=0.0, reduce_us=2.5, reduce_frac=0.8, vector_kernel_us=0.4, vector_step_cycles=100.0,
+        vector_frac=0.3,
+    ),
 )  # fmt: skip
 
 
