@@ -412,7 +412,7 @@ def drawn_groups() -> dict[str, str]:
 
 def _drawn_mask(timings: Timings, rule: str) -> Mask:
     load_bytes = [load_bytes_of(problem) for problem in timings.problems()]
-    return timings.frame.assign(load_bytes=load_bytes).eval(rule).to_numpy(dtype=bool)
+    return np.asarray(timings.frame.assign(load_bytes=load_bytes).eval(rule), bool)
 
 
 _SHARES = {ROOFLINE: "roofline", INTERPOLATION: "table", PHYSICS: "physics", CORRECTED: "corrected"}

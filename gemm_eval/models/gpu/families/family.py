@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import SM_ARCHS, ladder_of
 from gemm_eval.dtypes import DType
@@ -47,7 +47,7 @@ BLACKWELL_SIZES = tuple(dict.fromkeys([(128, n) for n in BLACKWELL_SIDES] + [(m,
 
 def fixed_tiles(
     family: str, sizes: Iterable[tuple[int, int]], warps: int, schedule: Schedule,
-    clusters: tuple[tuple[int, int], ...] = SINGLE, **more: int,
+    clusters: tuple[tuple[int, int], ...] = SINGLE, **more: Any,
 ) -> Callable[..., Iterator[TileChoice]]:  # fmt: skip
     """Return what yields the same tiles on every GPU and for every type."""
 
