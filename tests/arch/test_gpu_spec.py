@@ -101,8 +101,8 @@ def test_a_type_without_a_clock_has_that_of_the_default_type() -> None:
         ({"tensor_clock_burst_ghz": {}}, "^tensor_clock_burst_ghz must"),
         ({"tensor_clock_burst_ghz": {"fp16": 2.5}}, r"fp16 must be <= max_clock_ghz 1\.98, got 2\.5"),
         (
-            {"tensor_clock_sustained_ghz": {"fp16": 1.0, "fp32": 1.0}},
-            "fp32 must have an entry in tensor_flop_per_cycle",
+            {"tensor_clock_sustained_ghz": {"fp16": 1.0, "fp4": 1.0}},
+            "fp4 must have an entry in tensor_flop_per_cycle",
         ),
         ({"boost_clock_ghz": 2.0}, r"boost_clock_ghz must be <= max_clock_ghz 1\.98, got 2\.0"),
         ({"smem_per_cta_bytes": 233472}, "together must fit into smem_per_sm_bytes"),

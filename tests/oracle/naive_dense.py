@@ -21,6 +21,7 @@ STEP_BYTES = {
     "sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048, "fp8_gemv": 2048, "simt": 32,
 }  # fmt: skip
 """Of a k-step, where it is not a line."""
+SIMT_LOAD, SIMT_STEP, SIMT_READ = 6, 20, 4
 LINE_BYTES = 128
 PARTIAL_SUM_BYTES = 4
 BARRIER_BYTES = 2048
@@ -226,11 +227,15 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     if config.schedule == Schedule.VECTOR:
         is_wide = problem.input_dtype in ("fp32", "tf32")
         return m * n * k / (arch.fp32_ops_per_cycle if is_wide else 2 * arch.half2_ops_per_cycle)
-    is_simt = problem.input_dtype == "fp32"
-    rate = 2 * arch.fp32_ops_per_cycle if is_simt else arch.tensor_flop_per_cycle[problem.input_dtype]
+    if config.family == "simt":
+        threads = config.num_warps * arch.threads_per_warp
+        reads = config.num_warps * k * 2 * math.sqrt(m * n / threads) / SIMT_READ
+        beside = reads + SIMT_LOAD * k * (m + n) / arch.threads_per_warp + SIMT_STEP * config.num_warps
+        return m * n * k / arch.fp32_ops_per_cycle + beside / arch.issue_slots_per_cycle
+    rate = arch.tensor_flop_per_cycle[problem.input_dtype]
     if config.family in INSTRUCTION_ROWS:
         return min(instruction_cycles(arch, problem, config, rate, weights_on_rows=w) for w in (False, True))
-    if config.family not in ("simt", "sm90_tf32"):
+    if config.family != "sm90_tf32":
         rate *= MMA_SYNC_FRAC.get(arch.sm_arch, 1.0)
     warps_m, warps_n = 1, config.num_warps
     while warps_n > 1 and m / (2 * warps_m) >= max(n / warps_n, 16):
@@ -350,10 +355,14 @@ def chip_cycles(
 
     def wave(resident: int) -> float:
         slowest = max(resident * step.busy, step.round_trip, step.work + step.lost)
+        steps = w.steps * slowest
+        if config.family == "simt" and config.schedule != Schedule.VECTOR:
+            num_first = min(config.num_stages - 1, w.steps)
+            steps = num_first * max(resident * step.busy, step.work) + (w.steps - num_first) * slowest
         tile = c["tile_cycles"]
         if config.schedule == Schedule.VECTOR:
             tile += c.get("vector_tile_cycles", 0.0)
-        return w.steps * slowest + tile + resident * epilogue
+        return steps + tile + resident * epilogue
 
     full = w.rounds * wave(math.ceil(w.ctas / w.sms))
     return full, wave(math.ceil(w.rest / arch.num_sms)) if w.rest else 0.0

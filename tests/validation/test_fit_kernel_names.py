@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.validation.subjects.dense_rows import config_of_kernel, tiles_of_grid
@@ -62,6 +63,21 @@ def test_a_kernel_of_cutlass() -> None:
     assert (config.family, config.schedule, config.num_warps) == ("sm80_mma", Schedule.MULTISTAGE, 4)
     assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 128, 128, 3)
     assert config.decomposition is Decomposition.DATA_PARALLEL
+
+
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4", 3),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)", 5),
+    ],
+)
+def test_kernels_on_cuda_cores(name: str, stages: int) -> None:
+    problem = GemmProblem(1, 128, 8192, 1024, DType.FP32, DType.FP32, DType.FP32)
+    config = config_of_kernel(problem, name, 2 * 8 * 5, 128)
+    assert config is not None
+    assert (config.family, config.cta_m, config.cta_n, config.cta_k) == ("simt", 64, 128, 8)
+    assert (config.num_stages, config.split_k, config.num_warps) == (stages, 5, 4)
 
 
 @pytest.mark.parametrize(

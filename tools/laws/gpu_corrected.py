@@ -34,11 +34,16 @@ from tools.laws.report import Report
 _TYPES: dict[str, dict[str, Any]] = {
     "f16": {"input_dtype": "bf16"},
     "fp8": {"input_dtype": "fp8"},
-    "int8": {"input_dtype": "int8"},
+    "int8": {"input_dtype": "int8", "output_dtype": "bf16"},
+    "int8-c32": {"input_dtype": "int8"},
+    "tf32-c32": {"input_dtype": "tf32"},
+    "fp32-c32": {"input_dtype": "fp32"},
     "f16-int4-gcolumn": {"input_dtype": "fp16", "weight_dtype": "int4"},
     "f16-int8-gcolumn": {"input_dtype": "fp16", "weight_dtype": "int8"},
     "fp8-g128x128": GemmTypes.parse("fp8_block").words,
     "fp4-g16": GemmTypes.parse("nvfp4").words,
+    "fp4-g32": GemmTypes.parse("mxfp4").words,
+    "fp8-g32": GemmTypes.parse("mxfp8").words,
 }
 """Types in a question -> those of a problem."""
 _PROBLEMS = 250

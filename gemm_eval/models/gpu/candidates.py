@@ -71,6 +71,7 @@ _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
     "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps", "cluster_k",
+    "ring_steps",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "operand_bytes", "store_elem_bytes",
@@ -84,7 +85,8 @@ SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one threa
 Generic kernels: `sm_cap`: SMs that they can lie on; `stream_cap`, `min_stream_steps`: most CTAs of stream-K, and fewest
 k-steps of each; `min_rows`, `max_rows`: of C, for which their library uses them;
 `matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step; `operand_bytes`: what the instructions of a compiler's
-kernels read of shared memory in it, in turn with multiplying; such kernels mask rows beyond a group, and load none.
+kernels read of shared memory in it, in turn with multiplying; such kernels mask rows beyond a group, and load none;
+`ring_steps`: first k-steps, on CUDA cores, whose loads start together, so that none of them waits again.
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
 `expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
 warps in the streaming families); `matrix_cycles`: tensor-core time of that on an SM; `producer`: of the copying thread;
@@ -350,6 +352,8 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     if family.operands == "vector":
         ops = arch.fp32_ops_per_cycle if types.a.dtype.bits > 16 else 2.0 * arch.half2_ops_per_cycle  # half2: two
         return m * n * k / ops
+    if family.operands == "lanes":
+        return flop_cycles + _slots_beside_fma(config, arch.threads_per_warp) / arch.issue_slots_per_cycle
     if family.operands == "registers":
         warps_m, warps_n = _warp_grid(config)
         reads = (m * warps_n + n * warps_m) * step_bytes
@@ -367,6 +371,18 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
         flop = 2.0 * family.mma_m * width * (arch.mma_k_bytes * 8 // types.a.dtype.bits) / rate
         best = min(best, count * max(flop, operands, arch.mma_floor_cycles))
     return float(best)
+
+
+_LOAD_SLOTS = 6.0  # address, predicate, copy: of an element that cp.async brings, as cuBLAS's times over tiles have it
+_STEP_SLOTS = 20.0  # of a warp: barrier, counters, branch
+_LANE_LOAD = 4  # elements of a lane's read of shared memory
+
+
+def _slots_beside_fma(config: KernelConfig, lanes: int) -> float:
+    """Warp instructions of a k-step of a CTA that multiplies on CUDA cores: reads, copies, and the loop."""
+    m, n, k, warps = config.cta_m, config.cta_n, config.cta_k, config.num_warps
+    reads = warps * k * 2.0 * math.sqrt(m * n / (warps * lanes)) / _LANE_LOAD
+    return reads + _LOAD_SLOTS * (m + n) * k / lanes + _STEP_SLOTS * warps
 
 
 def _warp_grid(config: KernelConfig) -> tuple[int, int]:
@@ -424,6 +440,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
         sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
         family.min_rows, family.max_rows(config.cta_m),
         sms * min(family.stream_ctas(config.cta_m), resources.ctas_per_sm), family.min_stream_steps, 0,
+        config.num_stages - 1 if family.operands == "lanes" else 0,
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
         float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8, 0.0, 0.0, 0.0, 0.0,

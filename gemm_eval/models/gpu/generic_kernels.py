@@ -546,12 +546,15 @@ def config_cost(p: Any, row: Any, c: Any, t: kernels.ProblemTerms, split: int, r
         first = rounds * lone
         last = lone
     else:
-        step = max(resident * busy, round_trip, work + step_loss)
-        lone = step_count * step + (tile_loss + epilogue * resident)
+        ring_steps = min(float(row["ring_steps"]), step_count)
+        rest_steps = step_count - ring_steps
+        wait = max(round_trip, work + step_loss)
+        lone = ring_steps * max(resident * busy, work) + rest_steps * max(resident * busy, wait)
+        lone += tile_loss + epilogue * resident
         first = rounds * lone
         last_resident = kernels.ceil_div(rest, num_sms)
-        step = max(last_resident * busy, round_trip, work + step_loss)
-        last = step_count * step + tile_loss + epilogue * last_resident
+        last = ring_steps * max(last_resident * busy, work) + rest_steps * max(last_resident * busy, wait)
+        last += tile_loss + epilogue * last_resident
 
     # the waves: full ones, then what is left, each as long as its slowest resource
     unit_dram = (read_bytes * (waste / t.line_waste) + t.c_bytes * (1.0 - t.stay_frac)) / units

@@ -314,7 +314,10 @@ class Library:
         else:
             tiles = self.version_tiles.get((self.version, family.name))
             choices = family.dense_tiles(arch.sm_arch, types.a.dtype)
-            yield from (item for item in choices if tiles is None or (item.cta_m, item.cta_n) in tiles)
+            has_k_apart = types.is_a_along_m or types.is_b_along_n
+            for item in choices:
+                if (tiles is None or (item.cta_m, item.cta_n) in tiles) and not (item.is_along_k and has_k_apart):
+                    yield item
 
     def _of_tile(self, choices: Iterable[TileChoice], arch: GpuSpec, types: GemmTypes) -> Iterator[TileChoice]:
         """Yield those that the library is to run: all, or those of `tile`.

@@ -79,7 +79,7 @@ def pack_bound_columns(
         split_cap=split_cap(grid_cap, clusters), min_rows=candidates["min_rows"],
         max_rows=candidates["max_rows"], is_vector=is_vector, is_pingpong=is_pingpong,
         busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
-        work_cycles=matrix + loss,
+        work_cycles=matrix + loss * (candidates["ring_steps"] == 0),
         tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"] + is_vector * c["vector_tile_cycles"]),
         store_cycles=candidates["cta_m"] * candidates["store_elem_bytes"] / c["epilogue_bytes_per_cycle"],
         fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],

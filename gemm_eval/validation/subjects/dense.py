@@ -284,6 +284,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
     if not has_vector:
         names -= {name for name in names if name.startswith("vector_")}
     if not of_family.is_warp_specialized:
+        names -= {"l2_frac", "l2_first"} if of_family.operands == "lanes" else set()
         return names - _OF_WARPGROUPS
     names -= {"unaligned_frac"}  # TMA loads aligned rows only
     # fits end at the bounds of these, or do without them; fewer coefficients generalize better

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -30,9 +31,11 @@ _COMPUTING_WARPS = 8
 # cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16: tile N x M, k-step x stages, elements of one load; names
 # cutlass_75_tensorop_.. have no stages: two k-steps, or parts of one, of which one is in registers
 _CUTLASS = re.compile(
-    r"cutlass_(?:75|80)_(?:wmma_)?tensorop_\w+?gemm_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)"
+    r"cutlass_(?:75|80)_(?:(?:wmma_)?tensorop_\w+?gemm_\w+?|simt_sgemm)_(?P<cta_n>\d+)x(?P<cta_m>\d+)"
     r"(?:_(?P<cta_k>\d+)x(?P<stages>\d+))?_[nt][nt]_align(?P<elements>\d+)"
 )
+# sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x128x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4: tile M x N
+_FFMA = re.compile(r"_tilesize(?P<cta_m>\d+)x(?P<cta_n>\d+)x(?P<cta_k>8)_stage(?P<stages>\d)_\w+_ffma")
 _TWO_STAGES = 2
 _SWIZZLES = ((6, 8), (3, 4), (2, 2), (1, 1))  # from so many columns of tiles on, so many lie side by side in the grid
 
@@ -65,14 +68,15 @@ def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads
 
 
 def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threads: int) -> KernelConfig | None:
-    match = _CUTLASS.search(name)
+    is_fp32 = problem.types.a.dtype is DType.FP32
+    match = _FFMA.search(name) or _CUTLASS.search(name) if is_fp32 else _CUTLASS.search(name)
     if match is None:
         return None
-    n, m, load_elems = (int(match[key]) for key in ("cta_n", "cta_m", "elements"))
-    k = gpu_model.step_elems(problem.types, "sm80_mma")
-    family, tiles = "sm80_mma", tiles_of_grid(problem, m, n, 1, 1)
-    load_bytes = load_elems * problem.types.a.dtype.bits // 8
-    if load_bytes < gpu_model.LOAD_BYTES[0]:
+    n, m = int(match["cta_n"]), int(match["cta_m"])
+    family, tiles = "simt" if is_fp32 else "sm80_mma", tiles_of_grid(problem, m, n, 1, 1)
+    k = gpu_model.step_elems(problem.types, family)
+    load_bytes = 0 if is_fp32 else int(match["elements"]) * problem.types.a.dtype.bits // 8
+    if not is_fp32 and load_bytes < gpu_model.LOAD_BYTES[0]:
         family = "mma_unaligned" if load_bytes >= gpu_model.LOAD_BYTES[1] else "mma_elementwise"
         across = next(across for least, across in _SWIZZLES if -(-problem.N // n) >= least)
         tiles = tiles_of_grid(problem, m, n, 1, across)

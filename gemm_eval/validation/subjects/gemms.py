@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from rich.console import RenderableType
 
-from gemm_eval.arch import GpuSpec, list_archs, load_arch
+from gemm_eval.arch import GpuSpec, data_root, list_archs, load_arch, read_yaml
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.measure import TABLE_SUFFIXES
-from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_correction
+from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_bytes_of, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation import baselines, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of, lines_table
@@ -393,11 +393,26 @@ def _lines(
     measured_us, is_inside = np.concatenate([item.measured_us for item in sets]), np.concatenate(inside)
     us = {who: np.concatenate(parts) for who, parts in predicted.items()}
     head = {"gpu": gpu, "data": name, "types": sets[0].problems()[0].types.inputs}
-    for regime in REGIMES:
-        mask = np.concatenate([regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets])
-        labels = {"regime": regime.name, "is_fitted": is_fitted}
+    groups = {regime.name: [regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets] for regime in REGIMES}
+    if all("layout" in item.frame for item in sets):
+        groups |= {group: [_drawn_mask(item, rule) for item in sets] for group, rule in drawn_groups().items()}
+    for group, masks in groups.items():
+        mask = np.concatenate(masks)
+        labels = {"regime": group, "is_fitted": is_fitted}
         for line in lines_of(head, measured_us, us, [(labels, mask)]):
             yield line._replace(more={"coverage_frac": float(is_inside[mask].mean())})
+
+
+@cache
+def drawn_groups() -> dict[str, str]:
+    """Return the groups of drawn GEMMs that are reported apart: name -> condition on columns (arch/data_sets.yaml)."""
+    groups: dict[str, str] = read_yaml(data_root() / "data_sets.yaml")["kinds"]["DrawnShape"]["groups"]
+    return groups
+
+
+def _drawn_mask(timings: Timings, rule: str) -> Mask:
+    load_bytes = [load_bytes_of(problem) for problem in timings.problems()]
+    return np.asarray(timings.frame.assign(load_bytes=load_bytes).eval(rule), bool)
 
 
 _SHARES = {ROOFLINE: "roofline", INTERPOLATION: "table", PHYSICS: "physics", CORRECTED: "corrected"}

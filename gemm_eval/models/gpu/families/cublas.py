@@ -251,19 +251,26 @@ TF32_HOPPER = replace(
 
 def _simt_tiles(*_: object) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's fp32 kernels on CUDA cores ("ffma", "simt_sgemm": names in arch/measured/h100-sxm/torch)."""
-    for m, n, warps in (
-        (32, 32, 2), (32, 64, 2), (64, 32, 2), (32, 128, 2), (128, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4),
-        (128, 128, 4), (256, 64, 4), (64, 256, 4), (256, 128, 8), (128, 256, 8),
+    for stages, sizes in (
+        (3, ((32, 32, 2), (32, 64, 2), (64, 32, 2), (32, 128, 2), (128, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4),
+             (128, 128, 4), (256, 64, 4), (64, 256, 4))),
+        (4, ((128, 128, 4), (256, 128, 8), (128, 256, 8))),
+        (5, ((32, 128, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4))),
     ):  # fmt: skip
-        yield TileChoice("simt", m, n, warps, _MS, SINGLE)
+        for m, n, warps in sizes:
+            yield TileChoice("simt", m, n, warps, _MS, SINGLE, num_stages=stages)
     yield from single_row_tiles()
-    yield from _few_row_tiles(8)
+    yield from (tile._replace(is_along_k=True) for tile in _few_row_tiles(16))  # "gemmSN_TN"
 
 
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
     MMA_SYNC, name="simt", number=76, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
-    step_bytes=32, max_stages=5, dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
-    coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.85, "step_cycles": 60.0}, line_waste=0.0),
+    operands="lanes", step_bytes=32, max_stages=5, dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
+    coefficients=with_defaults(
+        kernel_us=0.5, step_cycles=420.0, tile_cycles=100.0, epilogue_bytes_per_cycle=24.0, dram_frac=0.93,
+        sm_l2_frac=0.7, line_waste=0.0, reduce_us=2.5, reduce_frac=0.8, vector_kernel_us=0.4, vector_step_cycles=100.0,
+        vector_frac=0.3,
+    ),
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import SM_ARCHS, ladder_of
 from gemm_eval.dtypes import DType
@@ -33,6 +33,7 @@ class TileChoice(NamedTuple):
     clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
     step_bytes: int = 0  # of a row in one k-step; 0: as the family has it
     num_stages: int = 0  # 0: whatever fits best
+    is_along_k: bool = False  # for A and B of which K runs along memory alone
 
 
 SINGLE = ((1, 1),)
@@ -46,7 +47,7 @@ BLACKWELL_SIZES = tuple(dict.fromkeys([(128, n) for n in BLACKWELL_SIDES] + [(m,
 
 def fixed_tiles(
     family: str, sizes: Iterable[tuple[int, int]], warps: int, schedule: Schedule,
-    clusters: tuple[tuple[int, int], ...] = SINGLE, **more: int,
+    clusters: tuple[tuple[int, int], ...] = SINGLE, **more: Any,
 ) -> Callable[..., Iterator[TileChoice]]:  # fmt: skip
     """Return what yields the same tiles on every GPU and for every type."""
 
@@ -105,7 +106,7 @@ class Family:
     mma_n_step: int
     num_warps: tuple[int, ...]  # that compute
     max_registers: int  # of a computing thread
-    operands: Literal["smem", "registers", "vector"]  # where the instruction reads A and B from
+    operands: Literal["smem", "registers", "lanes", "vector"]  # where the instruction reads A and B from
     coefficients: tuple[Coefficient, ...] = COEFFICIENTS  # what its kernels lose, with its defaults
     own_of: tuple[str, ...] = ()  # those on which vendors' libraries run it; elsewhere they run `sm80_mma`
     other_dtypes: tuple[DType, ...] = ()  # input types for which they do not, even there

@@ -228,7 +228,7 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
     return (
         FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
-        entry.registers, 0, 0, 0, 0, config.split_k if config.split_k > 1 else 0,
+        entry.registers, 0, 0, 0, 0, config.split_k if config.split_k > 1 else 0, 0,
         math.log2(cluster), matrix, 0.0, 0.0, 0.0, types.a.dtype.bits / 8,
         blocks * entry.instructions, blocks * entry.tensor, blocks * entry.producer, weight_bytes,
     )  # fmt: skip
