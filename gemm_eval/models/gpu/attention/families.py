@@ -269,44 +269,37 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
     return names if narrow is None else np.where(is_narrow & some_rows, narrow, names)
 
 
-ATTENTION_MODEL_VERSION = "attention-3"
+ATTENTION_MODEL_VERSION = "attention-4"
 
 
 ATTENTION = "attention"
 """Name of the subject, in files of what was learned of it."""
 
-INCREASING = ("batch", "q_len", "kv_len", "num_heads")
-"""Features with which a correction never falls."""
+INCREASING = ("latency", "q_len", "kv_len", "heads", "kv_heads", "kv_bytes")
+"""Features with which a correction never falls: longer sequences, more of them or more heads of the same groups change
+no other."""
 
-_SIZES = (
-    "batch",
-    "q_len",
-    "kv_len",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "value_dim",
-    "window",
-    "q_bits",
-    "kv_bits",
-)
-
-
-_FEATURES = (*_SIZES, "is_causal", "latency", "heads", "kv_heads", "group")
+_KINDS = ("head_dim", "value_dim", "q_bits", "kv_bits")
+_FEATURES = (*_KINDS, "group", "window", "is_causal", *INCREASING)
+_NO_WINDOW = float(1 << 20)  # positions
 
 
 def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
     """Return `attention_features` side by side, with one more column: `stacked`."""
-    ctas = rows.batch * rows.num_heads, rows.batch * rows.num_kv_heads, rows.group
-    x = stacked([*(getattr(rows, name) for name in _SIZES), latency_us, latency_us, *ctas])
+    window = np.where(rows.window < rows.kv_len, rows.window, _NO_WINDOW)
+    units = rows.batch * rows.num_heads, rows.batch * rows.num_kv_heads
+    group = np.where(rows.is_latent > 0.0, 1.0, rows.group)  # all heads share latents: more of them are a larger group
+    kinds = *(getattr(rows, name) for name in _KINDS), group, window, 1.0 + rows.is_causal
+    x = stacked([*kinds, latency_us, rows.q_len, rows.kv_len, *units, rows.kv_bytes])
     np.log2(x[:, :-1], out=x[:, :-1])
-    x[:, len(_SIZES)] = rows.is_causal
     return x
 
 
 def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
-    """Return what a correction knows of problems: their sizes, CTAs they can have, and latencies by the terms."""
-    return features_of(_FEATURES, len(_SIZES), attention_columns(rows, latency_us))
+    """Return what a correction knows of problems: what their kernels are of, which also says how far they are from
+    those that were timed, and sizes, work and latencies by the terms.
+    """
+    return features_of(_FEATURES, _FEATURES.index("window"), attention_columns(rows, latency_us))
 
 
 class AttentionCalibration(calibrations.KernelsCalibration):
