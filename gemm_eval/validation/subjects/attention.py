@@ -173,7 +173,7 @@ def describe(
 
 
 LEARNS = Subject(
-    model.ATTENTION, model.ATTENTION_MODEL_VERSION, model.INCREASING, committed_us, describe,
+    model.ATTENTION, model.ATTENTION_MODEL_VERSION, model.INCREASING_ATTENTION, committed_us, describe,
     MappingProxyType({"min_samples_leaf": 8}), fall_frac=0.2,
 )  # fmt: skip
 
