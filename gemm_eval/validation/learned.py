@@ -49,7 +49,8 @@ _MOST_SCATTER_PERCENT = 20.0  # error that is left on a line, above which what w
 _TAIL = 0.01  # of the residuals, which bounds leave out
 _APART_OCTAVES = 1.0  # between two sites that are kept
 _NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
-_ANY_OCTAVES = 1e3
+EVERYWHERE = (1e3, 2e3)
+"""Reach of a correction that does not fade, in octaves."""
 _MIN_SPREAD_ROWS = 40
 _MOST_NEAR_OCTAVES = 1.0  # intervals are of problems nearer than that, and of others
 _OUTER_TAIL = (1.0 - COVERAGE_FRAC) / 2.0
@@ -67,7 +68,9 @@ class Subject(NamedTuple):
             group "" have no correction.
         trees: settings of the trees that differ from the default ones.
         fall_frac: share of the rise of log(latency by the terms) that a log factor may fall by; not 0: no answer falls
-            where sizes grow and no feature falls, so that nothing fades with the distance.
+            where features in `increasing` grow and none falls.
+        reach: octaves from the nearest known sizes up to which a correction holds in full, and from which on not at
+            all; `EVERYWHERE` where these sizes are in `increasing`, as what fades may fall.
     """
 
     name: str
@@ -77,11 +80,7 @@ class Subject(NamedTuple):
     describe: Callable[[Any, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
     trees: Mapping[str, Any] = MappingProxyType({})
     fall_frac: float = 0.0
-
-    @property
-    def reach(self) -> tuple[float, float]:
-        """Octaves from the nearest known sizes up to which a correction holds in full, and from which on not at all."""
-        return (_ANY_OCTAVES, 2.0 * _ANY_OCTAVES) if self.fall_frac else (_NEAR_OCTAVES, _FAR_OCTAVES)
+    reach: tuple[float, float] = (_NEAR_OCTAVES, _FAR_OCTAVES)
 
 
 class Learned(NamedTuple):

@@ -6,6 +6,7 @@ Between nodes: `gemm_eval.models.gpu.network`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -485,11 +486,16 @@ def collective_cost(
 
 
 def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveRows:
-    columns = vars(collective_rows(link, library, [problem])).values()
-    values: list[Any] = [
-        row[0] if row.dtype == bool else float(row[0]) for row in columns
-    ]  # faster than numpy's floats
-    return CollectiveRows(*values)
+    row = _row_of_any_size(link, library, problem.what, problem.num_ranks, problem.dtype)
+    return CollectiveRows(float(problem.buffer_bytes), *row)  # type: ignore[arg-type]  # numbers are faster
+
+
+@lru_cache(maxsize=256)
+def _row_of_any_size(link: Interconnect, library: str, what: str, num_ranks: int, dtype: DType) -> list[Any]:
+    """Return a collective as `CollectiveRows` have it, but for its size, as numbers."""
+    problem = CollectiveProblem(what, 1, num_ranks, dtype)
+    _, *columns = vars(collective_rows(link, library, [problem])).values()
+    return [row[0] if row.dtype == bool else float(row[0]) for row in columns]
 
 
 def algorithms_of(
@@ -513,11 +519,17 @@ class CollectiveCurve(NamedTuple):
     def at(self, message_bytes: int) -> tuple[float, float, float]:
         """Return the latency in microseconds, and the factors from it to both ends of its interval."""
         size = math.log2(message_bytes)
-        log_us, low, high = (float(np.interp(size, _NODES, column)) for column in self[1:])
-        return math.exp(log_us), math.exp(low), math.exp(high)
+        after = min(max(1, bisect_right(_NODE_LIST, size)), len(_NODE_LIST) - 1)
+        low, high = _NODE_LIST[after - 1 : after + 1]
+        frac = min(1.0, max(0.0, (size - low) / (high - low)))
+        log_us, low_log, high_log = (
+            float(column[after - 1] + frac * (column[after] - column[after - 1])) for column in self[1:]
+        )
+        return math.exp(log_us), math.exp(low_log), math.exp(high_log)
 
 
 _NODES = np.log2(np.unique(np.round(2.0 ** np.arange(0.0, math.log2(MAX_MESSAGE_BYTES) + 0.25, 0.25))))
+_NODE_LIST = _NODES.tolist()
 
 
 def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveCurve:

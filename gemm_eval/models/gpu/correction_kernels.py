@@ -346,6 +346,38 @@ def answer_rows(
         _answer(x[row], physics_us[row], nodes, roots, sites, limits[0], spreads, physics_spreads, out[row])
 
 
+@entry_point
+def describe_attention(
+    batch: Any, q_len: Any, kv_len: Any, num_heads: Any, num_kv_heads: Any, head_dim: Any, value_dim: Any, window: Any,
+    is_causal: Any, q_bits: Any, kv_bits: Any, is_latent: Any, latency_us: Any, out: Any,
+) -> None:  # fmt: skip
+    """Write `ATTENTION_FEATURES` of problems, columns [rows], to `out` [rows, features and -inf]."""
+    for row in range(len(out)):
+        x = out[row]
+        keys = min(kv_len[row], window[row] + q_len[row] - 1.0)
+        elements = head_dim[row] + value_dim[row] * (1.0 - is_latent[row])
+        x[0], x[1] = math.log2(head_dim[row]), math.log2(value_dim[row])
+        x[2], x[3] = math.log2(q_bits[row]), math.log2(kv_bits[row])
+        x[4] = 0.0 if is_latent[row] > 0.0 else math.log2(num_heads[row] / num_kv_heads[row])
+        x[5] = math.log2(window[row]) if window[row] < kv_len[row] else _NO_WINDOW_LOG2
+        x[6] = is_causal[row]
+        x[7], x[8], x[9] = math.log2(latency_us[row]), math.log2(q_len[row]), math.log2(kv_len[row])
+        x[10], x[11] = math.log2(batch[row] * num_heads[row]), math.log2(batch[row] * num_kv_heads[row])
+        x[12] = math.log2(batch[row] * keys * num_kv_heads[row] * elements * kv_bits[row] / 8.0)
+        x[13] = -np.inf
+
+
+INCREASING_ATTENTION = ("latency", "q_len", "kv_len", "heads", "kv_heads", "kv_bytes")
+"""Features with which a correction never falls: longer sequences, more of them or more heads of the same groups change
+no other. All heads share latents, whose group is not a feature."""
+
+ATTENTION_FEATURES = (
+    "head_dim", "value_dim", "q_bits", "kv_bits", "group", "window", "is_causal", *INCREASING_ATTENTION
+)  # fmt: skip
+"""What a correction knows of a problem, in this order; the first five also say how far it is from those timed."""
+
+_NO_WINDOW_LOG2 = 20.0  # of positions
+
 CHIP_FEATURES = ("G", "M", "N", "K", "MN", "NK", "M_alignment", "K_alignment", "N_alignment")
 """What a correction knows of a GEMM on a multi-core chip, in this order."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -171,7 +172,10 @@ def describe(
     return families_of(arch, table), model.attention_features(table.rows, np.maximum(latency_us, 1e-3))
 
 
-LEARNS = Subject(model.ATTENTION, model.ATTENTION_MODEL_VERSION, model.INCREASING, committed_us, describe)
+LEARNS = Subject(
+    model.ATTENTION, model.ATTENTION_MODEL_VERSION, model.INCREASING_ATTENTION, committed_us, describe,
+    MappingProxyType({"min_samples_leaf": 8}), fall_frac=0.2,
+)  # fmt: skip
 
 
 def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.AttentionCalibration:

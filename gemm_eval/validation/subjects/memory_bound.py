@@ -19,7 +19,7 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_rate, interpolated
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, Exam, Groups, MeasuredTable, Predict
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
-from gemm_eval.validation.learned import PHYSICS, Subject
+from gemm_eval.validation.learned import EVERYWHERE, PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import measured_root
@@ -124,7 +124,7 @@ def describe(
 LEARNS = Subject(
     model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION,
     ("read_bytes", "write_bytes", "num_rows", "threads", "row_bytes", "row_threads", "latency"), committed_us, describe,
-    MappingProxyType({"min_samples_leaf": 8}), fall_frac=0.2,
+    MappingProxyType({"min_samples_leaf": 8}), fall_frac=0.2, reach=EVERYWHERE,
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from gemm_eval.models.gpu.attention.families import (
     ATTENTION_LIBRARIES,
     ATTENTION_MODEL_VERSION,
     DEFAULT_ATTENTION,
-    INCREASING,
     AttentionCalibration,
     AttentionCosts,
     AttentionFamily,
@@ -22,10 +21,11 @@ from gemm_eval.models.gpu.attention.families import (
     library_of_gradients,
 )
 from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
+from gemm_eval.models.gpu.correction_kernels import INCREASING_ATTENTION
 
 __all__ = [
     "AITER", "ATTENTION", "ATTENTION_FAMILIES", "ATTENTION_LIBRARIES", "ATTENTION_MODEL_VERSION", "DEFAULT_ATTENTION",
-    "INCREASING", "AttentionCalibration", "AttentionCosts", "AttentionFamily", "AttentionRows",
+    "INCREASING_ATTENTION", "AttentionCalibration", "AttentionCosts", "AttentionFamily", "AttentionRows",
     "attention_answers", "attention_calibration_path", "attention_coefficients", "attention_costs",
     "attention_features", "attention_rows", "check_attention_library", "families_of_rows", "family_us",
     "library_of_gradients",

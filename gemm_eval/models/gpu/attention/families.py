@@ -26,7 +26,8 @@ from gemm_eval.models.gpu.attention.rows import (
     AttentionRows,
 )
 from gemm_eval.models.gpu.coefficients import Coefficient, complete_coefficients
-from gemm_eval.models.gpu.learned import Answers, Features, Learned, features_of, learned_for, stacked
+from gemm_eval.models.gpu.correction_kernels import ATTENTION_FEATURES, describe_attention
+from gemm_eval.models.gpu.learned import Answers, Features, Learned, features_of, learned_for
 from gemm_eval.workload import AttentionProblem
 
 FLASHINFER = "flashinfer"
@@ -269,44 +270,26 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
     return names if narrow is None else np.where(is_narrow & some_rows, narrow, names)
 
 
-ATTENTION_MODEL_VERSION = "attention-3"
+ATTENTION_MODEL_VERSION = "attention-4"
 
 
 ATTENTION = "attention"
 """Name of the subject, in files of what was learned of it."""
 
-INCREASING = ("batch", "q_len", "kv_len", "num_heads")
-"""Features with which a correction never falls."""
-
-_SIZES = (
-    "batch",
-    "q_len",
-    "kv_len",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "value_dim",
-    "window",
-    "q_bits",
-    "kv_bits",
-)
-
-
-_FEATURES = (*_SIZES, "is_causal", "latency", "heads", "kv_heads", "group")
-
 
 def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
-    """Return `attention_features` side by side, with one more column: `stacked`."""
-    ctas = rows.batch * rows.num_heads, rows.batch * rows.num_kv_heads, rows.group
-    x = stacked([*(getattr(rows, name) for name in _SIZES), latency_us, latency_us, *ctas])
-    np.log2(x[:, :-1], out=x[:, :-1])
-    x[:, len(_SIZES)] = rows.is_causal
+    """Return `attention_features` side by side, with one more column: beside leaves."""
+    x = np.empty((len(rows), len(ATTENTION_FEATURES) + 1))
+    describe_attention(
+        rows.batch, rows.q_len, rows.kv_len, rows.num_heads, rows.num_kv_heads, rows.head_dim, rows.value_dim,
+        rows.window, rows.is_causal, rows.q_bits, rows.kv_bits, rows.is_latent, latency_us, x,
+    )  # fmt: skip
     return x
 
 
 def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
-    """Return what a correction knows of problems: their sizes, CTAs they can have, and latencies by the terms."""
-    return features_of(_FEATURES, len(_SIZES), attention_columns(rows, latency_us))
+    """Return what a correction knows of problems, given their latencies by the terms."""
+    return features_of(ATTENTION_FEATURES, ATTENTION_FEATURES.index("window"), attention_columns(rows, latency_us))
 
 
 class AttentionCalibration(calibrations.KernelsCalibration):
@@ -401,10 +384,11 @@ def attention_costs(
 
 def attention_answers(arch: GpuSpec, library: str, rows: AttentionRows, costs: AttentionCosts) -> Answers:
     """Return what was learned of problems, [rows]."""
-    columns, families = np.empty((len(Answers._fields), len(rows))), dict.fromkeys(costs.families.tolist())
+    families = set(costs.families.tolist())
+    if len(families) == 1:
+        return _learned(arch, library, *families).answers(attention_columns(rows, costs.latency_us), costs.latency_us)
+    columns = np.empty((len(Answers._fields), len(rows)))
     for family in families:
-        if len(families) == 1:  # a quarter of the time
-            return _learned(arch, library, family).answers(attention_columns(rows, costs.latency_us), costs.latency_us)
         mask = costs.families == family
         us = costs.latency_us[mask]
         columns[:, mask] = _learned(arch, library, family).answers(attention_columns(rows.take(mask), us), us)
@@ -416,5 +400,5 @@ def _learned(arch: GpuSpec, library: str, family: str) -> Learned:
     coefficients = attention_coefficients(arch, library)
     return learned_for(
         arch, ATTENTION, family, coefficients.origins[family], coefficients.values[family], ATTENTION_MODEL_VERSION,
-        _FEATURES,
+        ATTENTION_FEATURES,
     )  # fmt: skip

@@ -237,6 +237,8 @@ def packed_heads_terms(
         parts = num_parts(arch.num_sms, units, walked, kernel)
     tiles_of_part = np.ceil(np.ceil(walked / kernel.key_tile) / parts)
     window_tiles = np.ceil(rows.keys / kernel.key_tile)
+    if not kernel.counts_all_keys:  # a window ends at the newest key, within a tile: it begins within one too
+        window_tiles = window_tiles + (rows.window < rows.kv_len)
     active = np.minimum(parts, np.minimum(np.ceil(np.ceil(walked / kernel.key_tile) / tiles_of_part), window_tiles))
     steps = np.ceil(window_tiles / active)
     row_tiles = np.ceil((rows.group if kernel.packs_heads else 1.0) * rows.q_len / kernel.row_tile)
@@ -274,12 +276,13 @@ def single_heads_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRow
     """Return the time of each of `DECODE_TERMS`, [rows], in microseconds, of kernels with a CTA for each query head.
 
     CTAs have 1,024 threads where four times the SMs are at least three times as many as heads, else 512 while they are
-    more than heads, else 256; an SM runs 1, 2 or 4 of these. Where heads are fewer than SMs, keys are cut.
+    more than heads, else 256; an SM runs 1, 2 or 4 of these. Where heads are fewer than SMs, keys are cut, into as many
+    parts as if no window hid any.
     """
     units = rows.batch * rows.num_heads * rows.q_len
     share = np.ceil(4.0 * arch.num_sms / units)
     per_sm = np.where(share >= 4.0, 1.0, np.where(share >= 2.0, 2.0, 4.0))
-    cut = np.minimum(np.ceil(arch.num_sms / units), np.floor(rows.keys / _SINGLE_PART_KEYS) + 1.0)
+    cut = np.minimum(np.ceil(arch.num_sms / units), np.floor(rows.kv_len / _SINGLE_PART_KEYS) + 1.0)
     parts = np.where(units < arch.num_sms, cut, 1.0)
     keys = np.ceil(rows.keys / parts) * rows.head_dim / _UNIT_SIZE
     ctas = units * parts
