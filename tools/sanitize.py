@@ -124,7 +124,7 @@ def check_experts() -> None:
             found = cupy.asnumpy(w4a16_experts(*arrays, *stacked, configs=(config, config))).astype(np.float64)
             error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
             print(f"{error:.1e}  experts  {config}", flush=True)
-            assert error < 3e-3, config  # noqa: PLR2004
+            assert error < 3e-3, config
 
 
 def _compile_followed(compile_text: Any, text: str, entry: str, target: str, macros: dict[str, int]) -> Any:
