@@ -206,7 +206,6 @@ def test_many_rows_fall_on_groups_as_unevenly_as_an_exponential_distribution(row
     assert expected_groups(256 * num_groups - 1, num_groups)[0] < 1.3 * 256 + 60
 
 
-
 def test_more_rows_take_larger_tiles_and_every_gpu_has_kernels() -> None:
     types = DType.FP16, kernels.WeightMode.GROUP, 128
     tokens, families = [], []
