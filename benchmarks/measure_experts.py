@@ -24,7 +24,7 @@ from benchmarks.compare.engines import Engine, OurGroupedEngine, as_tensor
 from benchmarks.compare.humming import HummingEngine
 from benchmarks.compare.operands import EXPERT_LAYERS, Gemm, Layer, Operands, Weights, random_experts
 from benchmarks.compare.side_by_side import PROTOCOL, make_device
-from gemm_eval.device import BenchDevice, Call, capture_calls, measure_floor_us, summarize, time_in_turns
+from gemm_eval.device import BenchDevice, Call, TimedGraph, capture_calls, measure_floor_us, summarize, time_in_turns
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels import w4a16_experts
 
@@ -129,8 +129,8 @@ def time_layer(device: BenchDevice, layers: Sequence[Layer], floor_us: float) ->
         name: [kind(device, operands, PROTOCOL) for _ in layers] for name, kind in SEQUENCES.items()
     }
     for of_name in engines.values():
-        for engine, gemms in zip(of_name, zip(*gemms_of.values(), strict=True), strict=True):
-            engine.prepare(gemms)  # of all numbers of tokens: what is prepared first is what humming-kernels knows
+        for engine, of_layer in zip(of_name, zip(*gemms_of.values(), strict=True), strict=True):
+            engine.prepare(of_layer)  # of all numbers of tokens: what is prepared first is what humming-kernels knows
     experts = [random_experts(device, gemm) for gemm in gemms_of[1]]
     packed: dict[str, list[Any]] = {
         name: [engine.pack(of_gemm) for engine, of_gemm in zip(of_name, experts, strict=True)]
@@ -156,7 +156,8 @@ def time_layer(device: BenchDevice, layers: Sequence[Layer], floor_us: float) ->
             for name, of_name in engines.items()
         }
         calls["ours"] = [partial(w4a16_experts, x, to.ids, to.weights, *one, **options) for one in copies["ours"]]
-        graphs, failures = {}, {}
+        graphs: dict[str, TimedGraph] = {}
+        failures: dict[str, Exception] = {}
         for name in reversed(calls):
             outs[name].fill(cp.nan)
             for call in calls[name]:
