@@ -16,13 +16,15 @@ from typing import NamedTuple
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.device.sass import disassemble
 from gemm_eval.kernels import compile_for, limits_of_spec, make_variant
-from gemm_eval.kernels.families import Variant, families, grouped_families
+from gemm_eval.kernels.families import Fusion, Variant, families, fp8_families, grouped_families
 
 _FIRST = re.compile(r"=+ Error: Race reported between (\w+) access at \w+\+0x(\w+)")
 _OTHER = re.compile(r"=+\s+and (\w+) access at \w+\+0x(\w+) \[\d+ hazards\]")
 _CASE = re.compile(r"\d\.\de-\d+  (?:(\w+)  )?(\w+ CTA .*)")
 _INSTRUCTION = re.compile(r"/\*(\w{4,5})\*/\s+(?:@!?\w+ )?([A-Z][\w.]*)")
-_GROUP_SIZES = {"group_zero": 32, "mxfp4": 32, "nvfp4": 16}
+_GROUP_SIZES = {"group_zero": 32, "mxfp4": 32, "nvfp4": 16, "group": 32}
+_EXPERTS = {"experts": "group"}  # the mode of what runs two fused kernels
+_MEMORY = ("LD", "ST", "UBLKCP", "UTMALDG", "ATOM")
 _OPERATIONS = {
     "LDS.128": "weights of the ring", "LDS.64": "scales of the ring, or sums", "LDS": "scales of the ring, or sums",
     "LDSM": "tokens of the ring", "UBLKCP": "bulk copy of weights", "UTMALDG": "copy of tokens",
@@ -52,17 +54,25 @@ def read_reports(text: str) -> Iterator[tuple[str, str, list[Report]]]:
 
 
 @cache
-def instructions_of(mode: str, config: str) -> dict[int, str]:
-    """Return the instructions of a kernel by address."""
+def instructions_of(mode: str, config: str) -> list[dict[int, str]]:
+    """Return the instructions of a kernel by address; of both kernels of a layer of experts."""
     plain = re.sub(r", (split-K \d+|stream-K)", "", config)
     limits = limits_of_spec(load_arch("h200-sxm", GpuSpec))
-    for family in (families() | grouped_families()).values():
+    for family in (families() | fp8_families() | grouped_families()).values():
         for known in family.configs():
             if str(known) in (config, plain):
-                variant: Variant = make_variant(known, "fp16", mode, _GROUP_SIZES[mode])
-                text = disassemble(compile_for(variant, limits).cubin)
-                return {int(address, 16): name for address, name in _INSTRUCTION.findall(text)}
+                of_gemm = _EXPERTS.get(mode, mode)
+                variant: Variant = make_variant(known, "fp16", of_gemm, _GROUP_SIZES[of_gemm])
+                fusions = (Fusion.GATED, Fusion.SUMMED) if mode in _EXPERTS else (Fusion.NONE,)
+                texts = [disassemble(compile_for(variant._replace(fusion=one), limits).cubin) for one in fusions]
+                return [{int(at, 16): name for at, name in _INSTRUCTION.findall(text)} for text in texts]
     raise SystemExit(f"no such kernel: {config}")
+
+
+def code_of(report: Report, codes: list[dict[int, str]]) -> dict[int, str]:
+    """Return the instructions among which all addresses of a report are accesses of memory."""
+    addresses = [address for _, address in (report.first, *report.others)]
+    return next((code for code in codes if all(code.get(at, "").startswith(_MEMORY) for at in addresses)), codes[0])
 
 
 def say(access: tuple[str, int], code: dict[int, str]) -> str:
@@ -85,8 +95,8 @@ def main(path: Path) -> None:
     """Print a table."""
     print("| kernel | access | and | ordered by |\n|---|---|---|---|")
     for mode, config, reports in read_reports(path.read_text("utf-8")):
-        code = instructions_of(mode, config)
         for report in reports:
+            code = code_of(report, instructions_of(mode, config))
             others = list(dict.fromkeys(say(other, code).partition(" ")[2] for other in report.others))
             places = ", ".join(hex(address) for _, address in report.others)
             print(

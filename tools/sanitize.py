@@ -22,11 +22,13 @@ from gemm_eval.kernels import (
     PackedW4,
     Sizes,
     dequantize,
+    interleave_gate_up,
     legal_configs,
     pack_w4,
     registry,
     stack_w4,
     w4a8_gemm,
+    w4a16_experts,
     w4a16_gemm,
     w4a16_grouped_gemm,
 )
@@ -51,6 +53,7 @@ def main(*, is_followed: bool) -> None:
     expected = A.astype(np.float64) @ dequantize(packed)
     check_act_order(import_cupy().asarray(A), packed, expected)
     check_groups(import_cupy().asarray(A), packed, expected)
+    check_experts()
 
 
 def check_mode(A: Any, packed: PackedW4, *, is_fp8: bool = False) -> None:
@@ -97,6 +100,31 @@ def check_groups(a: Any, packed: PackedW4, expected: Any) -> None:
             error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
             print(f"{error:.1e}  {config}", flush=True)
             assert error < 1e-3, config
+
+
+def check_experts() -> None:
+    """A layer of experts by each grouped family that fuses, with K cut or not: tokens to two of three experts."""
+    cupy, random = import_cupy(), np.random.default_rng(2)
+    hidden, inner = 520, 264
+    gate, up, down = (
+        random.standard_normal(shape) / 20 for shape in ((hidden, inner), (hidden, inner), (inner, hidden))
+    )
+    x = random.standard_normal((9, hidden)).astype(np.float16)
+    ids = np.array([[0, 2], [2, 1], [0, 1]] * 3, np.int32)
+    packed = [pack_w4(w.astype(np.float32), 32) for w in (interleave_gate_up(gate, up), down)]
+    gate_up = (x.astype(np.float64) @ dequantize(packed[0])).reshape(len(x), -1, 2, 8)
+    gate, up = gate_up[:, :, 0].reshape(len(x), inner), gate_up[:, :, 1].reshape(len(x), inner)
+    expected = (gate / (1 + np.exp(-gate)) * up) @ dequantize(packed[1])  # by weights of a half each
+    arrays = [cupy.asarray(array) for array in (x, ids, np.full(ids.shape, 0.5, np.float32))]
+    stacked = [stack_w4([one] * 3).to_gpu() for one in packed]
+    for name in ("w4a16_gemv_mma_grouped", "w4a16_sm90_grouped"):
+        configs = list(grouped_families()[name].configs())
+        for decomposition in (Decomposition.DATA_PARALLEL, Decomposition.STREAM_K):
+            config = configs[len(configs) // 3]._replace(decomposition=decomposition)
+            found = cupy.asnumpy(w4a16_experts(*arrays, *stacked, configs=(config, config))).astype(np.float64)
+            error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+            print(f"{error:.1e}  experts  {config}", flush=True)
+            assert error < 3e-3, config
 
 
 def _compile_followed(compile_text: Any, text: str, entry: str, target: str, macros: dict[str, int]) -> Any:

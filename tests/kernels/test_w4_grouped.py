@@ -196,6 +196,16 @@ def test_rows_fall_on_groups_at_random(rows: int, num_groups: int) -> None:
     assert sum(found) / num_groups == pytest.approx(rows / num_groups, rel=0.1, abs=1 / num_groups)
 
 
+@pytest.mark.parametrize(("rows", "num_groups"), [(2048, 8), (1 << 20, 128), (1 << 18, 1024)])
+def test_many_rows_fall_on_groups_as_unevenly_as_an_exponential_distribution(rows: int, num_groups: int) -> None:
+    found = np.array(expected_groups(rows, num_groups))
+
+    assert found.sum() == rows
+    assert (np.diff(found) <= 1).all()  # the most first, to rounding
+    assert found.std() / found.mean() == pytest.approx(1.0, abs=0.15)  # a binomial's: 0.06 and less
+    assert expected_groups(256 * num_groups - 1, num_groups)[0] < 1.3 * 256 + 60
+
+
 def test_more_rows_take_larger_tiles_and_every_gpu_has_kernels() -> None:
     types = DType.FP16, kernels.WeightMode.GROUP, 128
     tokens, families = [], []

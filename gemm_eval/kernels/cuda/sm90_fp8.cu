@@ -5,7 +5,7 @@
 // exact in the weights, and keeps what wgmma of 8 bits drops of long sums small. A token's scale comes in the end.
 // Tokens lie in memory in the order of k that packed weights have in registers (KERNELS.md).
 //
-// Macros: CTA_M, TOKEN_PARTS (1 to 4: parts of the tokens that follow each other), SUM_BUFFERS (1, 2), CONSUMERS, MB (64-column blocks of each),
+// Macros: CTA_M, TOKEN_PARTS (1, 2: parts of the tokens that follow each other), CONSUMERS, MB (64-column blocks of each),
 // STAGES (of 128 k), CLUSTER_N (CTAs that share tokens), EPILOGUE_TOKENS. The prelude defines wgmma(sums, a, descriptor)
 // for the tokens of a part, and wgmma_first, which forgets what the sums were.
 
@@ -13,8 +13,6 @@
 #define GROUP_STEPS (4 / NUM_GROUPS)              // wgmmas of 32 k
 #define PART_TOKENS (CTA_M / TOKEN_PARTS)
 #define NUM_SUMS (PART_TOKENS / 2)
-// With two buffers a part's sums are added while the tensor core makes those of the next, but for the last of a unit.
-#define ARE_SUMS_LATE (SUM_BUFFERS == 2 && GROUP_STEPS == 4)
 #define TOKEN_STAGE_BYTES (CTA_M * 128)
 #define WEIGHT_STAGE_BYTES (ROW_BLOCKS * 4096)
 #define SCALE_STAGE_BYTES (MODE == 0 ? 0 : ROW_BLOCKS * NUM_GROUPS * GROUP_BYTES)
@@ -168,7 +166,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
   const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const u32 weights = smem + WEIGHT_OFFSET + consumer * MB * 4096 + thread * 16;
   const u32 scales = smem + SCALE_OFFSET + consumer * MB * NUM_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 4;
-  float acc[MB][NUM_ACC], sums[SUM_BUFFERS][NUM_SUMS];
+  float acc[MB][NUM_ACC], sums[NUM_SUMS];
   u32 a[4][4];
 
   Scheduler scheduler(p);
@@ -185,32 +183,20 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
     dequantize_words(block.q[0], a[0], a[1]);
     for (u32 unit = w.begin; unit < w.end; unit++) {
       const u32 current = stage;
-      u32 late_scales = 0;
 #pragma unroll
       for (u32 b = 0; b < MB; b++) {
         Block next;
 #pragma unroll
         for (u32 t = 0; t < TOKEN_PARTS; t++) {
           const u64 tokens = descriptor(smem + current * TOKEN_STAGE_BYTES + t * PART_TOKENS * 128);
-          const u32 buffer = (b * TOKEN_PARTS + t) % SUM_BUFFERS;
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
             if (j % 2 == 0 || j % GROUP_STEPS == 0) wgmma_fence();
-            if (j % GROUP_STEPS == 0) wgmma_first(sums[buffer], a[j], tokens + 2 * j);
-            else wgmma(sums[buffer], a[j], tokens + 2 * j);
+            if (j % GROUP_STEPS == 0) wgmma_first(sums, a[j], tokens + 2 * j);
+            else wgmma(sums, a[j], tokens + 2 * j);
             if (j % 2 || GROUP_STEPS == 1) wgmma_commit();
             // The second half of the block, and then the first of the next one, while the tensor core works.
-            if (j == 1 && t == 0) {
-              if (ARE_SUMS_LATE && b > 0) {
-                wgmma_wait<1>();
-                add_scaled(acc[b - 1] + (TOKEN_PARTS - 1) * NUM_SUMS, sums[1 - buffer], late_scales);
-              }
-              dequantize_words(block.q[1], a[2], a[3]);
-            }
-            if (ARE_SUMS_LATE && j == 3 && t > 0) {
-              wgmma_wait<2>();
-              add_scaled(acc[b] + (t - 1) * NUM_SUMS, sums[1 - buffer], block.scales[0]);
-            }
+            if (j == 1 && t == 0) dequantize_words(block.q[1], a[2], a[3]);
             if (j == 3 && t == TOKEN_PARTS - 1) {
               if (b == MB - 1) {
                 if (unit + 1 < w.end && ++stage == STAGES) stage = 0, phase ^= 1;
@@ -222,14 +208,12 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
               wgmma_wait<1>();
               dequantize_words(next.q[0], a[0], a[1]);
             }
-            const bool is_late = ARE_SUMS_LATE && b * TOKEN_PARTS + t + 1 < MB * TOKEN_PARTS;
-            if (!is_late && (j + 1) % GROUP_STEPS == 0) {
+            if ((j + 1) % GROUP_STEPS == 0) {
               wgmma_wait<0>();
-              add_scaled(acc[b] + t * NUM_SUMS, sums[buffer], block.scales[j / GROUP_STEPS]);
+              add_scaled(acc[b] + t * NUM_SUMS, sums, block.scales[j / GROUP_STEPS]);
             }
           }
         }
-        late_scales = block.scales[0];
         block = next;
       }
       release(smem, current, rank);

@@ -19,11 +19,7 @@ TOKEN_K = 128
 _TOKENS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, *range(144, 257, 16))
 _SHARES = {(2, 1): 256, (2, 2): 144, (3, 1): 88}
 """Most tokens of a tile by computing warpgroups and blocks of 64 columns of each: their registers hold no more sums."""
-_PARTS, _LEAST_PART = (1, 2, 3, 4), 40
-"""Parts of a tile's tokens, and the least tokens of one: wgmma takes as long for fewer."""
-_MAX_SUMS = {2: 192, 3: 96}  # registers for sums of a thread, by computing warpgroups
-_MOST_OF_WGMMA = 128
-"""Tokens of a part at most, without sums of its own: those of two groups are held."""
+_MAX_SUMS = 64  # of a thread, of one group
 _CLUSTER_TOKENS = 64  # fewer are not worth sharing
 _MAX_SMEM, _MAX_STAGES = 227 * 1024, 12
 _BARRIER_BYTES = 16  # of a stage
@@ -34,8 +30,7 @@ _TOKENS_OF_WORD = 2  # tensor maps take two e4m3 numbers for one of 16 bits
 class Sm90Fp8Family(Sm90Family):
     """wgmma kernels for e4m3 tokens. `cta_m` is a tile of tokens, 8..256; `cta_n` of columns; a stage holds 128 k.
 
-    The sums of a group of K have registers of their own, so parts of many tokens follow each other; where registers are
-    left, the sums of a part are added while the tensor core makes those of the next.
+    The sums of a group of K have registers of their own, so that of more than 128 tokens a half follows the other.
     Modes COLUMN and GROUP alone: weights of others are no integers -8..7.
     """
 
@@ -61,12 +56,10 @@ class Sm90Fp8Family(Sm90Family):
         return super().refusal(variant, sizes, limits)
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        return super().macros(variant) | dict(
-            zip(("TOKEN_PARTS", "SUM_BUFFERS"), _parts_and_buffers(variant.config), strict=True)
-        )
+        return super().macros(variant) | {"TOKEN_PARTS": _token_parts(variant.config)}
 
     def prelude(self, variant: Variant) -> str:
-        tokens = variant.config.cta_m // _parts_and_buffers(variant.config)[0]
+        tokens = variant.config.cta_m // _token_parts(variant.config)
         types = f"m64n{tokens}k32.f32.e4m3.e4m3"
         return "".join(wgmma_text(name, types, tokens // 2, f"{d}, 1, 1") for name, d in _WGMMAS.items())
 
@@ -92,16 +85,9 @@ class Sm90Fp8Family(Sm90Family):
 _WGMMAS = {"wgmma": 1, "wgmma_first": 0}  # what the sums were counts, or not
 
 
-def _parts_and_buffers(config: KernelConfig) -> tuple[int, int]:
-    """Return into how many parts the tokens of a tile are cut, and how many of them have sums of their own."""
-    consumers = config.num_warps // 4
-    blocks = config.cta_n // (_COLUMNS * consumers)
-    for parts in _PARTS:
-        tokens, rest = divmod(config.cta_m, parts)
-        is_whole = not rest and tokens % 8 == 0 and (parts == 1 or tokens >= _LEAST_PART)
-        if is_whole and blocks * parts % 2 == 0 and blocks * config.cta_m // 2 + tokens <= _MAX_SUMS[consumers]:
-            return parts, 2
-    return (2 if config.cta_m > _MOST_OF_WGMMA else 1), 1
+def _token_parts(config: KernelConfig) -> int:
+    """Return into how many parts the tokens of a tile are cut for wgmma."""
+    return 2 if config.cta_m > 2 * _MAX_SUMS else 1
 
 
 def _stage_bytes(config: KernelConfig, group_size: int) -> int:
