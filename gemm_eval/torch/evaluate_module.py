@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch import ArchSpec, gpu_slug, list_archs
+from gemm_eval.arch import ArchSpec, GpuSpec, gpu_slug, list_archs
 from gemm_eval.checks import check_flag, check_word
-from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError
+from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import optimizer_works
-from gemm_eval.torch.graph import FUSIONS
+from gemm_eval.torch.graph import FUSIONS, INDUCTOR_IR
 from gemm_eval.torch.prediction import ModulePrediction
-from gemm_eval.torch.price import assemble
+from gemm_eval.torch.price import assemble, assemble_kernels
 from gemm_eval.torch.render import SizeTable
 from gemm_eval.words import shown
 
@@ -83,6 +83,14 @@ def predict_module(
     evaluator = evaluator_of(arch, options, attention_library, fusion)
     steps = [] if optimizer is None else optimizer_works(optimizer, module.parameters())
     args, kwargs = arguments_of(example_inputs)
+    if fusion == INDUCTOR_IR:
+        from gemm_eval.torch.inductor_ir import inductor_kernels
+
+        if not isinstance(evaluator.arch, GpuSpec) or backward:
+            what = "gradients" if backward else f"{evaluator.arch.name}, which is no GPU"
+            raise UnsupportedError(f'fusion="inductor-ir" has no kernels for {what}: take fusion="inductor"')
+        kernels, modules = inductor_kernels(module, args, kwargs, evaluator.arch)
+        return assemble_kernels(kernels, modules, evaluator, fusion, attention_library)
     trace = trace_module(module, args, kwargs, backward=backward, is_compiled=fusion == "inductor")
     return assemble(trace, evaluator, fusion, attention_library, steps)
 
@@ -120,7 +128,7 @@ def evaluator_of(
     arch: Arch, options: Mapping[str, Any], attention_library: str | None = None, fusion: str = "eager"
 ) -> GEMMEvaluator:
     """Check options of a prediction; return an evaluator of an arch with the others, or the one that was given."""
-    check_word("fusion", fusion, FUSIONS)
+    check_word("fusion", fusion, (*FUSIONS, INDUCTOR_IR))
     if attention_library is not None:
         check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
     if isinstance(arch, GEMMEvaluator):
