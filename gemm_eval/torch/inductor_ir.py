@@ -306,9 +306,10 @@ class _Reading:
         seen: set[tuple[str, str]] = set()
         for part, numel in zip(parts, numels, strict=True):
             for dep in part.read_writes.reads:
-                if dep.name in made or (dep.name, str(getattr(dep, "index", ""))) in seen:
+                key = dep.name, str(dep.index) if hasattr(dep, "var_names") else ""
+                if dep.name in made or key in seen:
                     continue
-                seen.add((dep.name, str(getattr(dep, "index", ""))))
+                seen.add(key)
                 reads[dep.name] += self._bytes(dep, math.prod(numel))
             for dep in part.read_writes.writes:
                 users = self.graph.scheduler.name_to_buf[dep.name].users
