@@ -146,7 +146,7 @@ class _Lowering:
         elif lowered.layout is not None:
             self._convolution(lowered, lowered.layout)
         elif lowered.name == _CONVOLUTION and lowered.eager and not (self.is_last and len(lowered.sizes) == _IMAGE):
-            self.calls.append(replace(lowered, works=_without_bias(lowered.eager)))
+            self.calls.append(replace(lowered, works=without_bias(lowered.eager)))
         else:
             self.calls.append(lowered)
         self.writers |= dict.fromkeys(written, len(self.calls) - 1)
@@ -383,7 +383,7 @@ def _convolution(
         ]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
-        works = [*_without_bias(call.eager)]
+        works = [*without_bias(call.eager)]
     if not layout.has_bias:
         yield replace(call, works=tuple(works))
         return
@@ -392,7 +392,8 @@ def _convolution(
     yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
 
 
-def _without_bias(works: Sequence[Work]) -> tuple[Work, ...]:
+def without_bias(works: Sequence[Work]) -> tuple[Work, ...]:
+    """Return the kernels of a convolution in eager mode but that of its bias."""
     return tuple(work for work in works if not (isinstance(work, MemoryWork) and work.what in _BIASES))
 
 

@@ -24,7 +24,7 @@ from unittest import mock
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.compiled_mode import kernel_work, padded_bias
+from gemm_eval.torch.compiled_mode import kernel_work, map_work, padded_bias, without_bias
 from gemm_eval.torch.eager_mode import has_channels_last
 from gemm_eval.torch.fusion import Kernel
 from gemm_eval.torch.graph import Call, Domain, Role, Trace, UnpricedWork, Work
@@ -321,6 +321,9 @@ class _Reading:
             share = math.prod(numel) / num_elements
             for name, count in part._body.op_counts.items():
                 ops[name] += count * share  # type: ignore[assignment]
+            ops["index_division"] += _num_divisions(part) * share  # type: ignore[assignment]
+            if part.is_reduction():
+                ops[str(part.node.data.reduction_type)] += share  # type: ignore[assignment]
         sums = next((part.node.data for part in parts if part.is_reduction()), None)
         hint = "" if sums is None else sums.reduction_hint.name
         rows, width = next((tuple(each) for part, each in zip(parts, numels) if part.is_reduction()), (0, 0))
@@ -362,6 +365,8 @@ class _Reading:
             return []
         func, args, kwargs = self._operation(node)
         calls = self._calls(list(node.origins), Role.EXTERN, Domain(1))
+        if isinstance(node, ir.RandomSeeds):
+            return [Kernel(calls[-1:], (map_work(self._size(node.get_name())),))]
         if func is None:
             num_bytes = sum(self._size(each.get_name()) for each in node.inputs if hasattr(each, "get_name"))
             name = str(getattr(node, "python_kernel_name", type(node).__name__))
@@ -371,7 +376,8 @@ class _Reading:
             func(*args, **kwargs)
         works: list[Work] = []
         for call in trace.calls:
-            works += call.works or call.eager
+            is_last = call.layout is not None and call.layout.is_image and has_channels_last(args[0])
+            works += call.works if is_last else without_bias(call.eager) or call.works
         if func is torch.ops.aten.addmm.default:
             item_bytes = args[0].element_size()
             works = [*padded_bias(args[0].numel() * item_bytes, *_row(node), item_bytes), *works]
@@ -401,7 +407,7 @@ class _Reading:
                 return None, (), {}
             args, kwargs = node.unflatten_args(node.inputs, node.constant_args)
             return func, plain(args), {key: plain(value) for key, value in (node.kwargs | kwargs).items()}
-        if func is None:
+        if func is None or isinstance(node, ir.RandomSeeds):
             return None, (), {}
         name = func._schema.name.partition("::")[2]
         func = getattr(getattr(torch.ops.aten, name), "default", func)
@@ -441,6 +447,12 @@ def _triton_work(
 
 _VIEWS = ("view", "permute", "expand", "unsqueeze", "squeeze", "select", "slice", "full", "getitem", "convert_element_type")
 _ITEM = re.compile(r"_modules\['([^']*)'\]|\['([^']*)'\]|\[(\d+)\]|([A-Za-z_]\w*)")
+
+
+def _num_divisions(part: Any) -> int:
+    """Return divisions in the places of what a loop reads and writes."""
+    text = "".join(map(str, part._body.indexing_exprs.values()))
+    return text.count("//") + text.count("ModularIndexing") + text.count("Mod(")
 
 
 def _name(node: Any) -> str:
