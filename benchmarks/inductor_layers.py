@@ -60,7 +60,7 @@ LAYERS = _layers()
 
 
 def _drawn(seed: int, num_models: int) -> tuple[Layer, ...]:
-    draw = random.Random(seed)  # noqa: S311  no secret
+    draw = random.Random(seed)
     layers = []
     for i in range(4 * num_models):
         M, N, K = (round(2 ** draw.uniform(low, high)) for low, high in ((3, 12), (9, 14), (9, 13.5)))

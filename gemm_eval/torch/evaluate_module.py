@@ -60,8 +60,9 @@ def predict_module(
             between.
         optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
             torch; None: none.
-        fusion: ``"inductor"``: elementwise operations and reductions fuse as torch.compile has it; ``"eager"``: each
-            operation is a kernel.
+        fusion: ``"inductor"``: elementwise operations and reductions fuse by rules of torch.compile; ``"inductor-ir"``:
+            Inductor itself says what fuses, in seconds, without gradients (TORCH.md); ``"eager"``: each operation is a
+            kernel.
         attention_library: whose fused attention runs on a GPU: ``"flash"`` or ``"cudnn"``, as torch calls them, or
             ``"trtllm"``; None: torch's own choice.
         options: of a new `GEMMEvaluator` where `arch` is none: `l2`, `clock`, `library`, `correction`, ...
@@ -80,7 +81,8 @@ def predict_module(
     check_flag("backward", backward)
     if optimizer is not None and not backward:
         raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
-    evaluator = evaluator_of(arch, options, attention_library, fusion)
+    check_word("fusion", fusion, (*FUSIONS, INDUCTOR_IR))
+    evaluator = evaluator_of(arch, options, attention_library)
     steps = [] if optimizer is None else optimizer_works(optimizer, module.parameters())
     args, kwargs = arguments_of(example_inputs)
     if fusion == INDUCTOR_IR:
@@ -128,7 +130,7 @@ def evaluator_of(
     arch: Arch, options: Mapping[str, Any], attention_library: str | None = None, fusion: str = "eager"
 ) -> GEMMEvaluator:
     """Check options of a prediction; return an evaluator of an arch with the others, or the one that was given."""
-    check_word("fusion", fusion, (*FUSIONS, INDUCTOR_IR))
+    check_word("fusion", fusion, FUSIONS)
     if attention_library is not None:
         check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
     if isinstance(arch, GEMMEvaluator):

@@ -10,7 +10,6 @@ import ctypes
 import math
 import os
 import re
-import sys
 import types
 import warnings
 from collections import Counter
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, check_nvidia
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.compiled_mode import kernel_work, map_work, padded_bias, without_bias
@@ -30,7 +29,6 @@ from gemm_eval.torch.fusion import Kernel
 from gemm_eval.torch.graph import Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import is_fused
 from gemm_eval.torch.recorder import Recorder, current_precision
-from gemm_eval.transformer import MemoryWork
 
 with needs_extra('fusion="inductor-ir"', "torch"):
     import torch
@@ -182,6 +180,9 @@ def inductor_kernels(
     from torch._inductor.fx_passes import joint_graph, post_grad
     from torch._inductor.graph import GraphLowering
 
+    check_nvidia(arch, "Inductor's kernels")
+    while hasattr(module, "_orig_mod"):  # of torch.compile
+        module = module._orig_mod
     kernels: list[Kernel] = []
 
     def schedule(graph: Any) -> Any:
@@ -218,7 +219,10 @@ def inductor_kernels(
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        for context in (fake_gpu(arch), _guards_of_meta(), config.patch(options), functorch_config.patch(enable_autograd_cache=False)):
+        for context in (
+            fake_gpu(arch), _guards_of_meta(), config.patch(options),
+            functorch_config.patch(enable_autograd_cache=False),
+        ):  # fmt: skip
             stack.enter_context(context)
         for home, name, value in (
             (joint_graph, "lazy_init", lambda *_: None), (post_grad, "lazy_init", lambda *_: None),
@@ -446,7 +450,18 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 """Of a thread for each element, by names of Inductor's operations; of others, each. Fitted on 1,023 kernels of 36
 modules on an H100: half of the modules predict kernels of the others 23% off in the mean, 17% in the median."""
-_FREE = ("load", "store", "store_reduction", "reduction", "output", "constant", "index_expr", "truediv", "sqrt", "rsqrt")
+_FREE = (
+    "load",
+    "store",
+    "store_reduction",
+    "reduction",
+    "output",
+    "constant",
+    "index_expr",
+    "truediv",
+    "sqrt",
+    "rsqrt",
+)
 _FREE += ("pow", "reciprocal", "sum", "max", "min", "any", "prod", "argmax", "argmin")
 
 
@@ -457,8 +472,18 @@ def _instructions(ops: Mapping[str, float], loads: Sequence[int]) -> float:
     return result + sum(_INSTRUCTIONS.get(name, name not in _FREE) * count for name, count in ops.items())
 
 
-_VIEWS = ("view", "permute", "expand", "unsqueeze", "squeeze", "select", "slice", "full", "getitem", "convert_element_type")
-_ITEM = re.compile(r"_modules\['([^']*)'\]|\['([^']*)'\]|\[(\d+)\]|([A-Za-z_]\w*)")
+_VIEWS = (
+    "view",
+    "permute",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "select",
+    "slice",
+    "full",
+    "getitem",
+    "convert_element_type",
+)
 
 
 _SHORT = 8  # elements
@@ -496,8 +521,8 @@ def _path(node: Any) -> str | None:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return None
-    written = str(list(stack.values())[-1][0]).partition("]")[2] or ""  # L['self'].layers[0]._modules['a']
-    return ".".join(next(filter(None, match)) for match in _ITEM.findall(written))
+    written = str(list(stack.values())[-1][0]).partition("]")[2]  # L['fn'].layers._modules['0'].norm
+    return ".".join(word for word in re.findall(r"\w+", written) if word != "_modules")
 
 
 def _row(node: Any) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """Inductor's lowering of GEMMs on a machine without a GPU: its own candidate generators, on fake CUDA tensors.
 
-Nothing is compiled or benchmarked: the last thing that runs is what Inductor calls to choose, which is given library kernels only.
+Nothing is compiled or benchmarked: the last thing that runs is what Inductor calls to choose, which is given library
+kernels only.
 """
 
 from __future__ import annotations
