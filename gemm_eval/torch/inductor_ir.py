@@ -33,43 +33,22 @@ from gemm_eval.torch.recorder import Recorder, current_precision
 with needs_extra('fusion="inductor-ir"', "torch"):
     import torch
     from torch._subclasses import fake_tensor
+    from torch.nn.utils import stateless
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
 _REGISTRY, _NUM_DEVICE_TYPES, _CUDA, _META = "_ZN3c104impl26device_guard_impl_registryE", 20, 1, 14
 """Guards of devices in libc10, by `c10::DeviceType`: with a build for CPUs, CUDA has none."""
-_OUTPUT = "output"
 
 
 # ---- a GPU that is not there ---------------------------------------------------------------------------------------
-
-
-class TritonDriver:
-    """Answers of Triton's driver to what Inductor asks while it lowers."""
-
-    def __init__(self, capability: int, smem_bytes: int) -> None:
-        self.capability = capability
-        self.utils = types.SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": smem_bytes})
-
-    def get_current_target(self) -> Any:
-        """Return what Triton compiles for."""
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", self.capability, 32)
-
-    def get_current_device(self) -> int:
-        """Return the number of the GPU."""
-        return 0
-
-    def get_active_torch_device(self) -> Any:
-        """Return the GPU as torch names it."""
-        return torch.device("cuda", 0)
 
 
 @contextmanager
 def fake_gpu(arch: GpuSpec) -> Iterator[None]:
     """Let torch, Inductor and Triton take this for a machine with a GPU; other threads must not use torch meanwhile."""
     from torch._inductor.runtime.hints import DeviceProperties
+    from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
     number = int("".join(filter(str.isdigit, arch.sm_arch)))
@@ -80,9 +59,7 @@ def fake_gpu(arch: GpuSpec) -> Iterator[None]:
         regs_per_multiprocessor=65536, warp_size=32, total_memory=80 << 30, max_threads_per_multi_processor=2048,
         gcnArchName="", is_integrated=0, L2_cache_size=50 << 20,
     )  # fmt: skip
-    known = vars(properties) | {
-        "type": "cuda", "index": 0, "cc": number, "max_threads_per_block": 1024,
-    }  # fmt: skip
+    known = vars(properties) | {"type": "cuda", "index": 0, "cc": number, "max_threads_per_block": 1024}
     device = DeviceProperties(**{key: known[key] for key in DeviceProperties._fields if key in known})
     answers = {
         "is_available": True, "get_device_properties": properties, "get_device_capability": capability,
@@ -90,11 +67,16 @@ def fake_gpu(arch: GpuSpec) -> Iterator[None]:
         "_lazy_init": None, "synchronize": None, "is_bf16_supported": True, "_exchange_device": 0,
         "_maybe_exchange_device": 0, "get_rng_state": torch.empty(0), "set_rng_state": None,
     }  # fmt: skip
+    smem = {"max_shared_mem": arch.smem_per_cta_bytes}
+    triton_driver = types.SimpleNamespace(
+        utils=types.SimpleNamespace(get_device_properties=lambda _: smem), get_current_device=lambda: 0,
+        get_current_target=lambda: GPUTarget("cuda", number, 32),
+        get_active_torch_device=lambda: torch.device("cuda", 0),
+    )  # fmt: skip
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch(f"torch.cuda.{name}", return_value=answer))
         stack.enter_context(mock.patch.object(DeviceProperties, "create", return_value=device))
-        triton_driver = TritonDriver(number, arch.smem_per_cta_bytes)
         stack.enter_context(mock.patch.object(driver, "_active", triton_driver, create=True))
         if hasattr(fake_tensor, "init_gpu_context"):
             stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", return_value=None))
@@ -188,11 +170,11 @@ def inductor_kernels(
     def schedule(graph: Any) -> Any:
         graph.init_wrapper_code()
         graph._update_scheduler()
-        kernels.extend(_Reading(graph, arch).kernels())
+        kernels.extend(_Reading(graph).kernels())
         raise _ScheduledError
 
     def compile_inner(graph: Any, inputs: Any, **options: Any) -> Any:
-        (results,) = next(node for node in graph.graph.nodes if node.op == _OUTPUT).args
+        (results,) = next(node for node in graph.graph.nodes if node.op == "output").args
         values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in results]
         try:
             compile_fx.compile_fx_inner(graph, inputs, **options)
@@ -233,7 +215,8 @@ def inductor_kernels(
             stack.enter_context(mock.patch.object(home, name, value))
         stack.enter_context(fake_tensor.FakeTensorMode())
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_on_the_gpu(module))
+        state = {name: _on_gpu(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+        stack.enter_context(stateless._reparametrize_module(module, state, tie_weights=True))
         given, named = tree_map_only(torch.Tensor, _on_gpu, (tuple(args), dict(kwargs)))
         compiled = torch.compile(module, backend=partial(compile_fx.compile_fx, inner_compile=compile_inner))
         torch._dynamo.reset()
@@ -249,30 +232,9 @@ def inductor_kernels(
 
 
 def _on_gpu(tensor: Any) -> Any:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cuda")
-
-
-@contextmanager
-def _on_the_gpu(module: Any) -> Iterator[None]:
-    """Put fake tensors of the GPU in the places of parameters and buffers."""
-    made: dict[int, Any] = {}
-    changed: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for inner in module.modules():
-            for tensors in (inner._parameters, inner._buffers):
-                for name, tensor in tensors.items():
-                    if tensor is None:
-                        continue
-                    if id(tensor) not in made:
-                        fake = _on_gpu(tensor)
-                        is_parameter = isinstance(tensor, torch.nn.Parameter)
-                        made[id(tensor)] = torch.nn.Parameter(fake, requires_grad=False) if is_parameter else fake
-                    changed.append((tensors, name, tensor))
-                    tensors[name] = made[id(tensor)]
-        yield
-    finally:
-        for tensors, name, tensor in changed:
-            tensors[name] = tensor
+    """Return a fake tensor like another; of a parameter a parameter, without gradients."""
+    fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cuda")
+    return torch.nn.Parameter(fake, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else fake
 
 
 # ---- kernels of the scheduler --------------------------------------------------------------------------------------
@@ -281,8 +243,8 @@ def _on_the_gpu(module: Any) -> Iterator[None]:
 class _Reading:
     """Reads the nodes of a graph's scheduler."""
 
-    def __init__(self, graph: Any, arch: GpuSpec) -> None:
-        self.graph, self.arch = graph, arch
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
         self.recorder = Recorder(current_precision())
 
     def kernels(self) -> list[Kernel]:
@@ -309,9 +271,9 @@ class _Reading:
         reads, writes = self._accesses(parts, numels)
         ops: Counter[str] = Counter()
         for part, numel in zip(parts, numels, strict=True):
-            counts = part._body.op_counts + Counter(
-                index_division=_num_divisions(part), short_rows=_has_short_rows(part)
-            )
+            indexes = " ".join(map(str, part._body.indexing_exprs.values()))
+            num_divisions = len(re.findall("//|Mod", indexes))
+            counts = part._body.op_counts + Counter(index_division=num_divisions, short_rows=_has_short_rows(part))
             if part.is_reduction():
                 counts[str(getattr(part.node.data, "reduction_type", "scan"))] += 1
             for name, count in counts.items():
@@ -373,7 +335,7 @@ class _Reading:
         origins = sorted(dict.fromkeys(origins), key=lambda node: order.get(node, 0))
         path = next((path for node in reversed(origins) if (path := _path(node)) is not None), "")
         names = [_name(node) for node in origins if node.op == "call_function"] or ["aten.copy"]
-        names = [name for name in dict.fromkeys(names) if not name.endswith(_VIEWS)] or names[:1]
+        names = [name for name in dict.fromkeys(names) if not _VIEWS.search(name)] or names[:1]
         phase = "backward" if self.graph.is_backward else "forward"
         return tuple(Call(name, path, phase, role, domain, (), ()) for name in names)
 
@@ -401,8 +363,9 @@ class _Reading:
             is_last = call.layout is not None and call.layout.is_image and has_channels_last(args[0])
             works += call.works if is_last else without_bias(call.eager) or call.works
         if func is torch.ops.aten.addmm.default:
-            item_bytes = args[0].element_size()
-            works = [*padded_bias(args[0].numel() * item_bytes, *_row(node), item_bytes), *works]
+            (rows, columns), (stride, _) = (map(self._int, each) for each in (node.get_size(), node.get_stride()))
+            bias_bytes, item_bytes = args[0].shape[-1] * args[0].element_size(), args[0].element_size()
+            works = [*padded_bias(bias_bytes, rows, columns, stride, item_bytes), *works]
         if not trace.calls:
             return []
         call = trace.calls[-1]
@@ -451,64 +414,32 @@ _INSTRUCTIONS = {
 """Of a thread for each element, by names of Inductor's operations; of others, each. Fitted on 1,023 kernels of 36
 modules on an H100: half of the modules predict kernels of the others 23% off in the mean, 17% in the median."""
 _FREE = (
-    "load",
-    "store",
-    "store_reduction",
-    "reduction",
-    "output",
-    "constant",
-    "index_expr",
-    "truediv",
-    "sqrt",
-    "rsqrt",
+    "load store store_reduction reduction output constant index_expr truediv sqrt rsqrt pow reciprocal sum max min any "
+    "prod argmax argmin"
 )
-_FREE += ("pow", "reciprocal", "sum", "max", "min", "any", "prod", "argmax", "argmin")
 
 
 def _instructions(ops: Mapping[str, float], loads: Sequence[int]) -> float:
     """Return the instructions for each element by counts of operations, and bytes of what is loaded."""
     most = max(loads, default=0)  # what is much smaller is read again and again
     result = _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads)
-    return result + sum(_INSTRUCTIONS.get(name, name not in _FREE) * count for name, count in ops.items())
+    return result + sum(_INSTRUCTIONS.get(name, name not in _FREE.split()) * count for name, count in ops.items())
 
 
-_VIEWS = (
-    "view",
-    "permute",
-    "expand",
-    "unsqueeze",
-    "squeeze",
-    "select",
-    "slice",
-    "full",
-    "getitem",
-    "convert_element_type",
-)
-
-
+_VIEWS = re.compile(r"(view|permute|expand|unsqueeze|squeeze|select|slice|full|getitem|convert_element_type)$")
 _SHORT = 8  # elements
 
 
 def _has_short_rows(part: Any) -> bool:
     """Say whether a loop goes along what it reads, and stores few neighbours at a time: channels last of an image."""
-    sides = [
+    read, written = (
         {
-            var: size
-            for dep in deps
-            if hasattr(dep, "var_names")
-            for var, size in zip(dep.var_names, dep.size, strict=True)
-            if dep.index.coeff(var) == 1
+            var: size for dep in deps if hasattr(dep, "var_names")
+            for var, size in zip(dep.var_names, dep.size, strict=True) if dep.index.coeff(var) == 1
         }
         for deps in (part.read_writes.reads, part.read_writes.writes)
-    ]
-    read, written = sides
+    )  # fmt: skip
     return bool(read) and any(var not in read and size < _SHORT for var, size in written.items())
-
-
-def _num_divisions(part: Any) -> int:
-    """Return divisions in the places of what a loop reads and writes."""
-    text = "".join(map(str, part._body.indexing_exprs.values()))
-    return text.count("//") + text.count("ModularIndexing") + text.count("Mod(")
 
 
 def _name(node: Any) -> str:
@@ -523,9 +454,3 @@ def _path(node: Any) -> str | None:
         return None
     written = str(list(stack.values())[-1][0]).partition("]")[2]  # L['fn'].layers._modules['0'].norm
     return ".".join(word for word in re.findall(r"\w+", written) if word != "_modules")
-
-
-def _row(node: Any) -> tuple[int, int, int]:
-    """Return sizes of a matrix that a library writes, and elements between its rows."""
-    rows, columns = (int(each) for each in node.get_size()[-2:])
-    return rows, columns, int(node.get_stride()[-2])
