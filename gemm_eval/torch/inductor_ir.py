@@ -12,7 +12,7 @@ import os
 import re
 import types
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -114,11 +114,13 @@ class _OnCpu(TorchDispatchMode):
 _attention = torch.nn.functional.scaled_dot_product_attention
 
 
-@torch._dynamo.assume_constant_result
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_fused(dtype: Any, is_causal: bool, *tensors: Any) -> bool:
     """Say whether a GPU has a fused kernel for attention of tensors given as sizes, strides and type."""
-    made = (None if each is None else torch.empty_strided(*each, dtype=dtype, device="meta") for each in tensors)
-    return is_fused(*made, is_causal)
+    q, k, v, mask = (
+        None if each is None else torch.empty_strided(*each, dtype=dtype, device="meta") for each in tensors
+    )
+    return is_fused(q, k, v, mask, is_causal)
 
 
 def _scaled_dot_product_attention(
@@ -269,7 +271,7 @@ class _Reading:
         numels = [self._int(math.prod(map(math.prod, part.get_ranges()))) for part in parts]
         num_elements = max(numels)
         reads, writes = self._accesses(parts, numels)
-        ops: Counter[str] = Counter()
+        ops: dict[str, float] = defaultdict(float)
         for part, numel in zip(parts, numels, strict=True):
             indexes = " ".join(map(str, part._body.indexing_exprs.values()))
             num_divisions = len(re.findall("//|Mod", indexes))
@@ -277,7 +279,7 @@ class _Reading:
             if part.is_reduction():
                 counts[str(getattr(part.node.data, "reduction_type", "scan"))] += 1
             for name, count in counts.items():
-                ops[name] += count * numel / num_elements  # type: ignore[assignment]
+                ops[name] += count * numel / num_elements
         num_bytes = sum(reads), sum(writes)
         instructions = _instructions(ops, reads)
         sums = next((part for part in parts if part.is_reduction()), None)
