@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 _TOKENS = (16, 32, 64, 128, 257, 512, 1024, 1500, 2048, 4096)
@@ -56,6 +57,21 @@ def _layers() -> tuple[Layer, ...]:
 
 LAYERS = _layers()
 """Forty layers, four of each model, of 16 to 4,096 tokens."""
+
+
+def _drawn(seed: int, num_models: int) -> tuple[Layer, ...]:
+    draw = random.Random(seed)
+    layers = []
+    for i in range(4 * num_models):
+        M, N, K = (round(2 ** draw.uniform(low, high)) for low, high in ((3, 12), (9, 14), (9, 13.5)))
+        step = draw.choice((8, 64, 64, 128))
+        model = f"drawn-{1 + i // 4}"
+        layers.append(Layer(model, f"layer {i % 4}", M, N // step * step, K // step * step, draw.random() < 0.5))
+    return tuple(layers)
+
+
+DRAWN_LAYERS = _drawn(12, 3)
+"""Twelve layers of sizes that were drawn: of no model, and not among what rules were made from."""
 
 
 def models() -> list[str]:

@@ -1,6 +1,7 @@
 """torch.compile's max-autotune with and without `prune_inductor`: how long it compiles, how fast what it chooses is.
 
     python -m benchmarks.measure_inductor --out FOLDER --top-k 3 2   # a GPU and PyTorch; about six minutes
+    python -m benchmarks.measure_inductor --out FOLDER --drawn       # twelve drawn layers in the place of models
     python -m benchmarks.measure_inductor --out FOLDER --show        # the summary of what is there, without a GPU
 
 Forty linear layers of ten models (inductor_layers.py), bf16. The four of a model are one graph, which is compiled from
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from benchmarks.inductor_layers import LAYERS, Layer, models
+from benchmarks.inductor_layers import DRAWN_LAYERS, LAYERS, Layer, models
 
 MOST_COMPILE_FRAC, LEAST_SPEED, LEAST_WORST_SPEED = 0.30, 0.99, 0.95
 LARGEST_ERROR = 0.01
@@ -98,7 +99,7 @@ def measure_model(bench: Bench, folder: Path, model: str, top_ks: Sequence[int],
         top_ks: each is compared with all candidates.
         turn: which of all and `top_ks` is compiled first, modulo their number.
     """
-    layers = [layer for layer in LAYERS if layer.model == model]
+    layers = [layer for layer in (*LAYERS, *DRAWN_LAYERS) if layer.model == model]
     variants = [None, *top_ks]
     order = [variants[(turn + i) % len(variants)] for i in range(len(variants))]
     compiled = {variant: bench.compile_model(layers, variant) for variant in order}
@@ -198,13 +199,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--top-k", type=int, nargs="+", default=[3], help="candidates of a template that stay")
     parser.add_argument("--models", nargs="+", choices=models(), default=models(), metavar="MODEL", help="only these")
+    parser.add_argument("--drawn", action="store_true", help="layers of drawn sizes in the place of models")
     parser.add_argument("--budget-s", type=float, default=480.0, help="begin no model that might not end by then")
     parser.add_argument("--show", action="store_true", help="only the summary of what is there")
     options = parser.parse_args(argv)
     if not options.show:
         from benchmarks.inductor_bench import GpuBench
 
-        left = measure(GpuBench(), options.out, options.models, options.top_k, options.budget_s)
+        names = list(dict.fromkeys(layer.model for layer in DRAWN_LAYERS)) if options.drawn else options.models
+        left = measure(GpuBench(), options.out, names, options.top_k, options.budget_s)
         if left:
             print(f"not measured, for time ran out: {', '.join(left)}")
     print(summary(options.out))

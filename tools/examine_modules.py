@@ -3,6 +3,7 @@
     python -m tools.examine_modules --arch h100-sxm                 # drawn modules, fourth report: eager and compiled
     python -m tools.examine_modules --arch h100-sxm --split fit     # those that rules were made from
     python -m tools.examine_modules --arch h100-sxm --real          # models of torchvision, timm and transformers
+    python -m tools.examine_modules --arch h100-sxm --inductor-ir   # compiled ones by the kernels that Inductor makes
     python -m tools.examine_modules --arch h100-sxm --fit-intervals # factors of intervals, by the interval split
 
 Times are those of arch/measured/GPU/modules, replays of CUDA graphs; predictions are what `predict_module` says of the
@@ -26,6 +27,7 @@ from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu import COVERAGE_FRAC
 from gemm_eval.torch import predict_module
+from gemm_eval.torch.graph import INDUCTOR_IR
 from gemm_eval.torch.prediction import interval_path
 from tools.draw_modules import REAL_SEED, SEEDS, drawn, drawn_real
 
@@ -108,13 +110,15 @@ def main() -> None:
     parser.add_argument("--split", default="fourth report", choices=tuple(SEEDS))
     parser.add_argument("--real", action="store_true", help="models of other libraries instead")
     parser.add_argument("--worst", type=int, default=0, help="also name so many of the worst")
+    parser.add_argument("--inductor-ir", action="store_true", help="compiled modules by Inductor's own kernels")
     parser.add_argument("--fit-intervals", action="store_true", help="only fit the factors of intervals")
     options = parser.parse_args()
     folder = data_root() / "measured" / options.arch / "modules"
     if options.fit_intervals:
         fit_intervals(folder, options.arch)
         return
-    for name, fusion in (("real", "eager"),) if options.real else _TABLES:
+    tables = (("compiled", INDUCTOR_IR),) if options.inductor_ir else _TABLES
+    for name, fusion in (("real", "eager"),) if options.real else tables:
         path = folder / f"{name}.csv"
         if not path.is_file():
             continue

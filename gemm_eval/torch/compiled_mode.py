@@ -146,7 +146,7 @@ class _Lowering:
         elif lowered.layout is not None:
             self._convolution(lowered, lowered.layout)
         elif lowered.name == _CONVOLUTION and lowered.eager and not (self.is_last and len(lowered.sizes) == _IMAGE):
-            self.calls.append(replace(lowered, works=_without_bias(lowered.eager)))
+            self.calls.append(replace(lowered, works=without_bias(lowered.eager)))
         else:
             self.calls.append(lowered)
         self.writers |= dict.fromkeys(written, len(self.calls) - 1)
@@ -192,8 +192,9 @@ class _Lowering:
         if call.name == _ADDMM and len(reads) > _NUM_FACTORS and written.buffer not in self.fixed:
             num_elements = call.domain.num_elements
             N = gemm.problem.N if isinstance(gemm, GemmWork) else 0
-            if _padded_stride(N, written.num_bytes // num_elements) != N:
-                works = (blocks(_SPREAD, reads[0].num_bytes, written.num_bytes, num_elements), *works)
+            item_bytes = written.num_bytes // num_elements
+            stride = _padded_stride(N, item_bytes)
+            works = (*padded_bias(reads[0].num_bytes, num_elements // max(N, 1), N, stride, item_bytes), *works)
         self.calls.append(replace(call, works=works, reads=tuple(reads)))
 
     def _reduction(self, call: Call) -> None:
@@ -382,7 +383,7 @@ def _convolution(
         ]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
-        works = [*_without_bias(call.eager)]
+        works = [*without_bias(call.eager)]
     if not layout.has_bias:
         yield replace(call, works=tuple(works))
         return
@@ -391,7 +392,8 @@ def _convolution(
     yield replace(call, role=Role.ELEMENTWISE, works=(), eager=(), reads=(result, reads[2]), layout=None)
 
 
-def _without_bias(works: Sequence[Work]) -> tuple[Work, ...]:
+def without_bias(works: Sequence[Work]) -> tuple[Work, ...]:
+    """Return the kernels of a convolution in eager mode but that of its bias."""
     return tuple(work for work in works if not (isinstance(work, MemoryWork) and work.what in _BIASES))
 
 
@@ -426,17 +428,37 @@ def compiled_work(
     instructions += _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads) * (1 + is_twice)
     instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
     if sums is None:
-        instructions += _BASE_INSTRUCTIONS + _INDEX_INSTRUCTIONS * _reads_less(calls)
-        return blocks(f"{MAP} {round(instructions)}", *num_bytes, num_elements)
-    instructions += _ROW_INSTRUCTIONS + _PASS_INSTRUCTIONS * is_twice
-    if is_looped and any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax")):
-        instructions += _MOMENT_INSTRUCTIONS
+        return kernel_work(instructions + _INDEX_INSTRUCTIONS * _reads_less(calls), num_bytes, num_elements)
+    is_norm = any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax"))
+    instructions += _PASS_INSTRUCTIONS * is_twice + _MOMENT_INSTRUCTIONS * (is_looped and is_norm)
+    return kernel_work(
+        instructions, num_bytes, num_elements, rows, width, is_inner=sums.domain.is_inner, is_looped=is_looped
+    )
+
+
+def kernel_work(
+    instructions: float, num_bytes: tuple[int, int], num_elements: int, rows: int = 0, width: int = 0, *,
+    is_inner: bool = True, is_looped: bool = False,
+) -> MemoryWork:  # fmt: skip
+    """Return a kernel of Inductor by its instructions for each element, and the bytes that it reads and writes.
+
+    `rows` sums of `width` elements each are `is_inner` or not, and read in pieces if `is_looped`; 0: there are none.
+    """
+    if not rows:
+        return blocks(f"{MAP} {round(instructions + _BASE_INSTRUCTIONS)}", *num_bytes, num_elements)
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
-    filled = -(-width // block) * block if sums.domain.is_inner else width
-    instructions = (instructions * filled + _SUM_INSTRUCTIONS) / width
-    together = max(1, _WARP // filled) if sums.domain.is_inner else _WARP  # rows of a warp
+    filled = -(-width // block) * block if is_inner else width
+    instructions = ((instructions + _ROW_INSTRUCTIONS) * filled + _SUM_INSTRUCTIONS) / width
+    together = max(1, _WARP // filled) if is_inner else _WARP  # rows of a warp
     name = f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}"
     return MemoryWork(name, *num_bytes, -(-rows // together), width * together)
+
+
+def padded_bias(bias_bytes: int, rows: int, columns: int, stride: int, item_bytes: int) -> tuple[Work, ...]:
+    """Return the copy of a bias to all rows of a result that have gaps between them, before its GEMM; else nothing."""
+    if rows < _NUM_FACTORS or stride == columns:
+        return ()
+    return (blocks(_SPREAD, bias_bytes, rows * columns * item_bytes, rows * columns),)
 
 
 def _reads_less(calls: Sequence[Call]) -> bool:

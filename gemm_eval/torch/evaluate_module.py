@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch import ArchSpec, gpu_slug, list_archs
+from gemm_eval.arch import ArchSpec, GpuSpec, gpu_slug, list_archs
 from gemm_eval.checks import check_flag, check_word
-from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError
+from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import optimizer_works
-from gemm_eval.torch.graph import FUSIONS
+from gemm_eval.torch.graph import FUSIONS, INDUCTOR_IR
 from gemm_eval.torch.prediction import ModulePrediction
-from gemm_eval.torch.price import assemble
+from gemm_eval.torch.price import assemble, assemble_kernels
 from gemm_eval.torch.render import SizeTable
 from gemm_eval.words import shown
 
@@ -60,8 +60,9 @@ def predict_module(
             between.
         optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
             torch; None: none.
-        fusion: ``"inductor"``: elementwise operations and reductions fuse as torch.compile has it; ``"eager"``: each
-            operation is a kernel.
+        fusion: ``"inductor"``: elementwise operations and reductions fuse by rules of torch.compile; ``"inductor-ir"``:
+            Inductor itself says what fuses, in seconds, without gradients (TORCH.md); ``"eager"``: each operation is a
+            kernel.
         attention_library: whose fused attention runs on a GPU: ``"flash"`` or ``"cudnn"``, as torch calls them, or
             ``"trtllm"``; None: torch's own choice.
         options: of a new `GEMMEvaluator` where `arch` is none: `l2`, `clock`, `library`, `correction`, ...
@@ -80,9 +81,18 @@ def predict_module(
     check_flag("backward", backward)
     if optimizer is not None and not backward:
         raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
-    evaluator = evaluator_of(arch, options, attention_library, fusion)
+    check_word("fusion", fusion, (*FUSIONS, INDUCTOR_IR))
+    evaluator = evaluator_of(arch, options, attention_library)
     steps = [] if optimizer is None else optimizer_works(optimizer, module.parameters())
     args, kwargs = arguments_of(example_inputs)
+    if fusion == INDUCTOR_IR:
+        from gemm_eval.torch.inductor_ir import inductor_kernels
+
+        if not isinstance(evaluator.arch, GpuSpec) or backward:
+            what = "gradients" if backward else f"{evaluator.arch.name}, which is no GPU"
+            raise UnsupportedError(f'fusion="inductor-ir" has no kernels for {what}: take fusion="inductor"')
+        kernels, modules = inductor_kernels(module, args, kwargs, evaluator.arch)
+        return assemble_kernels(kernels, modules, evaluator, fusion, attention_library)
     trace = trace_module(module, args, kwargs, backward=backward, is_compiled=fusion == "inductor")
     return assemble(trace, evaluator, fusion, attention_library, steps)
 

@@ -197,4 +197,7 @@ class Trace:
 
 
 FUSIONS = ("inductor", "eager")
-"""Ways to decide what runs as one kernel: `torch.compile`'s, or none."""
+"""Ways to decide what runs as one kernel of a trace: by rules of `torch.compile`, or none."""
+
+INDUCTOR_IR = "inductor-ir"
+"""Another one: Inductor itself says."""

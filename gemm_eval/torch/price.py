@@ -262,9 +262,18 @@ def assemble(
     """Return what a trace takes, fused as for `kernels_of`; `steps` are kernels of an optimizer, after everything."""
     arch = evaluator.arch
     options = {"num_sms": arch.num_sms} if isinstance(arch, GpuSpec) else {"is_gpu": False}
-    kernels = price_kernels(kernels_of(trace, fusion, **options), evaluator, attention_library, steps)
-    operations = [operation for kernel in kernels for operation in kernel]
-    return build_tree(operations, trace.modules, evaluator, fusion, attention_library)
+    kernels = kernels_of(trace, fusion, **options)
+    return assemble_kernels(kernels, trace.modules, evaluator, fusion, attention_library, steps)
+
+
+def assemble_kernels(
+    kernels: Sequence[Kernel], modules: dict[str, str], evaluator: GEMMEvaluator, fusion: str,
+    attention_library: str | None, steps: Sequence[MemoryWork] = (),
+) -> ModulePrediction:  # fmt: skip
+    """Return what kernels take, and those of an optimizer; `modules` has the class of each module by its path."""
+    priced = price_kernels(kernels, evaluator, attention_library, steps)
+    operations = [operation for kernel in priced for operation in kernel]
+    return build_tree(operations, modules, evaluator, fusion, attention_library)
 
 
 def price_kernels(
