@@ -500,9 +500,9 @@ _KERNELS = {
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
-    "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
+    "torch_bicubic": _of_torch(1, 0, 32, (0, 0.3)),
     "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
-    "torch_max_pool_last": _of_torch(5.7, 1.8, 1024),
+    "torch_max_pool_last": _of_torch(3, 0, 32, (0, 2.05)),
     "torch_scan": _of_torch(1, 0, 32, (0.23, 0)),
     "torch_scan_rows": _of_torch(2, 2, 256),
     "torch_topk": _of_torch(2.5, 5.1, 32, (5.3, 0)),
@@ -511,7 +511,7 @@ _KERNELS = {
     "torch_sort_warp": _of_torch(4, 5, 32),
     "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
     "torch_sort_pass": _of_torch(6, 2, 256),
-    "torch_bilinear": _of_torch(1, 0, 32, (0.22, 0.02)),  # a thread for a position in all images and channels
+    "torch_bilinear": _of_torch(1, 0, 32, (0.145, 0)),  # a thread for a position in all images and channels
     # kernels of torch.compile (torch/compiled_mode.py)
     "inductor_map": _of_torch(0, 0, 32),
     "inductor_rows": _of_torch(0.6, 0, 32),  # sums that a CTA holds, or of columns
