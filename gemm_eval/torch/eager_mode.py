@@ -40,7 +40,7 @@ _MAX_POOL, _AVERAGE_POOL = (0.53, 0.052), (0.8, 0.027)
 """Share of these that any window takes, and of each place more: 60 windows of 2 x 2 to 7 x 7."""
 _INTERPOLATIONS = (("torch_bilinear", 8, 2.4), ("torch_bicubic", 4, 2.3))
 """Kernels, channels that a thread takes together, and steps that each of the others counts as."""
-_BUSY_WARPS = 46  # of an SM, beside which a step of bilinear interpolation takes twice as long as alone
+_ALONE_SHARE, _BUSY_WARPS = 0.66, 70  # of a step of bilinear interpolation alone; warps of an SM that add one
 _BICUBIC_WARPS, _TAPS, _LINES_BASE, _LINES_SHARE = 17.8, 16, 0.63, 0.017
 """Warps of an SM that take as long as a step alone; loads of a step; turns of a warp, and more for each line."""
 _MULTI_BLOCK = (
@@ -241,15 +241,14 @@ def _into(of: Operation) -> tuple[MemoryWork, ...]:
     target = of.outputs[0]
     copies = () if _is_in_place(of) else (_copy(target),)
     num_bytes = of.domain.num_elements * target.element_size()
-    is_sum = of.name in _SUMS_INTO
-    kernel = (
-        "torch_scatter_add"
-        if is_sum and target.element_size() >= 4
-        else "torch_scatter_add_16"
-        if is_sum
-        else "torch_index"
-    )
-    return *copies, blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
+    kernel = "torch_index"
+    if of.name in _SUMS_INTO:
+        kernel = "torch_index_add" if of.name == "index_add" else "torch_scatter_add"
+    work = blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
+    is_twice = (
+        of.name == "scatter_reduce" and of.args[-1] is False
+    )  # what was there does not count: it is replaced first
+    return *copies, *[work] * (1 + is_twice)
 
 
 def _loop(of: Operation) -> MemoryWork:
@@ -619,7 +618,7 @@ def _interpolation(of: Operation) -> tuple[MemoryWork, ...]:
     kernel, together, alone = _INTERPOLATIONS["bicubic" in of.name]
     steps = images * (channels - channels % together * (1.0 - alone))
     if "bilinear" in of.name:
-        width = round(_WARP * steps * (1.0 + warps / _BUSY_WARPS))
+        width = round(_WARP * steps * (_ALONE_SHARE + warps / _BUSY_WARPS))
         return (MemoryWork(kernel, of.read_bytes, of.write_bytes, ctas * _WARP, width),)
     item_bytes, near = x.element_size(), _WARP * int(x.shape[-1]) / sides[-1]
     reads = min(near + 3, near * x.stride(3) * item_bytes / _LINE_BYTES + 1)
@@ -667,20 +666,22 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
     num_bytes = x.numel() * x.element_size()
     works = list(copied_work(x))
     if any(rows > least and rows <= most and width >= long for least, most, long in _MULTI_BLOCK):
-        ctas = rows * -(-width // (_GPU_THREADS // 256 * 16 if rows == 1 else 4096))
-        digit = MemoryWork("torch_digits", num_bytes, 0, ctas, 256)
+        digit, choice = (
+            MemoryWork("torch_digits", num_bytes, 0, x.numel() // _WARP, times * _WARP) for times in (1, 2)
+        )
         sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
         works += [_constant(4)] * 3 + [digit, sums, sums] * x.element_size()
-        works += [_constant(4)] * 5 + [digit]
+        works += [_constant(4)] * 5 + [choice]
     else:
-        works.append(
-            MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), _WARP * -(-width // 1024))
-        )
+        steps = _WARP * -(-width // 1024) if width > 1 else _WARP // 4  # one digit tells a single element
+        works.append(MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), steps))
     return (*works, *_sorted_rows(rows, k)) if len(of.args) < 5 or of.args[4] is not False else tuple(works)
 
 
 def _sorted_rows(rows: int, width: int) -> tuple[MemoryWork, ...]:
     """Return the sort of pairs of short rows within CTAs."""
+    if width <= 1:
+        return ()
     if width <= _WARP:
         return (MemoryWork("torch_sort_warp", 0, 0, -(-rows // 2), _WARP),)
     threads = max(_WARP, (1 << (width - 1).bit_length()) // _WARP)

@@ -485,7 +485,7 @@ _KERNELS = {
     "torch_index": _of_torch(4.3, 2.1, 256),  # an index for each element
     "torch_gather_elements": _of_torch(4.7, 1.4, 256),
     "torch_scatter_add": _of_torch(3, 2, 256),
-    "torch_scatter_add_16": _of_torch(1, 3.4, 256),  # adds of 16 bits begin anew where others came between
+    "torch_index_add": _of_torch(1, 3.4, 256),
     "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
     "torch_columns_arg": _of_torch(1.8, 0.84, 32, (0.45, 0.082)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
@@ -506,12 +506,12 @@ _KERNELS = {
     "torch_scan": _of_torch(1, 0, 32, (0.23, 0)),
     "torch_scan_rows": _of_torch(2, 2, 256),
     "torch_topk": _of_torch(2.5, 5.1, 32, (5.3, 0)),
-    "torch_digits": _of_torch(1, 1, 256),
+    "torch_digits": _of_torch(1, 0, 32, (0, 0.265)),  # counted in shared memory, one by one
     "torch_digit_sums": _of_torch(1, 0.6, 256),
     "torch_sort_warp": _of_torch(4, 5, 32),
     "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
     "torch_sort_pass": _of_torch(6, 2, 256),
-    "torch_bilinear": _of_torch(1, 0, 32, (0.145, 0)),  # a thread for a position in all images and channels
+    "torch_bilinear": _of_torch(1, 0, 32, (0.22, 0.02)),  # a thread for a position in all images and channels
     # kernels of torch.compile (torch/compiled_mode.py)
     "inductor_map": _of_torch(0, 0, 32),
     "inductor_rows": _of_torch(0.6, 0, 32),  # sums that a CTA holds, or of columns
