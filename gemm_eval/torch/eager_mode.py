@@ -28,7 +28,7 @@ _COPY_PIECE, _SHORT_COPY = 512, 1 << 19  # bytes
 _CAST_ELEMENTS = 512  # of a CTA that casts them one by one; of fewer no thread waits for four
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
-_NUM_SMS = 132  # of a GPU of Hopper
+_NUM_SMS, _L2_BYTES = 132, 50 << 20  # of a GPU of Hopper
 _GPU_THREADS = _NUM_SMS * 2048
 _MAX_COLUMN_CTAS = 128
 _MAX_POOL_THREADS = 1024  # of adaptive pooling; and of a CTA that takes windows apart, of which an SM runs one
@@ -141,6 +141,11 @@ def has_channels_last(tensor: Any) -> bool:
 def bytes_of(tensor: Any) -> int:
     """Return the bytes of all elements of a tensor."""
     return int(tensor.numel() * tensor.element_size())
+
+
+def far(kernel: str, num_bytes: int) -> str:
+    """Return the name of a kernel that waits longer for its elements where they come from DRAM."""
+    return f"{kernel}_far" if num_bytes > _L2_BYTES else kernel
 
 
 def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
@@ -532,7 +537,8 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     planes = int(x.shape[0]) * channels
     plane = max(1, x.numel() // max(1, planes))
     warps = max(threads_of(plane // 4), min(threads_of(plane), 64)) // _WARP
-    by_planes = MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
+    planes_name = far("torch_batch_norm", of.read_bytes + of.write_bytes)
+    by_planes = MemoryWork(planes_name, of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
     if _is_of_cudnn(x, weight, bias, has_mean=mean is not None or is_training):
         if not is_training:
             return (of.blocks("cudnn_batch_norm_last") if is_last else by_planes,)
@@ -605,7 +611,7 @@ def _cta_outputs(shape: Sequence[int]) -> tuple[int, float]:
 
 
 def _interpolation(of: Operation) -> tuple[MemoryWork, ...]:
-    """Return a loop of a thread for each position over images and channels: UpSampleBilinear2d.cu, UpSampleBicubic2d.cu.
+    """Return a loop of a thread for each position over images and channels (UpSampleBilinear2d.cu, ...Bicubic2d.cu).
 
     The compiler takes some channels together; the rest wait for each other's loads. Warps of an SM take turns, the
     longer in lines of memory that they share with no others (bicubic, whose result is zero before).
