@@ -244,9 +244,10 @@ class _Lowering:
             return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
         if name == "cumsum":
             (*_, scan), num_elements = call.eager, call.domain.num_elements
-            is_inner = not isinstance(scan, MemoryWork) or scan.what != _COLUMN_SCAN
-            rows = call.domain.rows if is_inner else num_elements * _WARP // scan.width
-            return replace(call, role=Role.REDUCTION, domain=Domain(num_elements, rows, is_inner), eager=())
+            domain = Domain(num_elements, call.domain.rows)
+            if isinstance(scan, MemoryWork) and scan.what == _COLUMN_SCAN:
+                domain = Domain(num_elements, num_elements * _WARP // scan.width, is_inner=False)
+            return replace(call, role=Role.REDUCTION, domain=domain, eager=())
         return call
 
     def _picked(self, call: Call) -> Call:

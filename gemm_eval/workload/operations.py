@@ -474,7 +474,7 @@ _KERNELS = {
     "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
     "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
-    "torch_batch_norm_far": _of_torch(0.55, 0.65, 32, (0.26, 0.18)),  # from DRAM, as others of this name
+    "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.165)),  # from DRAM, as others of this name
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
     "torch_max_pool": _of_torch(2.5, 1.8, 1024),
     "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
