@@ -1,6 +1,7 @@
 """How far predictions of modules are from measured times that no rule was made from.
 
-    python -m tools.examine_modules --arch h100-sxm                 # drawn modules, fourth report: eager and compiled
+    python -m tools.examine_modules                                 # drawn modules, fifth report: eager, compiled,
+                                                                    # and with gradients
     python -m tools.examine_modules --arch h100-sxm --split fit     # those that rules were made from
     python -m tools.examine_modules --arch h100-sxm --real          # models of torchvision, timm and transformers
     python -m tools.examine_modules --arch h100-sxm --inductor-ir   # compiled ones by the kernels that Inductor makes
@@ -31,7 +32,8 @@ from gemm_eval.torch.graph import INDUCTOR_IR
 from gemm_eval.torch.prediction import interval_path
 from tools.draw_modules import REAL_SEED, SEEDS, drawn, drawn_real
 
-_TABLES = (("eager", "eager"), ("compiled", "inductor"))
+_TABLES = (("eager", "eager"), ("compiled", "inductor"), ("eager-backward", "eager"))
+_REAL_TABLES = (("real", "eager"), ("real-compiled", "inductor"))
 
 
 class Answer(NamedTuple):
@@ -57,18 +59,18 @@ def answers(path: Path, fusion: str, split: str, arch: str) -> list[Answer]:
     """Return the answers to the modules of a split that have a time."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] == split and not row["error"]]
-    return [_answer(row, fusion, arch) for row in rows]
+    return [_answer(row, fusion, arch, path.stem.endswith("backward")) for row in rows]
 
 
-def _answer(row: dict[str, str], fusion: str, arch: str) -> Answer:
+def _answer(row: dict[str, str], fusion: str, arch: str, backward: bool) -> Answer:
     if int(row["seed"]) == REAL_SEED:
         draw = drawn_real(row["family"], row["text"])
     else:
         draw = drawn(int(row["seed"]), int(row["number"]), attempt=int(row["attempt"]))
     measured_us = float(row["graph_us"])
     try:
-        with draw.settings(), torch.no_grad():
-            result = predict_module(draw.module, draw.tensors(), arch, fusion=fusion)
+        with draw.settings(), torch.set_grad_enabled(backward):
+            result = predict_module(draw.module, draw.tensors(), arch, fusion=fusion, backward=backward)
     except GemmEvalError:
         return Answer(row["text"], row["family"], measured_us, float("nan"), math.inf, 0)
     off_us = measured_us - result.latency_us
@@ -94,7 +96,7 @@ def fit_intervals(folder: Path, arch: str) -> None:
     path = interval_path()
     before = read_yaml(path) if path.is_file() else {}
     lines = ["# Written by `python -m tools.examine_modules --fit-intervals`; not to be edited by hand."]
-    for name, fusion in _TABLES:
+    for name, fusion in _TABLES[:2]:
         needed = sorted(row.needed for row in answers(folder / f"{name}.csv", fusion, "interval", arch))
         place = min(len(needed), math.ceil(COVERAGE_FRAC * (len(needed) + 1))) - 1
         lines.append(
@@ -107,7 +109,7 @@ def main() -> None:
     """Print a table for each set of timings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="h200-sxm", help="GPU whose times are compared")
-    parser.add_argument("--split", default="fourth report", choices=tuple(SEEDS))
+    parser.add_argument("--split", default="fifth report", choices=tuple(SEEDS))
     parser.add_argument("--real", action="store_true", help="models of other libraries instead")
     parser.add_argument("--worst", type=int, default=0, help="also name so many of the worst")
     parser.add_argument("--inductor-ir", action="store_true", help="compiled modules by Inductor's own kernels")
@@ -118,14 +120,16 @@ def main() -> None:
         fit_intervals(folder, options.arch)
         return
     tables = (("compiled", INDUCTOR_IR),) if options.inductor_ir else _TABLES
-    for name, fusion in (("real", "eager"),) if options.real else tables:
+    for name, fusion in _REAL_TABLES if options.real else tables:
         path = folder / f"{name}.csv"
         if not path.is_file():
             continue
-        table = Table(title=f"{name} modules on {options.arch}, {options.split}")
+        table = Table(title=f"{name} modules on {options.arch}, {'report' if options.real else options.split}")
         for column in ("", "modules", "MAPE", "median", "p90", "bias", "inside 80%", "refused", "with unpriced work"):
             table.add_column(column, justify="right" if column else "left")
         rows = answers(path, fusion, "report" if options.real else options.split, options.arch)
+        if not rows:
+            continue
         for group in sorted({row.group for row in rows}):
             add_row(table, group, [row for row in rows if row.group == group])
         add_row(table, "all", rows)

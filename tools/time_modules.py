@@ -2,7 +2,7 @@
 
     python -m tools.time_modules eager --out FOLDER --limit-s 290                # 200 draws
     python -m tools.time_modules compiled --out FOLDER --limit-s 290             # 60 draws
-    python -m tools.time_modules eager --backward --out FOLDER --limit-s 290     # forward and backward
+    python -m tools.time_modules eager-backward --out FOLDER --limit-s 290       # forward and backward
 
 Each draw is measured as `gemm_eval.torch.compare` measures a module: three warm-up runs, three runs under torch's
 profiler, and the median of ten replays of a CUDA graph with pauses of 30 ms. Columns of FOLDER/MODE.csv:
@@ -49,7 +49,7 @@ from tools.draw_modules import REAL_SEED, SEEDS, Draw, drawn, order, order_of_re
 
 _WARM_UPS, _PROFILED, _COLD_REPLAYS = 3, 3, 6
 _FLUSH_BYTES = 256_000_000
-_WHOLES = REAL_SEED, SEEDS["fourth report"]
+_WHOLES = REAL_SEED, SEEDS["fifth report"]
 """Seeds of draws that have no times of operators: of a report the whole counts."""
 
 _HANGS_S = 100.0
@@ -58,6 +58,7 @@ _HANGS_S = 100.0
 _LOST = 3
 """Exit code of a process that can use the GPU no more, and has written why."""
 
+_MODES = "eager", "compiled", "eager-backward", "compiled-backward"
 _EAGER_WORKERS, _GRACE_S = 4, 12.0
 """Workers that take eager modules first, while others compile; seconds to end after the time limit."""
 
@@ -344,7 +345,9 @@ def work(options: argparse.Namespace) -> None:
     gpu = Gpu(options.scratch)
     _take_when_compiled_code_runs(gpu)
     cases = json.loads((options.scratch / "cases.json").read_text())
-    first = [index for index, case in enumerate(cases) if (case[0] == "eager") == (options.slot < _EAGER_WORKERS)]
+    first = [
+        index for index, case in enumerate(cases) if case[0].startswith("eager") == (options.slot < _EAGER_WORKERS)
+    ]
     for index in [*first, *sorted({*range(len(cases))} - {*first})]:
         if time.time() > options.until:
             return
@@ -364,20 +367,21 @@ def _time_draw(options: argparse.Namespace, gpu: Gpu, case: Sequence[Any]) -> No
     mode, split, seed, number, attempt = case
     begin, row, is_lost, codes = time.perf_counter(), _case(*case[1:]), False, []
     operators: list[Any] = []
+    is_eager, backward = mode.startswith("eager"), mode.endswith("backward")
     try:
         torch.manual_seed(0)
         draw = drawn(seed, number, "cuda", attempt)
         row |= draw.facts()
         module = draw.module
         with draw.settings():
-            if mode == "compiled":
+            if not is_eager:
                 module, inputs = _compiled(draw), draw.tensors("cuda")
-                with torch.set_grad_enabled(options.backward):
+                with torch.set_grad_enabled(backward):
                     _, codes = run_and_get_code(lambda: module(**inputs))
                 row["compile_s"] = round(time.perf_counter() - begin, 2)
                 del inputs
             gpu.take()
-            columns, operators = measured(draw, module, backward=options.backward, marks=mode == "eager")
+            columns, operators = measured(draw, module, backward=backward, marks=is_eager)
         row |= columns
     except Exception as error:  # of one draw; the others are worth having
         row["error"] = _words(error)
@@ -387,8 +391,7 @@ def _time_draw(options: argparse.Namespace, gpu: Gpu, case: Sequence[Any]) -> No
     gc.collect()
     torch.cuda.empty_cache()
     gpu.take()  # tables have one writer
-    name = f"{mode}{'-backward' * options.backward}"
-    _append(options.out / f"{name}.csv", _COLUMNS, [row])
+    _append(options.out / f"{mode}.csv", _COLUMNS, [row])
     rows = [
         {
             "seed": seed, "number": number, "index": place, "operator": operator, "arguments": arguments,
@@ -397,7 +400,7 @@ def _time_draw(options: argparse.Namespace, gpu: Gpu, case: Sequence[Any]) -> No
         for place, (operator, arguments, results, kernels) in enumerate(operators)
     ]  # fmt: skip
     if rows:
-        _append(options.out / f"{name}-operators.csv.gz", _OPERATOR_COLUMNS, rows)
+        _append(options.out / f"{mode}-operators.csv.gz", _OPERATOR_COLUMNS, rows)
     if codes and seed not in _WHOLES:
         _append(options.out / "code.csv.gz", ("seed", "number", "code"),
                 [{"seed": seed, "number": number, "code": "\n\n".join(codes)}])  # fmt: skip
@@ -422,7 +425,7 @@ def _worker(options: argparse.Namespace, slot: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-W", "ignore", "-m", "tools.time_modules", options.mode, "--out", str(options.out),
         "--slot", str(slot), "--until", str(options.until), "--scratch", str(options.scratch),
-    ] + ["--backward"] * options.backward  # fmt: skip
+    ]  # fmt: skip
     return subprocess.Popen(command, start_new_session=True)
 
 
@@ -448,7 +451,7 @@ def _run_workers(options: argparse.Namespace, cases: Sequence[Sequence[Any]]) ->
                 at.unlink()
                 if worker.returncode != _LOST:  # it wrote no row of this draw
                     row = _case(*case) | {"error": f"process ended with {worker.returncode}"}
-                    _append(options.out / f"{mode}{'-backward' * options.backward}.csv", _COLUMNS, [row])
+                    _append(options.out / f"{mode}.csv", _COLUMNS, [row])
                     print(mode, row, flush=True)
             workers[slot] = _worker(options, slot)
     for worker in workers:
@@ -464,14 +467,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """Measure all draws within the time limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("eager", "compiled", "cases"))
+    parser.add_argument("mode", choices=(*_MODES, "cases"))
     parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
     parser.add_argument("--limit-s", type=float, default=290.0, help="stop after so long")
     parser.add_argument("--count", type=int, default=None, help="how many draws; default: 200, or 60 compiled")
     parser.add_argument("--split", choices=tuple(SEEDS), default="", help="of this alone; default: the first three")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many at first")
     parser.add_argument("--cases", type=Path, help="JSON of lists: mode, split, seed, number, attempt")
-    parser.add_argument("--backward", action="store_true", help="gradients of parameters too")
     parser.add_argument("--real", action="store_true", help="models of torchvision, timm and transformers instead")
     parser.add_argument("--workers", type=int, default=15, help="processes that draw, compile and wait for the GPU")
     parser.add_argument("--slot", type=int, default=None, help=argparse.SUPPRESS)

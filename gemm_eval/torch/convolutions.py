@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import ConvolutionKernel
-from gemm_eval.torch.eager_mode import bytes_of, copied_work, has_channels_last, vector_work
+from gemm_eval.torch.eager_mode import bytes_of, copied_work, far, has_channels_last, vector_work
 from gemm_eval.torch.graph import ConvolutionWork, Work, blocks
 from gemm_eval.transformer import MemoryWork
 
@@ -158,7 +158,7 @@ def convolution_kernels(
     if bias is None or (kernel is not None and kernel.engine == "planes"):  # torch's kernel of these adds the bias
         return compiled, (*copies, *main)
     num_bytes, name = bytes_of(out), "torch_bias_last" if is_last else "torch_bias"
-    name = "torch_offsets_wide" if out.element_size() >= 4 else name
+    name = "torch_offsets_wide" if out.element_size() >= 4 else far(name, 2 * num_bytes)
     return compiled, (*copies, *main, blocks(name, num_bytes, num_bytes, out.numel()))
 
 

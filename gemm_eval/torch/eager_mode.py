@@ -24,15 +24,25 @@ _WARP = 32
 _LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
 _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
-_COPY_PIECE = 512  # bytes
+_COPY_PIECE, _SHORT_COPY = 512, 1 << 19  # bytes
 _CAST_ELEMENTS = 512  # of a CTA that casts them one by one; of fewer no thread waits for four
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
-_NUM_SMS = 132  # of a GPU of Hopper
+_NUM_SMS, _L2_BYTES = 132, 50 << 20  # of a GPU of Hopper
 _GPU_THREADS = _NUM_SMS * 2048
 _MAX_COLUMN_CTAS = 128
 _MAX_POOL_THREADS = 1024  # of adaptive pooling; and of a CTA that takes windows apart, of which an SM runs one
 _MIN_LAST_CHANNELS = 16
+_POOLS = {"torch_max_pool": 562, "torch_avg_pool": 406, "torch_avg_pool_last": 781, "torch_max_pool_last": 562}
+"""Instructions of a thread for each output of pooling, for a window of 3 x 3."""
+_USUAL_WINDOW = (3, 3)
+_MAX_POOL, _AVERAGE_POOL = (0.53, 0.052), (0.8, 0.027)
+"""Share of these that any window takes, and of each place more: 60 windows of 2 x 2 to 7 x 7."""
+_INTERPOLATIONS = (("torch_bilinear", 8, 2.4), ("torch_bicubic", 4, 2.3))
+"""Kernels, channels that a thread takes together, and steps that each of the others counts as."""
+_ALONE_SHARE, _BUSY_WARPS = 0.66, 70  # of a step of bilinear interpolation alone; warps of an SM that add one
+_BICUBIC_WARPS, _TAPS, _LINES_BASE, _LINES_SHARE = 17.8, 16, 0.63, 0.017
+"""Warps of an SM that take as long as a step alone; loads of a step; turns of a warp, and more for each line."""
 _MULTI_BLOCK = (
     (0, 20, 20000),
     (20, 40, 10000),
@@ -101,7 +111,7 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name == "im2col":
         return _windows_apart(of)
     if of.role is Role.WINDOW and of.name not in _GATHERED:
-        return (_window(of),)
+        return _window(of)
     if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
         return _elementwise(of)
     if of.name in _ALONE:
@@ -131,6 +141,11 @@ def has_channels_last(tensor: Any) -> bool:
 def bytes_of(tensor: Any) -> int:
     """Return the bytes of all elements of a tensor."""
     return int(tensor.numel() * tensor.element_size())
+
+
+def far(kernel: str, num_bytes: int) -> str:
+    """Return the name of a kernel that waits longer for its elements where they come from DRAM."""
+    return f"{kernel}_far" if num_bytes > _L2_BYTES else kernel
 
 
 def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
@@ -175,9 +190,10 @@ def _is_in_place(of: Operation) -> bool:
 
 
 def _copy(tensor: Any) -> MemoryWork:
-    """Return the copy of a tensor without gaps, which the driver makes: fast in pieces of 512 bytes alone."""
+    """Return the copy of a tensor without gaps, which the driver makes: if long, fast in pieces of 512 bytes alone."""
     num_bytes = tensor.numel() * tensor.element_size()
-    return vector_work(num_bytes, num_bytes, "memcpy" if num_bytes % _COPY_PIECE == 0 else "memcpy_odd")
+    is_fast = num_bytes % _COPY_PIECE == 0 or num_bytes < _SHORT_COPY
+    return vector_work(num_bytes, num_bytes, "memcpy" if is_fast else "memcpy_odd")
 
 
 def _joined(of: Operation) -> tuple[MemoryWork, ...]:
@@ -230,15 +246,14 @@ def _into(of: Operation) -> tuple[MemoryWork, ...]:
     target = of.outputs[0]
     copies = () if _is_in_place(of) else (_copy(target),)
     num_bytes = of.domain.num_elements * target.element_size()
-    is_sum = of.name in _SUMS_INTO
-    kernel = (
-        "torch_scatter_add"
-        if is_sum and target.element_size() >= 4
-        else "torch_scatter_add_16"
-        if is_sum
-        else "torch_index"
-    )
-    return *copies, blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
+    kernel = "torch_index"
+    if of.name in _SUMS_INTO:
+        kernel = "torch_index_add" if of.name == "index_add" else "torch_scatter_add"
+    work = blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
+    is_twice = (
+        of.name == "scatter_reduce" and of.args[-1] is False
+    )  # what was there does not count: it is replaced first
+    return *copies, *[work] * (1 + is_twice)
 
 
 def _loop(of: Operation) -> MemoryWork:
@@ -522,7 +537,8 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     planes = int(x.shape[0]) * channels
     plane = max(1, x.numel() // max(1, planes))
     warps = max(threads_of(plane // 4), min(threads_of(plane), 64)) // _WARP
-    by_planes = MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
+    planes_name = far("torch_batch_norm", of.read_bytes + of.write_bytes)
+    by_planes = MemoryWork(planes_name, of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
     if _is_of_cudnn(x, weight, bias, has_mean=mean is not None or is_training):
         if not is_training:
             return (of.blocks("cudnn_batch_norm_last") if is_last else by_planes,)
@@ -562,19 +578,60 @@ def _is_of_cudnn(x: Any, weight: Any, bias: Any, *, has_mean: bool) -> bool:
     return types in (("torch.float32", "torch.float32"), ("torch.float16", "torch.float32"))
 
 
-def _window(of: Operation) -> MemoryWork:
+def _window(of: Operation) -> tuple[MemoryWork, ...]:
     out, read, written = of.outputs[0], of.read_bytes, of.write_bytes
     is_last = has_channels_last(of.inputs[0])
-    if ("bilinear" in of.name or "bicubic" in of.name) and len(out.shape) == 4:
-        images, channels, *sides = out.shape
-        if "bilinear" in of.name and is_last and channels >= _MIN_LAST_CHANNELS:
-            return of.blocks("torch_bilinear_last")
-        kernel = "torch_bilinear" if "bilinear" in of.name else "torch_bicubic"
-        return _chain(kernel, read, written, -(-math.prod(sides) // _WARP), images * channels)
+    if ("bilinear" in of.name or "bicubic" in of.name) and len(out.shape) == min(_IMAGE_DIMS):
+        if "bilinear" in of.name and is_last and out.shape[1] >= _MIN_LAST_CHANNELS:
+            return (of.blocks("torch_bilinear_last"),)
+        return _interpolation(of)
     if "nearest" in of.name:
-        return of.blocks("torch_scattered" if is_last else "torch_offsets")
-    last = "_last" * is_last
-    return of.blocks(f"torch_max_pool{last}" if "max" in of.name else f"torch_avg_pool{last}")
+        return (of.blocks("torch_scattered" if is_last else "torch_offsets"),)
+    window = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], list | tuple) else _USUAL_WINDOW
+    places = math.prod(window) ** (len(out.shape[2:]) if len(window) == 1 else 1)
+    base, place = _MAX_POOL if "max" in of.name else _AVERAGE_POOL
+    share = base + place * places
+    if "max" in of.name and is_last and len(out.shape) == min(_IMAGE_DIMS):
+        ctas, outputs = _cta_outputs(out.shape)
+        width = round(_WARP * outputs / _MAX_POOL_THREADS * share)
+        return (MemoryWork("torch_max_pool_last", read, written, -(-ctas // _NUM_SMS) * _NUM_SMS * _WARP, width),)
+    kernel = f"torch_{'max' if 'max' in of.name else 'avg'}_pool{'_last' * is_last}"
+    return (of.blocks(f"{kernel} {round(_POOLS[kernel] * share)}"),)
+
+
+def _cta_outputs(shape: Sequence[int]) -> tuple[int, float]:
+    """Return the CTAs of pooling with channels last, and the outputs of each: DilatedMaxPool2d.cu."""
+    images, channels, height, width = map(int, shape)
+    columns = min(_floor_power(width), _MAX_POOL_THREADS // min(_floor_power(channels), _WARP))
+    rows = min(_floor_power(height), _MAX_POOL_THREADS // (min(_floor_power(channels), _WARP) * columns))
+    along = min(_floor_power(channels), _MAX_POOL_THREADS // (columns * rows))
+    ctas = images * math.prod(-(-size // step) for size, step in
+                              ((channels, along * 4), (width, columns * 2), (height, rows * 2)))  # fmt: skip
+    return ctas, images * channels * height * width / ctas
+
+
+def _interpolation(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return a loop of a thread for each position over images and channels (UpSampleBilinear2d.cu, ...Bicubic2d.cu).
+
+    The compiler takes some channels together; the rest wait for each other's loads. Warps of an SM take turns, the
+    longer in lines of memory that they share with no others (bicubic, whose result is zero before).
+    """
+    x, out = of.inputs[0], of.outputs[0]
+    images, channels, *sides = map(int, out.shape)
+    positions = math.prod(sides)
+    ctas = -(-positions // _MAX_POOL_THREADS)
+    warps = -(-ctas // _NUM_SMS) * min(_MAX_POOL_THREADS, positions) / _WARP
+    kernel, together, alone = _INTERPOLATIONS["bicubic" in of.name]
+    steps = images * (channels - channels % together * (1.0 - alone))
+    if "bilinear" in of.name:
+        width = round(_WARP * steps * (_ALONE_SHARE + warps / _BUSY_WARPS))
+        return (MemoryWork(kernel, of.read_bytes, of.write_bytes, ctas * _WARP, width),)
+    item_bytes, near = x.element_size(), _WARP * int(x.shape[-1]) / sides[-1]
+    reads = min(near + 3, near * x.stride(3) * item_bytes / _LINE_BYTES + 1)
+    lines = _TAPS * reads + min(_WARP, _WARP * out.stride(3) * item_bytes / _LINE_BYTES + 1)
+    warps = _BICUBIC_WARPS + warps * (_LINES_BASE + _LINES_SHARE * lines)
+    work = MemoryWork(kernel, of.read_bytes, of.write_bytes, round(warps * _NUM_SMS), round(_WARP * steps))
+    return _constant(of.write_bytes), work
 
 
 def _windows_apart(of: Operation) -> tuple[MemoryWork, ...]:
@@ -615,20 +672,22 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
     num_bytes = x.numel() * x.element_size()
     works = list(copied_work(x))
     if any(rows > least and rows <= most and width >= long for least, most, long in _MULTI_BLOCK):
-        ctas = rows * -(-width // (_GPU_THREADS // 256 * 16 if rows == 1 else 4096))
-        digit = MemoryWork("torch_digits", num_bytes, 0, ctas, 256)
+        digit, choice = (
+            MemoryWork("torch_digits", num_bytes, 0, x.numel() // _WARP, times * _WARP) for times in (1, 2)
+        )
         sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
         works += [_constant(4)] * 3 + [digit, sums, sums] * x.element_size()
-        works += [_constant(4)] * 5 + [digit]
+        works += [_constant(4)] * 5 + [choice]
     else:
-        works.append(
-            MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), _WARP * -(-width // 1024))
-        )
+        steps = _WARP * -(-width // 1024) if width > 1 else _WARP // 4  # one digit tells a single element
+        works.append(MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), steps))
     return (*works, *_sorted_rows(rows, k)) if len(of.args) < 5 or of.args[4] is not False else tuple(works)
 
 
 def _sorted_rows(rows: int, width: int) -> tuple[MemoryWork, ...]:
     """Return the sort of pairs of short rows within CTAs."""
+    if width <= 1:
+        return ()
     if width <= _WARP:
         return (MemoryWork("torch_sort_warp", 0, 0, -(-rows // 2), _WARP),)
     threads = max(_WARP, (1 << (width - 1).bit_length()) // _WARP)

@@ -7,7 +7,19 @@ from dataclasses import dataclass, field, replace
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, lower
-from gemm_eval.torch.graph import DEALT, FUSIONS, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
+from gemm_eval.torch.graph import (
+    DEALT,
+    FUSIONS,
+    ROWS,
+    VECTORS,
+    Call,
+    Domain,
+    Role,
+    Trace,
+    UnpricedWork,
+    Work,
+    dealt,
+)
 from gemm_eval.transformer import MemoryWork
 
 NUM_SMS = 132
@@ -90,7 +102,8 @@ class _Graph:
         """Return the calls of each kernel; what has no reader is in none."""
         dead: set[int] = set()
         for index in reversed(range(len(self.calls))):
-            is_seen = self.is_kept[index] or (self.calls[index].role is Role.EXTERN and not self.readers_of[index])
+            is_unknown = any(isinstance(work, UnpricedWork) for work in self.calls[index].works)
+            is_seen = self.is_kept[index] or (is_unknown and not self.readers_of[index])
             if not is_seen and self.readers_of[index] <= dead:
                 dead.add(index)
         readers_of_input: dict[int, list[int]] = {}

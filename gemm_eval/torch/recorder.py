@@ -390,6 +390,10 @@ class Recorder(TorchDispatchMode):
             role = Role.ALONE  # torch.compile leaves it to eager mode
         sizes = tuple(map(int, outputs[0].shape))
         window = full[1][0] * full[1][-1] if facts.name == "avg_pool2d" else 0
+        if facts.name == "_adaptive_avg_pool2d":
+            sides = [(int(size), int(part)) for size, part in zip(inputs[0].shape[-2:], sizes[-2:], strict=True)]
+            is_even = all(size % part == 0 for size, part in sides)
+            window = math.prod(size // part if is_even else -(-(size + part - 1) // part) for size, part in sides)
         return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes, window)
 
     def _accesses(

@@ -474,6 +474,7 @@ _KERNELS = {
     "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
     "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
+    "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.165)),  # from DRAM, as others of this name
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
     "torch_max_pool": _of_torch(2.5, 1.8, 1024),
     "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
@@ -485,7 +486,7 @@ _KERNELS = {
     "torch_index": _of_torch(4.3, 2.1, 256),  # an index for each element
     "torch_gather_elements": _of_torch(4.7, 1.4, 256),
     "torch_scatter_add": _of_torch(3, 2, 256),
-    "torch_scatter_add_16": _of_torch(1, 3.4, 256),  # adds of 16 bits begin anew where others came between
+    "torch_index_add": _of_torch(1, 3.4, 256),
     "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
     "torch_columns_arg": _of_torch(1.8, 0.84, 32, (0.45, 0.082)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
@@ -500,13 +501,13 @@ _KERNELS = {
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
-    "torch_bicubic": _of_torch(1, 0, 32, (1, 0)),
+    "torch_bicubic": _of_torch(1, 0, 32, (0, 0.3)),
     "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
-    "torch_max_pool_last": _of_torch(5.7, 1.8, 1024),
+    "torch_max_pool_last": _of_torch(3, 0, 32, (0, 2.05)),
     "torch_scan": _of_torch(1, 0, 32, (0.23, 0)),
     "torch_scan_rows": _of_torch(2, 2, 256),
     "torch_topk": _of_torch(2.5, 5.1, 32, (5.3, 0)),
-    "torch_digits": _of_torch(1, 1, 256),
+    "torch_digits": _of_torch(1, 0, 32, (0, 0.265)),  # counted in shared memory, one by one
     "torch_digit_sums": _of_torch(1, 0.6, 256),
     "torch_sort_warp": _of_torch(4, 5, 32),
     "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
@@ -523,6 +524,8 @@ _KERNELS = {
     "cudnn_transform_all": MemoryKernel(28, 4.2, 256, is_dealt=True),  # likewise, of all operands; on no table
     "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
     "torch_bias_last": _of_torch(1, 0.88, 256),
+    "torch_bias_far": _of_torch(1, 1.33, 256),
+    "torch_bias_last_far": _of_torch(1, 1.18, 256),
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 

@@ -104,6 +104,10 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "average pool": (lambda: functional.avg_pool2d(IMAGE, 2), ["torch_avg_pool"]),
     "larger, nearest": (lambda: functional.interpolate(IMAGE, scale_factor=2), ["torch_offsets"]),
     "larger, bilinear": (lambda: functional.interpolate(IMAGE, scale_factor=2, mode="bilinear"), ["torch_bilinear"]),
+    "larger, bicubic": (lambda: functional.interpolate(IMAGE, scale_factor=2, mode="bicubic"),
+        ["torch_constant", "torch_bicubic"]),
+    "the largest one of a row": (lambda: X.topk(1), ["torch_topk"]),
+    "sums at places": (lambda: X.index_add(0, tensor(64, dtype=torch.int64), X), ["memcpy", "torch_index_add"]),
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_widths_held_out() -> None:
     """The figures of MODEL.md: better than rooflines for every kernel, and in all than a table."""
     lines = {
         (line.labels["what"], line.group): line.errors
-        for line in score(subject.exam())
+        for line in score(subject.exam(), [GPU])
         if line.labels["data"] == ENGINES
     }
     for what, errors in ((what, lines[what, "all"]) for what, group in lines if group == "all"):
@@ -59,7 +59,9 @@ def test_widths_held_out() -> None:
 def test_octaves_of_torch_held_out() -> None:
     """The figures of TORCH.md: half as far off as overhead and rate fitted for each kind, and no kind is left out."""
     lines = {
-        (line.labels["what"], line.group): line.errors for line in score(subject.exam()) if line.labels["data"] == TORCH
+        (line.labels["what"], line.group): line.errors
+        for line in score(subject.exam(), [GPU])
+        if line.labels["data"] == TORCH
     }
     everything = lines["all", "all"]
     assert everything[MODEL].mape_frac < MAX_ERROR_OF_TORCH

@@ -64,7 +64,10 @@ _SECTOR_BYTES, _SECTOR_FACTOR, _FP32_SECTOR_FACTOR = 32, 1.8, 2.1
 _FP32_TILES, _FP32_CHANNELS = ((256, 64, 185.0, 12_000.0), (128, 32, 72.0, 1_000.0)), 4
 """Rows and columns of a tile of FMA on CUDA cores, and its cycles for each place and channel, of which it takes four at
 once, and for its result: 215 convolutions of drawn modules on an H100."""
-_FFT_SIDES = (16, 32, 64)
+_FP32_SMALL_TILE, _FP32_SMALL_CYCLES, _FP32_ALONE_CYCLES = 32, 21.0, 57.0  # likewise, of an SM that is full, or alone
+_MIN_SMALL_WINDOW = 9
+"""Places of a window from which smaller tiles than the first are taken, or few rows."""
+_FFT_SIDES, _MIN_FFT_MACS = (16, 32, 64), 2e8  # fewer products are not worth its kernels
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
 _FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4
 """Of an SM: of the products, and of frequencies that are written and read; of the largest side twice."""
@@ -135,13 +138,17 @@ def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return FMA of CUDA cores, channels first: products with windows, or of frequencies where those are faster."""
     K: float = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
     K *= _FP32_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0
+    is_small = of.window >= _MIN_SMALL_WINDOW or of.rows < _FP32_TILES[0][0]
     cycles = min(
         math.ceil(of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n) / arch.num_sms)
         * (K * k_cycles + tile_cycles)
-        for tile_m, tile_n, k_cycles, tile_cycles in _FP32_TILES
+        for tile_m, tile_n, k_cycles, tile_cycles in (_FP32_TILES if is_small else _FP32_TILES[:1])
     )
+    if is_small:
+        tiles = of.groups * math.prod(math.ceil(size / _FP32_SMALL_TILE) for size in (of.rows, of.columns))
+        cycles = min(cycles, K * max(_FP32_ALONE_CYCLES, tiles / arch.num_sms * _FP32_SMALL_CYCLES))
     side = next((side for side in _FFT_SIDES if 0 < of.side <= side), 0)
-    if side:
+    if side and of.rows * of.columns * of.window * of.channels >= _MIN_FFT_MACS:
         frequencies, images = side * (side // 2 + 1), of.images
         macs = _FFT_MACS * frequencies * images * of.channels * of.columns
         planes = images * (of.channels + of.columns) + of.channels * of.columns

@@ -31,6 +31,7 @@ _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.01, evaluations=
 _REGIMES = (("up to 16", 0, 16), ("17 to 256", 16, 256), ("more", 256, np.inf))
 _FOLDS = {ENGINES: "width", TORCH: "octave of elements"}
 _ROOF = (2.0, 0.8), (0.1, 0.05), (50.0, 2.0)  # start and ends of overhead in microseconds and share of the rate
+_LONG_US, _RATES = 200.0, ("wave_us", "sm_frac", "l2_frac", "dram_frac")
 _DEALT = ("top_k", "sort")  # kernels without a CTA for each row: elements are dealt to CTAs
 
 
@@ -76,10 +77,20 @@ def tables(gpu: str) -> list[MemoryBoundTable]:
 def fit_memory_bound(
     arch: GpuSpec, rows: model.MemoryBoundRows, measured_us: Floats, library: str = ENGINES
 ) -> dict[str, float]:
-    """Return all coefficients, fitted on some kernels; engines' have no long chains, so that `far_frac` is not."""
+    """Return all coefficients, fitted on some kernels; engines' have no long chains, so that `far_frac` is not.
+
+    Where all kernels are long, they tell rates alone: the rest is what it was, another GPU's.
+    """
     items = [item for item in model.MEMORY_BOUND_COEFFICIENTS if library == TORCH or item.name != "far_frac"]
-    result = Ranges(items).fit(lambda values: model.memory_bound_us(arch, values, rows), measured_us, _SEARCH)
-    return {item.name: result.get(item.name, item.default) for item in model.MEMORY_BOUND_COEFFICIENTS}
+    known = {item.name: item.default for item in model.MEMORY_BOUND_COEFFICIENTS}
+    if measured_us.min() > _LONG_US:
+        items = [item for item in items if item.name in _RATES]
+        known = model.memory_bound_coefficients(arch, library)[0]
+
+    def latency_us(values: Mapping[str, float]) -> Floats:
+        return model.memory_bound_us(arch, {**known, **values}, rows)
+
+    return {**known, **Ranges(items).fit(latency_us, measured_us, _SEARCH)}
 
 
 def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
