@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+_WORKERS = os.cpu_count() or 1
 _CHUNKS_PER_WORKER = 8
 _MIN_CHUNK, _MAX_CHUNK = 8, 256  # handing one to a thread takes as long as two searches
 
@@ -15,8 +16,7 @@ def run_in_chunks(
     work: Callable[[int, int], object], num: int, on_progress: Callable[[int], None] | None = None
 ) -> None:
     """Call `work(start, stop)` for chunks of 0..num on all cores; `on_progress`, in this thread, gets what is done."""
-    workers = os.cpu_count() or 1
-    chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
+    chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * _WORKERS)))
 
     def run(start: int) -> int:
         stop = min(start + chunk, num)
@@ -33,7 +33,7 @@ def run_in_chunks(
 @cache
 def _pool() -> ThreadPoolExecutor:
     """Return the threads of all batches of this process; they wait for work at no cost."""
-    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gemm_eval")
+    return ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="gemm_eval")
 
 
 if hasattr(os, "register_at_fork"):

@@ -252,7 +252,8 @@ def find_row(candidates: npt.NDArray[np.void], config: KernelConfig) -> int:
         InvalidMappingError: the GPU has no such kernel.
     """
     whole = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
-    for place in range(len(candidates)):
+    is_like = (candidates["cta_m"] == config.cta_m) & (candidates["cta_n"] == config.cta_n)
+    for place in np.flatnonzero(is_like).tolist():
         if config_of_row(candidates[place], 1) == (config if candidates[place]["cluster_k"] else whole):
             return place
     raise InvalidMappingError(
