@@ -268,7 +268,6 @@ class _Workers:
     ) -> None:  # fmt: skip
         self._evaluator, self._requests, self._asked = evaluator, requests, asked
         self._by_size: dict[int, list[_Worker]] = {}
-        first: Replica | None = None
         for size in range(1, max(counts) + 1):
             if all(num % size for num in counts):
                 continue
@@ -282,9 +281,6 @@ class _Workers:
                     config, evaluator, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline,
                     expert_parallel=layout.expert, **held,
                 )  # fmt: skip
-                if first is None:
-                    first = replica
-                replica.share_prices(first)
                 try:
                     self._by_size[size].append(self._worker(layout, replica))
                 except (InfeasibleError, UnsupportedError) as error:
