@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import install_command, needs_extra
 from gemm_eval.storage import cache_dir, read_checked, write_checked
+from gemm_eval.words import install_command, needs_extra
 
 _CACHE_FORMAT = 1
 _PACKAGES = {12: "nvidia-cuda-nvrtc-cu12"}  # NVIDIA dropped the number with CUDA 13

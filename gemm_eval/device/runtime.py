@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.device.nvrtc import CompiledKernel, compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.extras import install_command, needs_extra
+from gemm_eval.words import install_command, needs_extra
 
 _SMEM_WITHOUT_OPT_IN_BYTES = 48 << 10
 _BYTES_PER_COUNTER = 4

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
-from gemm_eval.checks import check_word
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate.price import IDEAL, Engine, OperationCost, costs_of, load_engine, shared_prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
@@ -33,7 +32,7 @@ from gemm_eval.transformer import (
     stage_layers,
     types_on,
 )
-from gemm_eval.words import shown
+from gemm_eval.words import check_word, shown
 from gemm_eval.workload import MAX_DIM
 
 KINDS = ("gemm", "attention", "moe", "memory", "collective")

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, 
 import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate.backend import Kind
 from gemm_eval.evaluate.batch import GEMMTable, ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_flag, check_word, shown
 from gemm_eval.workload import (
     MAX_DIM,
     MAX_GROUPS,

@@ -20,8 +20,8 @@ from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedEr
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models import gpu as model
 from gemm_eval.models.gpu import HYPOTHETICAL, Joined, Packed, w4a16
+from gemm_eval.progress import run_in_chunks
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
-from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_lone_groups
 
 _FIRST = np.zeros(1, np.int64)

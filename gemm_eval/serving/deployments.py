@@ -24,7 +24,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator, Result
@@ -32,7 +31,7 @@ from gemm_eval.serving.batching import StepTimes
 from gemm_eval.serving.estimate import Requests, ServingEstimate, serve
 from gemm_eval.transformer import Layout, ModelConfig, legal_layouts, load_model, num_joined
 from gemm_eval.units import time_text
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_flag, plain_number, shown
 from gemm_eval.workload import MAX_DIM
 
 _MAX_DEVICES = 1 << 10

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec, check_arch, list_archs
 from gemm_eval.arch.paths import data_root
-from gemm_eval.cli import configs as _configs
+from gemm_eval.cli import kernels as _configs
 from gemm_eval.cli.app import _Application
 from gemm_eval.cli.render_arch import unit_of
 from gemm_eval.kernels import config_cache
@@ -147,7 +147,7 @@ def test_arch_check_goes_on_after_an_invalid_file(tmp_path: Path) -> None:
 
 TIMINGS = data_root() / "measured" / "h200-sxm" / "w4a16" / "fp16.parquet"
 app = typer.Typer(cls=_Application)
-app.add_typer(_configs.app, name="configs")
+app.add_typer(_configs.configs, name="configs")
 
 
 def run(*words: str | Path, code: int = 0) -> str:

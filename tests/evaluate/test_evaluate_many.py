@@ -8,7 +8,6 @@ import io
 import itertools
 import json
 import multiprocessing
-import os
 import pickle
 import sys
 import threading
@@ -32,9 +31,9 @@ from gemm_eval import (
     UnsupportedError,
 )
 from gemm_eval import progress as _progress
+from gemm_eval import progress as _threads
 from gemm_eval.evaluate.backend import Kind
 from gemm_eval.progress import progress_bar
-from gemm_eval.search import threads as _threads
 from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, MulticoreSpec
 from gemm_eval.models.multicore.cost_kernels import block_of, core_cost
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
-from gemm_eval.models.multicore.params import pack_params, params_in_room
+from gemm_eval.models.multicore.model import pack_params, params_in_room
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, reload_factors
 from gemm_eval.search import multicore_bound_kernels as bounds_of
 from gemm_eval.search.multicore_kernels import partition_bound
 from tests import strategies
