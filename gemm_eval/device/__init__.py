@@ -36,8 +36,16 @@ if TYPE_CHECKING:
         summarize,
         time_in_turns,
     )
-    from gemm_eval.device.nvrtc import COMPILE_OPTIONS, CompiledKernel, compile_text, compiler_version
-    from gemm_eval.device.runtime import allocate, import_cupy, limits_of_device, load_function
+    from gemm_eval.device.runtime import (
+        COMPILE_OPTIONS,
+        CompiledKernel,
+        allocate,
+        compile_text,
+        compiler_version,
+        import_cupy,
+        limits_of_device,
+        load_function,
+    )
     from gemm_eval.device.sass import (
         CLASSES,
         INSTRUCTION_BYTES,

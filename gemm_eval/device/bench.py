@@ -24,7 +24,7 @@ import numpy as np
 
 from gemm_eval.arch import ClockState, L2State
 from gemm_eval.device import runtime
-from gemm_eval.device.nvrtc import compile_text
+from gemm_eval.device.runtime import compile_text
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.words import refusal
 

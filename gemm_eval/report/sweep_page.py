@@ -16,21 +16,26 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.figures import spans_decade
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import (
+    MIN_GAIN_FRAC,
     Cell,
     Chart,
     Column,
     Facts,
     Figure,
     Part,
+    Run,
+    Runs,
     Table,
     Text,
     Verdict,
+    capital,
+    gemm_table,
     table_of,
     text_column,
+    trust_in_runs,
     unit_of_name,
 )
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
-from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, gemm_table, trust_in_runs
 from gemm_eval.sweep import ARCH, SweepResult, pareto_front, what_if
 from gemm_eval.units import interval_text, scaled_text
 
