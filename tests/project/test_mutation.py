@@ -10,7 +10,7 @@ from tools.mutation.areas import area_of
 from tools.mutation.mutants import mutants_of
 
 ROOT = command.ROOT
-MODULE = Path("gemm_eval/models/multicore/group_kernels.py")
+MODULE = Path("gemm_eval/models/multicore/pipeline_kernels.py")
 
 
 def test_every_mutant_is_another_program() -> None:
