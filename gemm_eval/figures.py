@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.extras import needs_extra
 from gemm_eval.storage import cache_dir, make_folder
 from gemm_eval.units import time_text
+from gemm_eval.words import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import MAX_CORES
-from gemm_eval.checks import as_integer, check_flag
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_flag, shown
 
 __all__ = [
     "AttentionMapping", "AttentionOrder", "AttentionPartition", "AttentionTile", "Decomposition", "KernelConfig",

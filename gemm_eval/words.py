@@ -1,16 +1,22 @@
-"""Words of error messages and of tables in notebooks: what was given, on one bounded line, and what was meant."""
+"""Words of errors and tables, checks of single arguments, and what is said where an extra is not installed."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import html
+import importlib.util
 import inspect
+import math
+import numbers
+import operator
 import reprlib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.units import scaled_text, time_text
 
 P = ParamSpec("P")
@@ -195,3 +201,96 @@ def _row(cells: Iterable[str], num_heads: int) -> str:
 
 def _escaped(text: str) -> str:
     return html.escape(visible(text))
+
+
+_POWER_FROM_BITS = 21  # from here on a limit reads better as a power of two
+
+
+def plain_integer(value: Any) -> int | None:
+    """Return the int that `value` is: Python's, numpy's, an array of no dimensions; None: it is none.
+
+    Truth values, floats that are whole and masked arrays are none: in sizes these are mistakes.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") or hasattr(value, "mask"):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def plain_number(value: Any) -> float | None:
+    """Return `value` as a finite float, if it is a number; None: it is none, or not finite."""
+    number: Any = plain_integer(value)
+    if number is None and isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        number = value  # numpy's timedelta64 and truth values count as integral
+    try:
+        finite = math.nan if number is None else float(number)
+    except OverflowError:
+        return None
+    return finite if math.isfinite(finite) else None
+
+
+def as_integer(name: str, value: Any, low: int, high: int) -> int:
+    """Return `value` as an int, if it is an integer of low..high."""
+    number = plain_integer(value)
+    if number is None or not low <= number <= high:
+        is_power = high.bit_length() > _POWER_FROM_BITS and high & (high - 1) == 0
+        limit = f"2**{high.bit_length() - 1}" if is_power else f"{high}"
+        raise InvalidOptionError(f"{name} must be an integer in {low}..{limit}, got {shown(value)}")
+    return number
+
+
+def check_word(name: str, value: Any, known: Iterable[str]) -> None:
+    """Check that `value` is one of the `known` words."""
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
+        raise InvalidOptionError(refusal(name, value, names))
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Check that `value` is True or False, and not something that merely has a truth value."""
+    if not isinstance(value, bool):
+        raise InvalidOptionError(f"{name} must be True or False, got {shown(value)}")
+
+
+_ALTERNATIVES = {"gpu": "or 'gemm_eval[gpu-cuda12]' where the driver is for CUDA 12"}
+"""By extra: what is installed in its place on some machines."""
+
+
+@contextmanager
+def needs_extra(purpose: str, extra: str) -> Iterator[None]:
+    """Stand around imports of packages that `extra` installs; `what` needs them.
+
+    >>> with needs_extra("a sweep", "sweep"):  # doctest: +SKIP
+    ...     import pyarrow
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise GemmEvalError(f"{purpose} needs {package}: {install_command(extra)}") from error
+    except ImportError as error:
+        raise GemmEvalError(
+            f"{purpose} needs a package that does not load: {install_command(extra)} ({error})"
+        ) from error
+
+
+def check_extra(purpose: str, extra: str, *packages: str) -> None:
+    """Check that `packages` (import names) are there before `what` begins a long work; nothing is imported."""
+    missing = [package for package in packages if not has_package(package)]
+    if missing:
+        raise GemmEvalError(f"{purpose} needs {' and '.join(missing)}: {install_command(extra)}")
+
+
+def has_package(package: str) -> bool:
+    """Return True if `package` (its import name) is installed; nothing is imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def install_command(extra: str) -> str:
+    """Return the pip command of `extra`, for the end of an error's message."""
+    command = f"pip install 'gemm_eval[{extra}]'"
+    return f"{command}, {_ALTERNATIVES[extra]}" if extra in _ALTERNATIVES else command

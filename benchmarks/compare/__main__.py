@@ -25,11 +25,9 @@ from benchmarks.compare.side_by_side import (
     stand,
 )
 from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line, write_rows
-from gemm_eval.cli.values import SEVERAL, parse_values
-from gemm_eval.cli.words import Command
+from gemm_eval.cli.values import SEVERAL, Command, parse_values
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import check_extra
-from gemm_eval.words import shown
+from gemm_eval.words import check_extra, shown
 
 if TYPE_CHECKING:
     from rich.table import Table

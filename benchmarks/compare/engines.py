@@ -16,7 +16,6 @@ from benchmarks.compare.operands import TENSOR_SCALE, Gemm, Offsets, Operands, W
 from gemm_eval.device import BenchDevice, Call, TimingProtocol, limits_of_device
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.extras import has_package, install_command
 from gemm_eval.kernels import (
     GroupedSizes,
     GroupedW4,
@@ -38,6 +37,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.measure import GemmShape
 from gemm_eval.measure.cublas import WORKSPACE_BYTES, CublasHandle, find_library
 from gemm_eval.measure.w4a16 import build_all
+from gemm_eval.words import has_package, install_command
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from benchmarks.compare.operands import TENSOR_SCALE, Gemm, Layer, Offsets, Oper
 from gemm_eval.device import BenchDevice, Call, TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import has_package, install_command, needs_extra
 from gemm_eval.kernels import WeightMode
+from gemm_eval.words import has_package, install_command, needs_extra
 
 _TENSORS = ("weight", "weight_scale", "weight_scale_2", "zero_point")
 _LAYERS_AT_ONCE = 3

@@ -20,10 +20,10 @@ from benchmarks.simulators.chips import GEMMS, Chip, Counted, Gemm, count_ours, 
 from benchmarks.simulators.scalesim import count_scalesim
 from benchmarks.simulators.zigzag import count_zigzag
 from gemm_eval.cli.output import make_console, print_json, print_wide
-from gemm_eval.cli.words import Command
+from gemm_eval.cli.values import Command
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import check_extra
 from gemm_eval.progress import progress_bar
+from gemm_eval.words import check_extra
 
 if TYPE_CHECKING:
     import pandas as pd

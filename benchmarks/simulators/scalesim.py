@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.simulators.chips import INPUT_BYTES, OUTPUT_BYTES, Chip, Counted, Gemm, Traffic
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import check_extra
+from gemm_eval.words import check_extra
 
 WORD_BYTES = {"IFMAP": INPUT_BYTES, "FILTER": INPUT_BYTES, "OFMAP": OUTPUT_BYTES}
 """Bytes of one word of each operand."""

@@ -20,7 +20,7 @@ import yaml
 
 from benchmarks.simulators.chips import INPUT_BYTES, OUTPUT_BYTES, Chip, Counted, Gemm, Traffic
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import needs_extra
+from gemm_eval.words import needs_extra
 
 LOOP_FACTORS = 6
 """Factors into which the search cuts the loops at most, its own default; it tries every order of them. Each

@@ -20,11 +20,10 @@ from gemm_eval.arch.common import (
     Text,
     check_rules,
 )
-from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.units import cycles_per_us, tflop_per_s
-from gemm_eval.words import shown
+from gemm_eval.words import check_word, shown
 
 Link = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi3", "xgmi4", "pcie3", "pcie4", "pcie5"]
 LINKS: tuple[str, ...] = get_args(Link)

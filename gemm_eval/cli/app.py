@@ -1,4 +1,4 @@
-"""The application: its commands, and the one place where errors become a line on stderr and an exit code."""
+"""The application: its commands, the one place where errors become an exit code, and JSON schemas of its answers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,115 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli import (
-    arch,
-    checkpoint,
-    configs,
-    gemm,
-    kernels,
-    measure,
-    model,
-    operations,
-    schema,
-    serve,
-    space,
-    train,
-    validate,
-)
-from gemm_eval.cli.options import EXIT_CODES, command, option
-from gemm_eval.cli.words import Group, usage_message, with_flags
-from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
-from gemm_eval.words import visible
+from gemm_eval.cli import arch, gemm, kernels, model, operations, serve, subjects
+from gemm_eval.cli.options import EXIT_CODES, argument, command, option
+from gemm_eval.cli.output import print_json
+from gemm_eval.cli.values import Group, usage_message, with_flags
+from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, StorageError, UnsupportedError
+from gemm_eval.words import refusal, visible
+
+_EACH = "*"  # key of a table whose names are not fixed
+
+Shape = Any
+"""A document: a type as `answer_schema` takes it, a list of the shapes of items, or a table of shapes by name. A name
+that ends with ? may be absent. A tuple holds the shapes that a document may have."""
+
+
+def _shapes() -> dict[str, Shape]:
+    """Return the shape of the document of each command."""
+    from gemm_eval.arch import CheckFinding
+    from gemm_eval.autotune.asm import LoopCycles
+    from gemm_eval.estimate import ModelEstimate
+    from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
+    from gemm_eval.measure import ComparedGemm
+    from gemm_eval.moe import MoeLayerResult
+    from gemm_eval.serving import Deployments, ServingEstimate
+    from gemm_eval.training import TrainingEstimate
+    from gemm_eval.transformer.prewarm import PrewarmReport
+
+    misfit = {"problem": dict, "arch_name": str, "error": dict}
+    results = {"results": [GEMMResult, misfit]}
+    gemm = {"name": str, "total_count": int, "result": GEMMResult}
+    gemms = {"model": str, "arch": str, "what_counts": str, "memory?": dict, "phases": {_EACH: [gemm]}}
+    kernel = {
+        "config": dict, "num_threads": int, "dynamic_smem_bytes": int, "is_legal": bool, "refusal": str | None,
+        "has_run": bool, "splits": ([str], type(None)), "compiled": (dict, type(None)),
+    }  # fmt: skip
+    head = {"arch": str, "activation": str}
+    kernels = head | {"mode": str, "group_size": int, "sizes": (dict, type(None)), "kernels": [kernel]}
+    timed = {"place": int, "latency_us": float, "tflop_per_s": float, "gb_per_s": float, "registers": int}
+    choice = {"by": str, "config": dict, "predicted_us": float, "place": int | None, "latency_us": float | None}
+    reason = {"reason": str, "num_points": int, "first_point": int, "example": str}
+    point = {"point": int, "low_us": float, "high_us": float, "library": str, "source": str}
+    counts = dict.fromkeys(("num_points", "num_points_asked", "num_excluded"), int)
+    front = counts | {"excluded": [reason], "front": [point]}
+    records = {"path": str, "num_records": int, "num_bytes": int, "found_by": dict}
+    packed = {"name": str, "K": int, "N": int, "mode": str, "group_size": int, "activation": str, "num_bytes": int}
+    of_layer = {
+        **dict.fromkeys(("arch_name", "dense_dtype", "l2", "clock", "source"), str), "K": int, "N": int, "curve": dict,
+        "first_loss_M": int | None, "last_win_M": int | None, "measured?": [dict],
+    }  # fmt: skip
+    card = {
+        "kernel": str, "source": str, "registers": int | None, "ops": dict[str, int], "loop": dict, "arch": str,
+        "occupancy": (dict, type(None)), "loop_cycles": (LoopCycles, type(None)),
+    }  # fmt: skip
+    return {
+        "evaluate": results, "grouped": results, "top": results,
+        "attention": (AttentionResult, [AttentionResult]), "collective": (CollectiveResult, [CollectiveResult]),
+        "gemms": (gemms, [gemms]), "model": (ModelEstimate, [ModelEstimate]),
+        "train": (TrainingEstimate, [TrainingEstimate]), "serve": (ServingEstimate, Deployments),
+        "moe": {"arch": str, "model": str | None, "layers": [MoeLayerResult]}, "prewarm": PrewarmReport,
+        "kernels": (kernels, head | {"gemms": [ComparedGemm]}), "asm": card,
+        "profile": {"gpu": str, "gemm": dict, "num_kernels": int, "kernels": [timed], "choices": [choice]},
+        "crossover": (of_layer, {"arch": str, "pairs": [dict], "shares": [dict]}),
+        "sweep": front, "pareto": (front, {"point": int, "explanation": str}),
+        "arch list": {"archs": [{"name": str, "type": str, "peak_tflop_per_s": float, "dram_gb_per_s": float}]},
+        "arch show": {"arch": dict, "units": dict[str, str], "derived": dict},
+        "arch check": {"ok": bool, "archs": [{"arch": str, "ok": bool, "findings": [CheckFinding]}]},
+        "configs build": records, "configs merge": records,
+        "configs list": {"files": [{"path": str, "records": [dict]}]},
+        "checkpoint convert": {"folder": str, "num_layers": int, "num_files": int, "num_bytes": int},
+        "checkpoint show": {"path": str, "layers": [packed]},
+    }  # fmt: skip
+
+
+def _schema_of(shape: Shape) -> dict[str, Any]:
+    from gemm_eval.evaluate import answer_schema
+
+    if isinstance(shape, tuple):
+        return {"anyOf": list(map(_schema_of, shape))}
+    if isinstance(shape, list):
+        return {"type": "array", "items": _schema_of(shape[0] if len(shape) == 1 else tuple(shape))}
+    if shape is dict:
+        return {"type": "object"}
+    if not isinstance(shape, dict):
+        return answer_schema(shape)
+    if _EACH in shape:
+        return {"type": "object", "additionalProperties": _schema_of(shape[_EACH])}
+    properties = {name.rstrip("?"): _schema_of(item) for name, item in shape.items()}
+    return {"type": "object", "properties": properties, "required": [name for name in shape if not name.endswith("?")]}
+
+
+def schema(
+    *, command: Annotated[list[str], argument("A command that takes --json, such as serve or arch list.", "COMMAND")]
+) -> None:
+    """Print the JSON schema of what a command writes with --json.
+
+    A schema names what programs rely on; documents may have more. Those of `validate` and `measure host` have none.
+
+    Examples:
+
+    gemm-eval schema serve
+
+    gemm-eval schema arch list
+    """
+    from gemm_eval.evaluate import DIALECT
+
+    name, shapes = " ".join(command), _shapes()
+    if name not in shapes:
+        raise InvalidOptionError(refusal("command", name, sorted(shapes)))
+    print_json({"$schema": DIALECT, "title": f"gemm-eval {name} --json", **_schema_of(shapes[name])})
+
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -88,7 +178,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "collective": operations.collective,
     "gemms": model.gemms,
     "model": model.model,
-    "train": train.train,
+    "train": serve.train,
     "moe": operations.moe,
     "prewarm": model.prewarm,
     "serve": serve.serve,
@@ -96,18 +186,19 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "asm": kernels.asm,
     "profile": kernels.profile,
     "crossover": kernels.crossover,
-    "sweep": space.sweep,
-    "pareto": space.pareto,
-    "report": space.report,
-    "schema": schema.schema,
+    "sweep": gemm.sweep,
+    "pareto": gemm.pareto,
+    "report": gemm.report,
+    "schema": schema,
 }
 for _name, _function in _COMMANDS.items():
     command(app, _name)(_function)
-app.add_typer(measure.app, name="measure")
-app.add_typer(validate.validate, name="validate")
-app.add_typer(validate.calibrate, name="calibrate")
-for _group in (arch, configs, checkpoint):
-    app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
+_GROUPS = {
+    "measure": arch.measure, "validate": subjects.validate, "calibrate": subjects.calibrate, "arch": arch.arch,
+    "configs": kernels.configs, "checkpoint": kernels.checkpoint,
+}  # fmt: skip
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -1,7 +1,8 @@
-"""The commands on kernels: `kernels`, `asm`, `profile` and `crossover`."""
+"""The commands on our W4A16 kernels: `kernels`, `asm`, `profile`, `crossover`, `configs` and `checkpoint`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli import options as opt
-from gemm_eval.cli.values import integer
-from gemm_eval.cli.words import refuse, refuse_others
+from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, give, group, option
+from gemm_eval.cli.values import integer, refuse, refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
-    from gemm_eval.kernels import Sizes
+    from gemm_eval.kernels import PackedLayer, Sizes
+    from gemm_eval.kernels.config_cache import ConfigCache
+    from gemm_eval.kernels.config_records import ConfigRecord
     from gemm_eval.measure import QuantShape
+
 
 _PROFILE_COUNT = 10
 
@@ -246,3 +250,257 @@ def crossover(
         lambda: result.to_dict() | ({} if points is None else {"measured": points.to_dict("records")}),
         lambda: render_w4a16.print_crossover(result, points),
     )
+
+
+configs = group("Build, list and merge files of the best config of our W4A16 kernels for each GEMM.")
+
+_Out = Annotated[Path, option("File to write; an existing file is replaced.", "--out", "-o")]
+
+
+@command(configs)
+def build(
+    out: _Out,
+    timings: Annotated[list[Path] | None, argument(
+        "Data sets of `gemm-eval measure --kernel w4a16`. Default: the package's.", "[TIMINGS...]"
+    )] = None,
+    arch: Annotated[
+        str, option("Preset of the GPU that was measured.", metavar="NAME", complete=complete_gpus)
+    ] = "h200-sxm",
+    json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Write the fastest config of each GEMM that was timed.
+
+    Examples:
+
+    gemm-eval configs build timings --arch h200-sxm --out best.json
+    """
+    from gemm_eval.arch import read_yaml
+    from gemm_eval.errors import ArchError, InvalidInputError
+    from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
+    from gemm_eval.measure import meta_path, read_timings
+
+    cache = ConfigCache()
+    for path in timings or _shipped_timings(arch):
+        try:
+            meta = read_yaml(meta_path(path))
+        except ArchError as error:
+            raise InvalidInputError(f"timings need their meta file: {error}") from None
+        cache = cache.merge(build_from_timings(read_timings(path), meta, arch))
+    _write(cache, out, as_json=json)
+
+
+@command(configs, "list", needs_words=False)
+def list_(
+    file: Annotated[Path | None, argument("Default: your file, and those of the library.", "[FILE]")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
+
+    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many.
+
+    Examples:
+
+    gemm-eval configs list
+    """
+    from gemm_eval.kernels.config_cache import ConfigCache
+
+    paths = _own_files() if file is None else [_existing(file)]
+    files = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
+    give(json, lambda: {"files": [_document(*item) for item in files]}, lambda: _print_tables(files))
+
+
+@command(configs)
+def merge(
+    files: Annotated[list[Path], argument("Files to merge.", "FILE...")], out: _Out, json: JsonOption = False
+) -> None:
+    """Write the records of several files into one: of the same GEMM, GPU and kernel the fastest that was measured.
+
+    Examples:
+
+    gemm-eval configs merge mine.json yours.json --out both.json
+    """
+    from gemm_eval.kernels.config_cache import ConfigCache
+
+    cache = ConfigCache()
+    for file in files:
+        cache = cache.merge(ConfigCache.load(_existing(file), is_read_only=True))
+    _write(cache, out, as_json=json)
+
+
+def _shipped_timings(arch: str) -> list[Path]:
+    from gemm_eval.arch import data_root
+    from gemm_eval.errors import InvalidInputError
+
+    folder = data_root() / "measured" / arch / "w4a16"
+    tables = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
+    if not tables:
+        raise InvalidInputError(f"the package has no timings of our kernels on {arch}: give a file")
+    return tables
+
+
+def _existing(file: Path) -> Path:
+    from gemm_eval.errors import InvalidInputError
+
+    if not file.is_file():
+        raise InvalidInputError(f"there is no file {file}")
+    return file
+
+
+def _own_files() -> list[Path]:
+    from gemm_eval.arch import data_root
+    from gemm_eval.kernels.config_cache import shipped_path, user_path
+
+    gpus = sorted(path.name for path in (data_root() / "measured").iterdir() if path.is_dir())
+    paths = (user_path(), *map(shipped_path, gpus))
+    return [path for path in paths if path is not None and path.is_file()]
+
+
+def _void(record: ConfigRecord) -> str | None:
+    """Return why a record no longer holds; None: it does."""
+    from gemm_eval.errors import GemmEvalError
+    from gemm_eval.kernels.config_cache import limits_of_preset
+    from gemm_eval.kernels.config_records import why_void
+
+    try:
+        return why_void(record, limits_of_preset(record.key.gpu))
+    except GemmEvalError as error:
+        return str(error)
+
+
+def _document(path: Path, cache: ConfigCache) -> dict[str, Any]:
+    return {"path": str(path), "records": [record.to_json() | {"void": _void(record)} for record in cache.records]}
+
+
+def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
+    from gemm_eval.cli.output import print_line
+
+    cache.save(out)
+    counts = Counter(record.found_by for record in cache.records)
+    ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
+    give(
+        as_json,
+        lambda: {"path": str(out), "num_records": len(cache), "num_bytes": out.stat().st_size, "found_by": counts},
+        lambda: print_line(f"{out}: {len(cache)} records" + (f" ({ways})" if ways else "")),
+    )
+
+
+def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
+    from gemm_eval.cli.output import make_console, print_wide, rows_table
+
+    console = make_console()
+    if not files:
+        console.print("no files of configs: you have none, and the package has none")
+    for path, cache in files:
+        console.print(f"{path}: {len(cache)} records", soft_wrap=True)
+        print_wide(rows_table(list(map(_cells, cache.records)), _HEADERS))
+
+
+_HEADERS = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
+
+
+def _cells(record: ConfigRecord) -> dict[str, str]:
+    from gemm_eval.cli.output import format_number
+    from gemm_eval.cli.values import format_mapping
+
+    key, void, mode = record.key, _void(record), record.key.mode.name.lower()
+    way = f"{record.found_by.removesuffix('_k')} {record.num_timed}"  # of the k of "top_k"
+    return {
+        "GPU": key.gpu, "M": str(key.M), "K": str(key.K), "N": str(key.N), "A": str(key.activation),
+        "weights": f"{mode} {key.group_size}" if key.group_size else mode, "L2": key.l2,
+        "us": format_number(record.latency_us), "found by": way, "date": record.date,
+        "config": format_mapping(record.config) if void is None else f"void: {void}",
+    }  # fmt: skip
+
+
+checkpoint = group(
+    "Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and show "
+    "packed files."
+)
+
+
+@command(checkpoint)
+def convert(
+    folder: Annotated[
+        Path, argument("Checkpoint in Hugging Face's format: *.safetensors, config.json.", "FOLDER")
+    ],
+    out: Annotated[Path, option("New or empty folder.", "--out", "-o")],
+    activation: Annotated[str | None, option(
+        "Type of activations, fp16 or bf16. Default: the type of their scales, or of four-bit "
+        "floats that of their bias or of the model."
+    )] = None,
+    gptq_version: Annotated[
+        int | None, option("How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint's own setting is "
+        "wrong.")
+    ] = None,
+    replace: Annotated[
+        bool, option("Replace an earlier conversion in the folder, complete or not.", "--replace")
+    ] = False,
+    json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Pack all quantized layers of a checkpoint, layer by layer, without torch; other tensors and files are copied.
+
+    The result loads by `gemm_eval.kernels.load_packed`, and its tensors by W4Linear.load_state_dict.
+
+    Examples:
+
+    gemm-eval checkpoint convert llama-3-8b-awq --out packed
+    """
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.kernels import convert_checkpoint
+
+    made = convert_checkpoint(folder, out, activation=activation, version=gptq_version, replace=replace)
+    order = f", {made.num_permuted} of them with act-order" if made.num_permuted else ""
+    line = (
+        f"{made.folder}: {made.num_layers} layers{order}, {made.num_other} other tensors, {made.num_files} files, "
+        f"{_mb(made.num_bytes)} MB"
+    )
+    give(json, lambda: made._asdict() | {"folder": str(made.folder)}, lambda: print_line(line))
+
+
+@command(checkpoint)
+def show(
+    path: Annotated[Path, argument("Folder made by `convert`, or a file of packed layers.", "PATH")],
+    json: JsonOption = False,
+) -> None:
+    """List the packed layers of a folder or file: sizes, quantization mode, act-order, bias.
+
+    Each layer is loaded, so damage is detected.
+
+    Examples:
+
+    gemm-eval checkpoint show packed
+    """
+    from gemm_eval.kernels import load_packed
+
+    rows = [_row(name, layer) for name, layer in load_packed(path)]
+    give(json, lambda: {"path": str(path), "layers": rows}, lambda: _print_table(rows))
+
+
+def _row(name: str, layer: PackedLayer) -> dict[str, Any]:
+    packed, bias = layer
+    return {
+        "name": name, "K": packed.K, "N": packed.N, "mode": packed.mode.name.lower(), "group_size": packed.group_size,
+        "activation": str(packed.activation), "act_order": packed.permutation is not None, "bias": bias is not None,
+        "num_bytes": packed.nbytes + (0 if bias is None else int(bias.nbytes)),
+    }  # fmt: skip
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from gemm_eval.cli.output import make_console, rows_table
+
+    columns = (
+        ("layer", "name", ""), "K", "N", ("weights", "mode", ""), ("A", "activation", ""),
+        ("act-order", "act_order", _yes), ("bias", "bias", _yes), ("MB", "num_bytes", _mb),
+    )  # fmt: skip
+    cells = [row | {"mode": f"{row['mode']} {row['group_size'] or ''}".rstrip()} for row in rows]
+    console = make_console()
+    console.print(rows_table(cells, columns))
+    console.print(f"{len(rows)} layers, {_mb(sum(row['num_bytes'] for row in rows))} MB")
+
+
+def _mb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "-"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec, L2State, MulticoreSpec, gpu_slug, load_arch
 from gemm_eval.cli.output import Column, format_number, make_console, print_json, print_line, print_table
-from gemm_eval.cli.words import refuse
+from gemm_eval.cli.values import refuse
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import (
     Campaign,
@@ -46,7 +46,7 @@ from gemm_eval.storage import make_folder
 if TYPE_CHECKING:
     import typer
 
-    from gemm_eval.cli.measure import GpuOptions
+    from gemm_eval.cli.arch import GpuOptions
     from gemm_eval.measure.host import HostMeasurement, HostTiming
     from gemm_eval.validation.subjects.chips import ChipScore
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli import options as opt
-from gemm_eval.cli.values import SEVERAL, check_count, parse_all_values, parse_values
-from gemm_eval.cli.words import refuse
+from gemm_eval.cli.values import SEVERAL, check_count, parse_all_values, parse_values, refuse
 
 if TYPE_CHECKING:
     from gemm_eval.estimate import ModelEstimate

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, Sizes, names_of_sizes
-from gemm_eval.cli.words import Command, Group
+from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, Command, Group, Sizes, names_of_sizes
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 

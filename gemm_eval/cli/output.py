@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.extras import check_extra, needs_extra
-from gemm_eval.words import shown, visible
+from gemm_eval.words import check_extra, needs_extra, shown, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

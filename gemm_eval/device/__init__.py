@@ -19,9 +19,33 @@ if TYPE_CHECKING:
         encode_tensor_map,
         overlaps,
     )
-    from gemm_eval.device.bench import MARKER_NAME, BenchDevice, StreamTimer, describe_gpu, read_gpu_state
-    from gemm_eval.device.nvrtc import COMPILE_OPTIONS, CompiledKernel, compile_text, compiler_version
-    from gemm_eval.device.runtime import allocate, import_cupy, limits_of_device, load_function
+    from gemm_eval.device.bench import (
+        MARKER_NAME,
+        BenchDevice,
+        Call,
+        StreamTimer,
+        TimedGraph,
+        Timer,
+        Timing,
+        TimingProtocol,
+        capture_calls,
+        describe_gpu,
+        measure_floor_us,
+        num_calls,
+        read_gpu_state,
+        summarize,
+        time_in_turns,
+    )
+    from gemm_eval.device.runtime import (
+        COMPILE_OPTIONS,
+        CompiledKernel,
+        allocate,
+        compile_text,
+        compiler_version,
+        import_cupy,
+        limits_of_device,
+        load_function,
+    )
     from gemm_eval.device.sass import (
         CLASSES,
         INSTRUCTION_BYTES,
@@ -32,18 +56,6 @@ if TYPE_CHECKING:
         find_main_loop,
         nvdisasm_version,
         parse_sass,
-    )
-    from gemm_eval.device.timing import (
-        Call,
-        TimedGraph,
-        Timer,
-        Timing,
-        TimingProtocol,
-        capture_calls,
-        measure_floor_us,
-        num_calls,
-        summarize,
-        time_in_turns,
     )
 
 __all__ = [

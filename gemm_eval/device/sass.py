@@ -21,8 +21,7 @@ from threading import Thread, Timer
 from typing import IO, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import install_command
-from gemm_eval.words import one_line
+from gemm_eval.words import install_command, one_line
 
 _PACKAGE = "nvidia-cuda-nvdisasm"
 _PROGRAM_NAMES = ("nvdisasm", "nvdisasm.exe")

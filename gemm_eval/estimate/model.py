@@ -12,7 +12,6 @@ from multiprocessing import get_context
 from typing import Any, ClassVar
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate.price import IDEAL, Engine
 from gemm_eval.estimate.replica import Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
@@ -30,7 +29,7 @@ from gemm_eval.transformer import (
     num_joined,
 )
 from gemm_eval.units import per_s, time_text
-from gemm_eval.words import shown, suggests_names
+from gemm_eval.words import as_integer, check_flag, plain_number, shown, suggests_names
 from gemm_eval.workload import MAX_DIM
 
 

@@ -258,6 +258,7 @@ IN_ATTENTION = "in attention"
 _QUANTIZATION = ("quantize_us", "cast_us")  # terms of the kernels before a GEMM
 _POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
 _DECISIVE_FRAC = 0.5  # of the time, above which bytes are what limits a memory-bound kernel
+_MAX_PRICES = 1 << 16  # that are kept, of less than 1 KB each
 _NODE_DEVICES = 8  # of x86 servers, within which engines hand tokens to experts by gathers
 
 
@@ -349,6 +350,8 @@ class Prices:
             UnsupportedError: the arch cannot run a type, or has no link for a collective.
             InfeasibleError: no mapping fits.
         """
+        if len(self._prices) > _MAX_PRICES:
+            self._prices.clear()
         new: dict[type, list[Any]] = {}
         for work in dict.fromkeys(works):
             if work not in self._prices:
@@ -456,6 +459,15 @@ class Prices:
         results = memory_bounds(self.evaluator.arch, kernels, is_under_load=True)
         bounds = ("launch", "dram")
         return [Price.of(r, bound=bounds[r.breakdown["bytes_us"] > _DECISIVE_FRAC * r.latency_us]) for r in results]
+
+
+def shared_prices(evaluator: GEMMEvaluator, engine: Engine, **options: Any) -> Prices:
+    """Return the prices that all replicas of an evaluator, an engine and options share; arguments as of `Prices`."""
+    key = engine, repr(options)
+    if key not in evaluator.prices:
+        evaluator.prices[key] = Prices(evaluator, engine=engine, **options)
+    prices: Prices = evaluator.prices[key]
+    return prices
 
 
 _COLUMNS = ("latency_us", "low_us", "high_us", "total_us", "bound", "detail", "library", "source")

@@ -10,9 +10,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
-from gemm_eval.checks import check_word
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.estimate.price import IDEAL, Engine, OperationCost, Prices, costs_of, load_engine
+from gemm_eval.estimate.price import IDEAL, Engine, OperationCost, costs_of, load_engine, shared_prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
@@ -33,7 +32,7 @@ from gemm_eval.transformer import (
     stage_layers,
     types_on,
 )
-from gemm_eval.words import shown
+from gemm_eval.words import check_word, shown
 from gemm_eval.workload import MAX_DIM
 
 KINDS = ("gemm", "attention", "moe", "memory", "collective")
@@ -170,7 +169,7 @@ class Basis(NamedTuple):
 class Replica:
     """The devices that hold one copy of a model: layout, types and kernels, and prices of the work of its steps.
 
-    Arguments and errors are those of `estimate_model`. Equal work of several steps is priced once.
+    Arguments and errors are those of `estimate_model`. Equal work of all replicas of an evaluator is priced once.
 
     Attributes:
         engine: the engine that runs it; libraries, fusions and `chunk_tokens` that are None are its own.
@@ -229,17 +228,13 @@ class Replica:
         )
         self._fitting: dict[tuple[int, int], ModelMemory] = {}
         self._largest: dict[int, int] = {}
-        self._prices = Prices(evaluator, fused=fused, interconnect=box, engine=engine, **libraries)
+        self._prices = shared_prices(evaluator, engine, fused=fused, interconnect=box, **libraries)
         self.options: dict[str, Any] = degrees | types | {
             "chunk_tokens": self.chunk_tokens, "expert_load": str(expert_load), "fused": fused,
             "memory_frac": self._share.frac,
             "separate_quantization": not fusions.quantization if isinstance(self.arch, GpuSpec) else None,
             "interconnect": box, "engine": str(engine),
         } | libraries  # fmt: skip
-
-    def share_prices(self, other: Replica) -> None:
-        """Price no work again that another replica has priced: of the same arch, engine and libraries."""
-        self._prices = other._prices
 
     @property
     def num_groups(self) -> int:

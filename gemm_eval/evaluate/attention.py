@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, MulticoreSpec, check_carried
-from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.interval import (
@@ -39,6 +38,7 @@ from gemm_eval.models.gpu.attention import (
 from gemm_eval.models.multicore import BOUNDS, OTHER_SOFTMAX_OPS_PER_SCORE, TERMS, unpack_attention_cost
 from gemm_eval.search import find_best_fused_attention
 from gemm_eval.units import bytes_per_us, cycles_per_us, tflop_per_s, time_text, us_at_peak
+from gemm_eval.words import check_flag, check_word
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
 _SHOWN_FROM_US = 0.005

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.checks import plain_integer
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.backend import Kind, Problems
-from gemm_eval.extras import needs_extra
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.words import refusal, shown
+from gemm_eval.words import needs_extra, plain_integer, refusal, shown
 from gemm_eval.workload import (
     MAX_DIM,
     MAX_MACS,

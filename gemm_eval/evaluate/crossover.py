@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_arch
-from gemm_eval.checks import as_integer, check_word, plain_number
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.evaluator import GEMMEvaluator
 from gemm_eval.mapping import KernelConfig
@@ -23,7 +22,7 @@ from gemm_eval.models.gpu import BOUNDS, OURS, cached_by_arch, pack_gpu, unpack_
 from gemm_eval.models.gpu.w4a16 import W4A16_SIZES, has_our_kernels
 from gemm_eval.search import find_best_config, find_top_configs
 from gemm_eval.units import time_text
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_word, plain_number, shown
 from gemm_eval.workload import GemmProblem, run_options
 
 EVERY_M = 1024

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, 
 import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate.backend import Kind
 from gemm_eval.evaluate.batch import GEMMTable, ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_flag, check_word, shown
 from gemm_eval.workload import (
     MAX_DIM,
     MAX_GROUPS,
@@ -144,6 +143,7 @@ class GEMMEvaluator:
     Attributes:
         backend: the cost model and search behind it.
         preferred: options of a GPU for calls that do not say them.
+        prices: prices of the work of models by engine and options, which `gemm_eval.estimate` keeps here.
 
     Raises:
         ArchError: `arch` names no valid architecture.
@@ -185,6 +185,7 @@ class GEMMEvaluator:
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._siblings: dict[tuple[tuple[str, str], ...], GEMMEvaluator] = {}
+        self.prices: dict[Any, Any] = {}
         self._attention: dict[tuple[AttentionProblem, str | None], AttentionResult] = {}
         self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(partial(_find_collective, arch))
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
@@ -553,6 +554,7 @@ class GEMMEvaluator:
         self._evaluate_cached.cache_clear()
         self._costs.clear()
         self._attention.clear()
+        self.prices.clear()
 
     def save_to_disk(self, table: GEMMTable) -> int:
         """Keep the results of `evaluate_many` for later processes, in the user's cache folder; return how many.

@@ -295,13 +295,12 @@ class GpuBackend(Backend):
     def say_mapping(self, result: GEMMResult) -> list[str]:
         config = result.mapping
         assert isinstance(config, KernelConfig)
-        packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))
+        packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))  # the terms alone
         record = evaluate_config(self.arch, result.problem, packed, config)[0]
         options = result.options
 
         def latency_of(problem: GemmProblem) -> float:
-            kind = Kind(problem.types, _asked(result))
-            return float(self.find(problem, self.pack(kind))[0]["latency_us"])
+            return float(self.find(problem, self.pack(result.kind._replace(types=problem.types)))[0]["latency_us"])
 
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
@@ -340,7 +339,7 @@ class GpuBackend(Backend):
 
     def _say_default(self, result: GEMMResult) -> list[str]:
         """Explain why a library is the default for 4-bit weights, and where 16 bits are faster."""
-        problem, options = result.problem, _asked(result)
+        problem, options = result.problem, result.kind.options
         reason = model.say_default(self.arch, problem.types, str(options.library))
         if not reason or problem.is_grouped:
             return []
@@ -373,11 +372,6 @@ class GpuBackend(Backend):
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         return spec_changes(self.arch, problem)
-
-
-def _asked(result: GEMMResult) -> RunOptions:
-    """Return the options of a result; that corrections are on goes without saying there."""
-    return RunOptions(**{"correction": True} | result.options)
 
 
 def _load_bytes(rules: model.LoadRules, problem: GemmProblem) -> int:

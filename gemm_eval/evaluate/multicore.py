@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from gemm_eval import search
 from gemm_eval.arch import LibraryPath, MulticoreSpec
-from gemm_eval.checks import check_word
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Problems, Records
@@ -25,7 +24,7 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
 from gemm_eval.models import multicore as model
 from gemm_eval.units import time_text
-from gemm_eval.words import shown
+from gemm_eval.words import check_word, shown
 from gemm_eval.workload import (
     LAYOUTS,
     NO_LAYOUTS,

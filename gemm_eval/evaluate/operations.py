@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gemm_eval.arch import SM_ARCHS, ArchSpec, ChipLink, GpuSpec, Interconnect, MulticoreSpec, check_carried
-from gemm_eval.checks import as_integer, check_word, plain_number
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, chip_interval, interval_line, source_of
@@ -21,7 +20,7 @@ from gemm_eval.models.gpu import memory_bound as memory_model
 from gemm_eval.models.gpu.mixers import MIXER_LIBRARIES, MIXER_TERMS, mixer_model, mixer_rows, mixer_terms
 from gemm_eval.models.gpu.network import NETWORK_SPREAD, Nodes, network_cost, nodes_of
 from gemm_eval.units import bytes_per_us, time_text
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_word, plain_number, shown
 from gemm_eval.workload import ENGINES, MAX_DIM, MIXER_KERNELS, CollectiveProblem, MixerProblem, memory_kernel
 
 COLLECTIVE_TERMS = {

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Union, get_args, ge
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate.backend import Backend, make_backend
+from gemm_eval.evaluate.backend import Backend, Kind, make_backend
+from gemm_eval.evaluate.interval import CORRECTION
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.units import FLOP_PER_MAC, pj_per_us, tflop_per_s, time_text
 from gemm_eval.words import MAX_ROWS, html_table, value_rows
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
@@ -100,10 +101,8 @@ class ResultOrigin:
 
     def __init__(self, arch: ArchSpec, settings: Mapping[str, Any]) -> None:
         self._settings = settings
-        self._changed: dict[str, GEMMEvaluator | None] = {}
-        self.backend: Backend = make_backend(
-            arch, settings["plan"], allow_idle_cores=settings["allow_idle_cores"], policy=settings["policy"]
-        )
+        self._changed: dict[str, Backend | None] = {}
+        self.backend = self._backend_of(arch)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ResultOrigin, (self.arch, self._settings)
@@ -119,17 +118,18 @@ class ResultOrigin:
 
         return GEMMEvaluator(arch, **self._settings)
 
-    def changed(self, name: str, changes: Mapping[str, Any]) -> GEMMEvaluator | None:
-        """Return an evaluator for this arch with another spec, kept by name; None: there is no such spec."""
-        from gemm_eval.evaluate.evaluator import GEMMEvaluator
-
+    def changed(self, name: str, changes: Mapping[str, Any]) -> Backend | None:
+        """Return the backend of this arch with another spec, kept by name; None: there is no such spec."""
         if name not in self._changed:
-            try:  # on disk would be files of archs that nobody has asked for
-                settings = {**self._settings, "disk_cache": False}
-                self._changed[name] = GEMMEvaluator(self.arch.with_(**changes), **settings)
+            try:
+                self._changed[name] = self._backend_of(self.arch.with_(**changes))
             except GemmEvalError:
                 self._changed[name] = None
         return self._changed[name]
+
+    def _backend_of(self, arch: ArchSpec) -> Backend:
+        options = {name: self._settings[name] for name in ("plan", "allow_idle_cores", "policy")}
+        return make_backend(arch, **options)
 
 
 _MIN_GAIN_FRAC = 0.005
@@ -152,17 +152,17 @@ def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
     A changed arch has the correction of this one as a factor, of itself (GPUs) or here (multi-core chips), so only the
     model tells the two apart.
     """
-    levers, is_chip = [], isinstance(origin.arch, MulticoreSpec)
+    levers, kind, is_chip = [], result.kind, isinstance(origin.arch, MulticoreSpec)
     for text, changes in origin.backend.changes(result.problem):
-        evaluator = origin.changed(text, changes)
-        if evaluator is None:  # a change that takes the spec out of its range helps nobody
+        backend = origin.changed(text, changes)
+        if backend is None:  # a change that takes the spec out of its range helps nobody
             continue
         try:
-            changed = evaluator.evaluate_problem(result.problem, **result.options)
+            record = backend.find(result.problem, backend.pack(kind))[0]
         except GemmEvalError:
             continue
-        is_carried = is_chip and changed.latency_us == changed.physics_us
-        latency_us = changed.latency_us * (result.latency_us / result.physics_us if is_carried else 1.0)
+        is_carried = is_chip and record[CORRECTION] == 0.0
+        latency_us = float(record["latency_us"]) * (result.latency_us / result.physics_us if is_carried else 1.0)
         levers.append(Lever(text, latency_us, 1.0 - latency_us / result.latency_us))
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
 
@@ -353,6 +353,11 @@ class GEMMResult(Result):
     def backend(self) -> Backend:
         """The cost model and search behind it."""
         return self._origin.backend
+
+    @property
+    def kind(self) -> Kind:
+        """Its data types and options, resolved."""
+        return Kind(self.problem.types, RunOptions(**{"correction": True} | self.options))
 
     @property
     def evaluator(self) -> GEMMEvaluator:

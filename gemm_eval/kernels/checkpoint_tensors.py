@@ -14,13 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_eval.checks import plain_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, ModelConfigError
 from gemm_eval.kernels.layout import GROUP_SIZES, Array, as_array, decode, encode
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, read_bounded
-from gemm_eval.words import one_line, shown
+from gemm_eval.words import one_line, plain_integer, shown
 
 _MAX_FILE_BYTES = 1 << 26  # an index of a thousand shards has some megabytes
 _MAX_RULES = 1 << 12

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.checkpoint_tensors import (
@@ -43,7 +42,7 @@ from gemm_eval.kernels.layout import GROUP_SIZES, MIDDLE, Array, as_array, check
 from gemm_eval.kernels.weights import PackedW4, pack_w4
 from gemm_eval.progress import progress_bar
 from gemm_eval.storage import StoredTensor
-from gemm_eval.words import shown
+from gemm_eval.words import check_flag, plain_integer, shown
 
 _PER_WORD = 8
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)

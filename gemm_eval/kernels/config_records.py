@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemm_eval.arch import MEASURED_L2_STATES, DeviceLimits
-from gemm_eval.checks import check_word, plain_integer
 from gemm_eval.device import COMPILE_OPTIONS
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
@@ -27,7 +26,7 @@ from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_m
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.storage import FileLock, read_bounded
-from gemm_eval.words import one_line, shown
+from gemm_eval.words import check_word, one_line, plain_integer, shown
 from gemm_eval.workload import MAX_DIM
 
 FOUND_BY = ("all", "top_k")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy
 
-from gemm_eval.checks import as_integer
 from gemm_eval.device import CompiledKernel, Rows, compile_text, overlaps, runtime
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels.call import launch_plan, matrix, new_output, on_device_array, output_rows
@@ -33,6 +32,7 @@ from gemm_eval.kernels.layout import module_of
 from gemm_eval.kernels.plan import Plan, plan_on_device
 from gemm_eval.kernels.weights import GroupedW4
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import as_integer
 
 MAX_CHOICES = 32
 """Experts of a token at most: a warp has one in each lane."""

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from gemm_eval.checks import plain_number
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, PADDED_K, Array, as_array, module_of
 from gemm_eval.kernels.weights import PackedW4, check_packed, unpack_codes
-from gemm_eval.words import shown
+from gemm_eval.words import plain_number, shown
 
 _LARGEST_E2M1, _LARGEST_E2M1_EXPONENT = 6.0, 2
 _LARGEST_E4M3 = 448.0

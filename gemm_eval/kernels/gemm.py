@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import numpy
 
 from gemm_eval.arch import GpuSpec, Occupancy
-from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.device import DeviceArray, Rows, as_device_array, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
@@ -34,7 +33,7 @@ from gemm_eval.kernels.tokens import QuantizedTokens, quantize_rows, quantized_b
 from gemm_eval.kernels.tune import profiled_config
 from gemm_eval.kernels.weights import GroupedW4, PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, plain_number, shown
 
 
 class Weights(NamedTuple):

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from gemm_eval.checks import plain_integer
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.words import refusal, shown
+from gemm_eval.words import plain_integer, refusal, shown
 
 Array = Any
 """A numpy or a CuPy array; neither library types what they have in common."""

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy
 
-from gemm_eval.checks import check_flag
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.extras import needs_extra
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.checkpoint_tensors import PackedLayer
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
@@ -30,7 +28,7 @@ from gemm_eval.kernels.linear_op import (
     w4a16_linear,
 )
 from gemm_eval.kernels.weights import PackedW4, check_packed, pack_w4
-from gemm_eval.words import shown
+from gemm_eval.words import check_flag, needs_extra, shown
 
 with needs_extra("W4Linear", "torch"):
     import torch

@@ -15,11 +15,11 @@ import numpy
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.extras import needs_extra
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.gemm import w4a8_gemm, w4a16_gemm, workspace_bytes
 from gemm_eval.kernels.weights import PackedW4
+from gemm_eval.words import needs_extra
 
 with needs_extra("W4Linear", "torch"):
     import torch

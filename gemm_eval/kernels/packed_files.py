@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, StorageError
 from gemm_eval.kernels.checkpoint_tensors import (
@@ -33,7 +32,7 @@ from gemm_eval.kernels.checkpoints import find_layers, pack_checkpoint
 from gemm_eval.kernels.layout import as_array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_flag, shown
 
 QUANT_METHOD = "gemm_eval_w4a16"
 _LAYOUT = 1

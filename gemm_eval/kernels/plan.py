@@ -20,7 +20,6 @@ from gemm_eval.arch import (
     list_archs,
     load_arch,
 )
-from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
 from gemm_eval.dtypes import DType, parse_scheme
 from gemm_eval.errors import GemmEvalError, InvalidMappingError, InvalidProblemError, UnsupportedError
@@ -39,7 +38,7 @@ from gemm_eval.kernels.families import (
 )
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.words import shown
+from gemm_eval.words import plain_integer, shown
 from gemm_eval.workload import GemmProblem
 
 _CHOICES = 4096

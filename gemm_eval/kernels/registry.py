@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_eval.arch import DeviceLimits, Occupancy, occupancy_of_cta
-from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, compile_text
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
@@ -25,7 +24,7 @@ from gemm_eval.kernels.families import (
 )
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.words import one_line, shown
+from gemm_eval.words import one_line, plain_integer, shown
 from gemm_eval.workload import MAX_DIM
 
 SOURCES = Path(__file__).parent / "cuda"

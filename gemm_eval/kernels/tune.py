@@ -1,6 +1,6 @@
 """Timing of a few configs of one GEMM, on the caller's operands, but never on the caller's stream or into its output.
 
-A config is timed as data sets are (`gemm_eval.device.timing`), by a shorter protocol: all graphs are made first, and
+A config is timed as data sets are (`gemm_eval.device.bench`), by a shorter protocol: all graphs are made first, and
 replayed in turns. `time_configs` decides all of that, and asks a `CupyTuneDevice`. `profiled_config` times the model's
 first choices once, and remembers the fastest.
 """
@@ -15,7 +15,6 @@ from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from gemm_eval.arch import MEASURED_L2_STATES, gpu_slug
-from gemm_eval.checks import check_word
 from gemm_eval.device import Call, StreamTimer, TimingProtocol, capture_calls, measure_floor_us, runtime, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.config_cache import lookup, new_record, present_versions, remember
@@ -24,6 +23,7 @@ from gemm_eval.kernels.families import Operands, Sizes, ceil_div
 from gemm_eval.kernels.plan import Plan, plan_on_device, rank, spec_of_device
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import check_word
 
 T = TypeVar("T")
 

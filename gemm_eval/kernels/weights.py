@@ -14,14 +14,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy
 
-from gemm_eval.checks import plain_number
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, MIDDLE, PADDED_K, Array, as_array, module_of
-from gemm_eval.words import shown
+from gemm_eval.words import plain_number, shown
 
 _LARGEST = {DType.FP16: 65504.0, DType.BF16: 255 * 2.0**120}
 _LARGEST_INTEGER = {WeightMode.COLUMN: 8, WeightMode.GROUP: 8, WeightMode.GROUP_ZERO: 16}

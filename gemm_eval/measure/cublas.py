@@ -18,10 +18,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.device import BenchDevice, Call
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
-from gemm_eval.extras import install_command
 from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, Runner, decode, relative_error
 from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape
-from gemm_eval.words import shown
+from gemm_eval.words import install_command, shown
 
 COMPUTE_32F = 68
 """CUBLAS_COMPUTE_32F of cublas_api.h."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.extras import needs_extra
 from gemm_eval.kernels import WeightMode
 from gemm_eval.measure.shapes import Candidate, DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.storage import write_whole
+from gemm_eval.words import needs_extra
 
 if TYPE_CHECKING:
     import pandas as pd

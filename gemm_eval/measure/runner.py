@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from gemm_eval.device import MARKER_NAME, Call, Timer, Timing, TimingProtocol, capture_calls, summarize, time_in_turns
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import needs_extra
 from gemm_eval.measure.shapes import GemmItem, GemmShape, GroupedShape, rows_of
+from gemm_eval.words import needs_extra
 
 
 class Runner(Timer, Protocol):

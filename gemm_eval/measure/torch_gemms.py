@@ -9,10 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.device import BenchDevice, Call, import_cupy
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.extras import install_command
 from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, Runner, relative_error
 from gemm_eval.measure.shapes import DrawnShape, GemmShape, GroupedShape
-from gemm_eval.words import shown
+from gemm_eval.words import install_command, shown
 from gemm_eval.workload import ACCUMULATE
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.checks import as_integer, check_flag, plain_integer, plain_number
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import routing
-from gemm_eval.words import did_you_mean, shown
+from gemm_eval.words import as_integer, check_flag, did_you_mean, plain_integer, plain_number, shown
 from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_types, resolve_types
 
 MAX_EXPERTS = 1 << 16

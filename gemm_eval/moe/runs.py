@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, L2State, MulticoreSpec
-from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import (
     CORRECTION,
@@ -29,7 +28,7 @@ from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, RoutedDraws, route, types_of
 from gemm_eval.moe.table import BREAKDOWN, DrawColumns, MoeLayerResult, MoeLayerTable
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.words import refusal, shown
+from gemm_eval.words import check_word, refusal, shown
 from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, RunOptions, run_options
 
 Floats = npt.NDArray[np.float64]

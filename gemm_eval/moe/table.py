@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import CORRECTION, GEMMResult, GEMMTable, Result, interval_line
-from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer
 from gemm_eval.units import tflop_per_s, time_text
-from gemm_eval.words import MAX_ROWS, html_table, refusal
+from gemm_eval.words import MAX_ROWS, html_table, needs_extra, refusal
 
 _SHOWN_FROM_US = 0.005
 _BITS_OF_WIDE = 16

@@ -21,16 +21,21 @@ from gemm_eval.report.parts import (
     Figure,
     Panel,
     Part,
+    Phase,
+    Run,
+    Runs,
     Table,
     Text,
     Verdict,
+    distinct,
     percent_column,
+    sizes_of,
     table_of,
     text_column,
     time_column,
+    trust_in_runs,
 )
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.report.runs import Phase, Run, Runs, distinct, sizes_of, trust_in_runs
 from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.units import interval_text, time_text
 from gemm_eval.workload import GemmProblem

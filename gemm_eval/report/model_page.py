@@ -12,36 +12,34 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.figures import bound_color
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import (
+    MIN_GAIN_FRAC,
     Bar,
     Bars,
     Cell,
+    ChangeGain,
     Chart,
     Column,
     Facts,
     Figure,
     Panel,
     Part,
-    Table,
-    Text,
-    Verdict,
-    percent_column,
-    table_of,
-    text_column,
-    time_column,
-)
-from gemm_eval.report.plots import plot_breakdown, plot_roofline
-from gemm_eval.report.runs import (
-    MIN_GAIN_FRAC,
-    ChangeGain,
     Phase,
     Run,
     Runs,
+    Table,
+    Text,
+    Verdict,
     change_gains,
     changed_evaluators,
     distinct,
     gemm_table,
+    percent_column,
+    table_of,
+    text_column,
+    time_column,
     trust_in_estimate,
 )
+from gemm_eval.report.plots import plot_breakdown, plot_roofline
 from gemm_eval.serving import Deployments, LeftOut, ServingEstimate
 from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, load_model, num_parameters, say_memory
 from gemm_eval.units import interval_text, time_text

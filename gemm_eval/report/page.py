@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import needs_extra
 from gemm_eval.report.parts import Bars, Cell, Chart, Column, Figure, Part, Table
-from gemm_eval.words import visible
+from gemm_eval.words import needs_extra, visible
 
 if TYPE_CHECKING:
     import jinja2

@@ -1,21 +1,27 @@
-"""Parts of a report page as plain data, text, facts, tables, drawings and charts, and values in units of their size."""
+"""Parts of a report page as plain data, and those about GEMMs that run one after the other: totals, limits, tables."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from gemm_eval.errors import InvalidOptionError
-from gemm_eval.units import scaled_text
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.estimate import ModelEstimate, OperationCost, StepEstimate
+from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, sum_interval
+from gemm_eval.serving import ServingEstimate
+from gemm_eval.units import interval_text, per_s, scaled_text, time_text
 from gemm_eval.words import shown
+from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     import matplotlib.figure
+
 
 _BASE_UNITS = {"time": "us", "bytes": "B", "capacity": "B", "energy": "pJ"}  # of the columns that are scaled
 _SUFFIX_UNITS = {
@@ -255,3 +261,217 @@ def _check_rows(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
     for number, row in enumerate(rows):
         if len(row) != len(columns):
             raise InvalidOptionError(f"rows must have {len(columns)} cells each, got {len(row)} in row {number}")
+
+
+Phase: TypeAlias = Literal["prefill", "decode"]
+
+MIN_GAIN_FRAC = 0.005
+"""Below, a change is not worth a word."""
+
+_MIN_SAID_FRAC, _MOST_SAID = 0.05, 2  # of what GEMMs wait for
+
+
+class Run(NamedTuple):
+    """A GEMM by name, what one run of it costs, and how often it runs."""
+
+    name: str
+    result: GEMMResult
+    times: int
+
+    @property
+    def total_us(self) -> float:
+        """Time of all runs."""
+        return self.times * self.result.latency_us
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """GEMMs on an arch: those of a forward pass, of a workload, or one alone.
+
+    Attributes:
+        num_tokens: new tokens of all sequences; None where nothing counts them.
+        step: the whole step that the GEMMs are part of; None: they are all there is.
+    """
+
+    name: str
+    evaluator: GEMMEvaluator
+    runs: Sequence[Run]
+    num_tokens: int | None = None
+    step: StepEstimate | None = None
+
+    @property
+    def arch_name(self) -> str:
+        """The name of the arch."""
+        return self.evaluator.arch.name
+
+    @property
+    def title(self) -> str:
+        """The name as a heading."""
+        return capital(self.name)
+
+    @property
+    def total_us(self) -> float:
+        """Time of the step; of GEMMs alone that of all of them, one after the other."""
+        return sum(run.total_us for run in self.runs) if self.step is None else self.step.latency_us
+
+    @property
+    def costs(self) -> Sequence[OperationCost]:
+        """All operations of the step."""
+        return () if self.step is None else self.step.costs
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens a second."""
+        return per_s(self.num_tokens or 0, self.total_us)
+
+    @property
+    def utilization_frac(self) -> float:
+        """Share of the highest rate of the chip, over all runs."""
+        return sum(run.total_us * run.result.utilization_frac for run in self.runs) / self.total_us
+
+    @property
+    def dram_gb_per_s(self) -> float:
+        """Achieved DRAM bandwidth, over all runs."""
+        return sum(run.times * run.result.dram_bytes for run in self.runs) / self.total_us / 1e3
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """The interval of `total_us` that holds 80% of measured times."""
+        if self.step is not None:
+            return self.step.interval_us
+        return sum_interval(
+            (count * of.latency_us, count * of.low_us, count * of.high_us) for _, of, count in self.runs
+        )
+
+    @property
+    def us_by_bound(self) -> dict[str, float]:
+        """Time of the GEMMs that each bound limits, the longest first."""
+        times: dict[str, float] = {}
+        for run in self.runs:
+            times[run.result.bound] = times.get(run.result.bound, 0.0) + run.total_us
+        return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Each bound in words."""
+        return {result.bound: result.backend.say_bound(result.bound) for _, result, _ in self.runs}
+
+    def heaviest(self, number: int) -> list[Run]:
+        """Return the GEMMs that take most of the time, the first one most."""
+        return sorted(self.runs, key=lambda run: -run.total_us)[:number]
+
+    def say_bounds(self) -> str:
+        """Return what the GEMMs wait for: ``DRAM bandwidth, 76% of the time, then the tensor cores, 24%``."""
+        times, words = self.us_by_bound, self.words
+        total_us = sum(times.values())
+        texts = [
+            f"{words[bound]}, {us / total_us:.0%}{'' if at else ' of the time'}"
+            for at, (bound, us) in enumerate(times.items())
+            if not at or us / total_us >= _MIN_SAID_FRAC
+        ]
+        return ", then ".join(texts[:_MOST_SAID])
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital letter first."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def distinct(words: Iterable[str]) -> str:
+    """Return words in alphabetical order, each once."""
+    return ", ".join(sorted(set(words)))
+
+
+def trust_in_runs(contenders: Sequence[Runs], caveat: str) -> list[tuple[str, str]]:
+    """Return libraries and sources of each arch, and a caveat: `caveat`, unless an arch has no timings."""
+    texts: dict[str, str] = {}
+    for arch in dict.fromkeys(runs.arch_name for runs in contenders):
+        results = [run.result for runs in contenders if runs.arch_name == arch for run in runs.runs]
+        names = [arch, *sorted({str(result.options["library"]) for result in results if "library" in result.options})]
+        texts[arch] = f"{' '.join(names)} ({distinct(result.source for result in results)})"
+    untimed = ", ".join(arch for arch, text in texts.items() if "analytic" in text)
+    warning = f"No timings of {untimed}: coefficients carry over, or are assumed." if untimed else caveat
+    return [("Times rest on", ", ".join(texts.values())), ("Keep in mind", warning)]
+
+
+def trust_in_estimate(estimate: ModelEstimate | ServingEstimate, caveat: str) -> list[tuple[str, str]]:
+    """Return the intervals of TTFT and TPOT, engine, libraries and sources, and a caveat."""
+    ends = [interval_text(*ends) for ends in (estimate.ttft_interval_us, estimate.tpot_interval_us)]
+    return [
+        ("80% of measured times are expected within", f"{ends[0]} (TTFT) and {ends[1]} (TPOT)"),
+        ("Times rest on", f"Engine {estimate.basis.engine}. {estimate.basis}"),
+        ("Keep in mind", caveat),
+    ]
+
+
+def sizes_of(problem: GemmProblem) -> list[Cell]:
+    """Return G, M, K, N; M of groups with rows of their own is the mean, for G x M to be the rows that there are."""
+    M = problem.M if problem.row_groups is None else problem.rows / problem.G
+    return [problem.G, M, problem.K, problem.N]
+
+
+GEMM_COLUMNS = (
+    text_column("types"), *(Column(name) for name in "GMKN"), Column("count"), time_column("latency"),
+    text_column("80% within"), time_column("total"), percent_column("share"), text_column("bound"),
+    percent_column("of peak"), Column("DRAM", "GB/s"), text_column("library"), text_column("source"),
+    text_column("mapping"),
+)  # fmt: skip
+
+
+def gemm_table(
+    heads: Mapping[Column, Sequence[Cell]], runs: Sequence[Run], total_us: float, caption: str = "", note: str = ""
+) -> Table:
+    """Return a table of GEMMs: columns `heads` with their cells, then those of all, `share` being of `total_us`."""
+    rows = [
+        [
+            *first, result.problem.types.inputs, *sizes_of(result.problem), count, result.latency_us,
+            interval_text(result.low_us, result.high_us), count * result.latency_us,
+            100.0 * count * result.latency_us / total_us, result.bound, 100.0 * result.utilization_frac,
+            result.dram_gb_per_s, result.options.get("library", "-"), result.source, str(result.mapping),
+        ]
+        for first, (_, result, count) in zip(zip(*heads.values(), strict=True), runs, strict=True)
+    ]  # fmt: skip
+    return Table([*heads, *GEMM_COLUMNS], rows, caption, note)
+
+
+class ChangeGain(NamedTuple):
+    """A change of the spec, and the time of all runs with it."""
+
+    change: str
+    total_us: float
+    saved_frac: float
+    helps_most: str  # the GEMM that it saves most
+
+    def __str__(self) -> str:
+        return f"{self.change}: {time_text(self.total_us)} (-{self.saved_frac:.0%})"
+
+
+def changed_evaluators(evaluator: GEMMEvaluator, runs: Iterable[Run]) -> dict[str, GEMMEvaluator]:
+    """Return an evaluator for each change that could help any of the GEMMs; one serves all, for setting up costs."""
+    evaluators: dict[str, GEMMEvaluator] = {}
+    for _, result, _ in runs:
+        for change, fields in evaluator.backend.changes(result.problem):
+            if change not in evaluators:
+                with contextlib.suppress(GemmEvalError):  # a change that takes the spec out of its range
+                    evaluators[change] = evaluator.on(evaluator.arch.with_(**fields))
+    return evaluators
+
+
+def change_gains(runs: Sequence[Run], changed: Mapping[str, GEMMEvaluator]) -> list[ChangeGain]:
+    """Return changes that save `MIN_GAIN_FRAC` of the time by the model's terms alone, the most helpful first."""
+    total_us = sum(run.total_us for run in runs)
+    physics_us = sum(count * result.physics_us for _, result, count in runs)
+    gains = []
+    for change, evaluator in changed.items():
+        savings = [(count * _saving_us(result, evaluator), name) for name, result, count in runs]
+        saved_frac = sum(us for us, _ in savings) / physics_us
+        if saved_frac >= MIN_GAIN_FRAC:
+            gains.append(ChangeGain(change, total_us * (1.0 - saved_frac), saved_frac, max(savings)[1]))
+    return sorted(gains, key=lambda gain: gain.total_us)
+
+
+def _saving_us(result: GEMMResult, evaluator: GEMMEvaluator) -> float:
+    try:
+        return result.physics_us - evaluator.evaluate_problem(result.problem, **result.options).latency_us
+    except GemmEvalError:  # the GEMM does not fit the changed arch: no help, and no reason to give no report
+        return 0.0

@@ -3,20 +3,312 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.figures import spans_decade
 from gemm_eval.report.page import Page, Section
-from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text, Verdict, text_column
+from gemm_eval.report.parts import (
+    MIN_GAIN_FRAC,
+    Cell,
+    Chart,
+    Column,
+    Facts,
+    Figure,
+    Part,
+    Run,
+    Runs,
+    Table,
+    Text,
+    Verdict,
+    capital,
+    gemm_table,
+    table_of,
+    text_column,
+    trust_in_runs,
+    unit_of_name,
+)
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
-from gemm_eval.report.runs import MIN_GAIN_FRAC, Run, Runs, capital, gemm_table, trust_in_runs
-from gemm_eval.report.sweep_points import BALANCE, BestDesign, Points, say_sampling
-from gemm_eval.sweep import SweepResult, what_if
-from gemm_eval.units import scaled_text
+from gemm_eval.sweep import ARCH, SweepResult, pareto_front, what_if
+from gemm_eval.units import interval_text, scaled_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_MOST_VALUES = 10
+_MAX_WHOLE = 1e15  # above, a float does not tell which whole number it was
+
+
+def say_value(value: Any) -> str:
+    """Return a value of a field as text: ``262,144``, ``0.85``, ``True``, ``fp16``, ``fp16 2, int8 4`` for a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {say_value(item)}" for key, item in value.items())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if float(value).is_integer() and abs(value) < _MAX_WHOLE:
+        return f"{int(value):,}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def say_field(field: Mapping[str, Any], say: Callable[[Any], str] = say_value) -> str:
+    """Return what a field takes, ``"100 to 1,600, 4 values"``, given what `SweepResult.description` has of it."""
+    kind = field["kind"]
+    if kind == "Dependent":
+        return f"= {field['of']}" if "of" in field else "a function of the others"
+    if kind == "Choices":
+        texts = [f"({say(value)})" if isinstance(value, dict) else say(value) for value in field["values"]]
+        if len(texts) <= _MOST_VALUES:
+            return ", ".join(texts)
+        half = _MOST_VALUES // 2
+        return f"{', '.join([*texts[:half], '...', *texts[-half:]])} ({len(texts):,} values)"
+    words = [f"{say(field['low'])} to {say(field['high'])}"]
+    words += ["logarithmic"] if kind == "LogRange" else []
+    words += [f"multiples of {say(field['step'])}"] if field["step"] is not None else []
+    words += [f"{field['num']} values"] if field["num"] is not None else []
+    return ", ".join(words)
+
+
+_SAMPLINGS = {
+    "Grid": "all combinations",
+    "Random": "{num_points:,} points at random, seed {seed}",
+    "LatinHypercube": "{num_points:,} points, a Latin hypercube, seed {seed}",
+    "Adaptive": "{num_points:,} points, chosen by {sampler} in batches of {batch_size}, seed {seed}",
+}
+
+
+def say_sampling(sampling: Mapping[str, Any]) -> str:
+    """Return how points were chosen, given what `SweepResult.description` has of it."""
+    kind = sampling["kind"]
+    return _SAMPLINGS[kind].format(**sampling) if kind in _SAMPLINGS else str(sampling.get("said", kind))
+
+
+BALANCE = "balance"
+_MOST_OBJECTIVES = 4
+_MOST_CHARTS = 3
+_MOST_EFFECTS = 4
+_MOST_DOTS = 4000  # of a chart; with what their tooltips say they are most of a page
+_MOST_ROWS = 1000
+_MOST_BASES = 200  # points whose GEMMs are evaluated again, for intervals and sources
+_MOST_GROUPS = 64  # of a field, to group points by
+_MOST_SAID = 6
+
+
+class BestDesign(NamedTuple):
+    """A point of the front, and what it is best in."""
+
+    point: int
+    best_in: str  # "least latency_us", "most tokens_per_s", `BALANCE`, or several of them
+    row: Mapping[Any, Any]
+
+
+class Points:
+    """The points of a sweep, finished or not: those that are feasible, the front, and their columns in words."""
+
+    def __init__(self, result: SweepResult) -> None:
+        self.result = result
+        self.kinds: Mapping[str, str] = result.description["columns"]
+        self.varied: Mapping[str, Any] = {**result.description["variables"], **result.description["fields"]}
+        """Fields that vary, by name, as the description of the sweep has it."""
+        self.front: pd.DataFrame = result.pareto()
+        self.feasible: pd.DataFrame = result.rows(np.flatnonzero(result.is_feasible))
+
+    def column(self, name: str) -> Column:
+        """Return the column of the page for one of the sweep; numbers get units of their size where names have one."""
+        if self.kinds[name] not in ("whole", "number"):
+            return text_column(name)
+        unit = unit_of_name(name)[0]
+        if unit == "B":
+            return Column(name, kind="capacity" if name in self.varied else "bytes")
+        return Column(name, kind="time" if unit == "us" else "energy" if unit == "pJ" else "number")
+
+    def heading(self, name: str) -> str:
+        """Return the name of a column as the page shows it."""
+        return self.column(name).heading
+
+    def say(self, name: str, value: Any) -> str:
+        """Return a value of a column as text, with its unit where that is scaled: ``1 MiB``."""
+        column, is_number = self.column(name), isinstance(value, int | float) and not isinstance(value, bool)
+        is_formatted = is_number and (column.is_scaled or (column.kind != "text" and name not in self.varied))
+        return column.format(value) if is_formatted else say_value(value)
+
+    def say_all(self, names: Sequence[str], row: Mapping[Any, Any]) -> list[str]:
+        """Return columns of a point, each with its name."""
+        return [f"{self.heading(name)} {self.say(name, row[name])}" for name in names]
+
+    @cached_property
+    def best(self) -> list[BestDesign]:
+        """The best point by each objective, and that of the least product of ratios to the best; each point once."""
+        values = {name: self.front[name].to_numpy(np.float64) for name in self.result.objectives[:_MOST_OBJECTIVES]}
+        best_in: dict[int, list[str]] = {}
+        balance = np.zeros(len(self.front))
+        for name, column in values.items():
+            is_most = self.result.is_maximized(name)
+            if np.isfinite(column).any():
+                at = int(np.nanargmax(column) if is_most else np.nanargmin(column))
+                best_in.setdefault(at, []).append(f"{'most' if is_most else 'least'} {name}")
+            with np.errstate(divide="ignore", invalid="ignore"):
+                balance += np.log(column) * (-1.0 if is_most else 1.0)
+        is_known = all((np.isfinite(column) & (column > 0.0)).all() for column in values.values())
+        if len(values) > 1 and is_known and len(balance):
+            best_in.setdefault(int(np.argmin(balance)), []).append(BALANCE)
+        words = [", ".join(aims) for aims in best_in.values()]
+        rows = self.front.iloc[list(best_in)].to_dict("records")
+        return [BestDesign(int(row["point"]), best, row) for best, row in zip(words, rows, strict=True)]
+
+    def effects(self, aim: str) -> dict[str, float]:
+        """Return for each field of a few values by which factor the best of an objective differs between them."""
+        names = [ARCH, *self.varied] if len(self.result.bases) > 1 else list(self.varied)
+        known = self.feasible[self.feasible[aim] > 0.0]
+        factors = {}
+        for name in names:
+            if name != aim and 2 <= known[name].nunique() <= _MOST_GROUPS:
+                best = known.groupby(name)[aim].agg("max" if self.result.is_maximized(aim) else "min")
+                factors[name] = float(best.max() / best.min())
+        return factors
+
+    def strongest(self, aim: str) -> list[str]:
+        """Return the fields of `effects` that do not follow from others, the strongest first."""
+        factors = self.effects(aim)
+        free = [name for name in factors if self.varied.get(name, {}).get("kind") != "Dependent"]
+        return sorted(free, key=lambda name: -factors[name])
+
+    @property
+    def names(self) -> list[str]:
+        """Columns that tell points apart, and the objectives."""
+        archs = [ARCH] if len(self.result.bases) > 1 else []
+        return list(dict.fromkeys(["point", *archs, *self.varied, *self.result.objectives]))
+
+    def cells(self, names: Sequence[str], row: Mapping[Any, Any]) -> list[Cell]:
+        """Return columns of a point as cells of a table."""
+        return [_cell(self.kinds[name], row[name]) for name in names]
+
+    def rows(self, names: Sequence[str], frame: pd.DataFrame) -> list[list[Cell]]:
+        """Return columns of points as rows of a table."""
+        return [self.cells(names, row) for row in frame[list(names)].to_dict("records")]
+
+    def table(self, points: pd.DataFrame, caption: str, *, has_basis: bool = False) -> Table:
+        """Return a table of points with all that is known of them; metrics that are known of none are left out."""
+        metrics = [name for name in self.kinds if name not in {*self.names, ARCH, "excluded"}]
+        names = [*self.names, *(name for name in metrics if points[name].notna().any())]
+        most = _MOST_BASES if has_basis else _MOST_ROWS
+        shown = points.head(most)
+        note = f"The first {len(shown):,} of {len(points):,} points." if len(shown) < len(points) else ""
+        columns, cells = self._basis(shown["point"]) if has_basis else ([], [[]] * len(shown))
+        rows = [[*row, *more] for row, more in zip(self.rows(names, shown), cells, strict=True)]
+        return Table([*(self.column(name) for name in names), *columns], rows, caption=caption, note=note)
+
+    def _basis(self, points: Iterable[int]) -> tuple[list[Column], list[list[Cell]]]:
+        """Return the columns of `SweepResult.basis`, intervals in words, and the cells of each point."""
+        loads = ["", *(f"{load.name}_" for load in self.result.workloads if len(self.result.workloads) > 1)]
+        columns = [f"80% of {prefix}latency within" for prefix in loads] + ["library", "source"]
+        cells: list[list[Cell]] = []
+        for row in self.result.basis(points).to_dict("records"):
+            ends = (interval_text(row[f"{prefix}low_us"], row[f"{prefix}high_us"]) for prefix in loads)
+            cells.append([*ends, row["library"], row["source"]])
+        return [text_column(name) for name in columns], cells
+
+    def best_table(self) -> Table:
+        """Return a table of the best designs."""
+        rows = [self.cells(self.names, design.row) for design in self.best]
+        columns, cells = self._basis(design.point for design in self.best)
+        rows = [
+            [row[0], design.best_in, *row[1:], *more] for row, design, more in zip(rows, self.best, cells, strict=True)
+        ]
+        first, *rest = [*(self.column(name) for name in self.names), *columns]
+        note = "Balance: the least product of the ratios of all objectives to their best."
+        has_balance = any(BALANCE in design.best_in for design in self.best)
+        return Table([first, text_column("best in"), *rest], rows, "Best designs", note if has_balance else "")
+
+    def field_table(self) -> Table:
+        """Return a table of what varies: the values, those on the front, and how much the objectives differ."""
+        texts = {name: say_field(field, partial(self.say, name)) for name, field in self.varied.items()}
+        if len(self.result.bases) > 1:
+            texts = {ARCH: ", ".join(self.result.bases)} | texts
+        # an objective that is drawn itself depends on nothing
+        drawn = [name for name, field in self.varied.items() if field["kind"] != "Dependent"]
+        aims = [aim for aim in self.result.objectives if aim not in drawn]
+        factors = {aim: of for aim in aims[:_MOST_EFFECTS] if (of := self.effects(aim))}
+        columns: list[tuple[Column, Callable[[str], Cell]]] = [
+            (text_column("field"), lambda name: name),
+            (text_column("values"), lambda name: texts[name]),
+            (text_column("on the front"), self._say_span),
+            *((Column(f"{self.heading(aim)} differs by", "x", digits=3), of.get) for aim, of in factors.items()),
+        ]
+        note = (
+            "How much an objective differs: for each value of a field the best that any point reaches with it, the "
+            "largest of these over the least. It is 1 for a field that does not matter."
+        )
+        return table_of(texts, columns, "What varies", note if factors else "")
+
+    def _say_span(self, name: str) -> str:
+        """Return the values of a field that the points of the front have."""
+        values = self.front[name].dropna().unique().tolist() if len(self.front) else []
+        if self.kinds[name] not in ("whole", "number"):
+            texts = [str(_cell(self.kinds[name], value)) for value in values]
+            return ", ".join(texts[:_MOST_SAID]) + (", ..." if len(texts) > _MOST_SAID else "")
+        if len(values) > _MOST_SAID:
+            return f"{self.say(name, min(values))} to {self.say(name, max(values))}"
+        return ", ".join(self.say(name, value) for value in sorted(values))
+
+    def charts(self, names: Mapping[int, str]) -> list[Chart]:
+        """Return charts of pairs of objectives with their fronts, or of one over its fields; `names` are of points."""
+        known = [name for name in self.result.objectives if self.feasible[name].notna().any()]
+        if not known:
+            return []
+        if len(known) > 1:
+            pairs = list(itertools.combinations(known, 2))[:_MOST_CHARTS]
+            return [self._pair_chart(x, y, names) for y, x in pairs]
+        effect = self.effects(known[0])
+        numbers = [name for name in self.varied if self.kinds[name] in ("whole", "number")]
+        fields = [name for name in numbers if self.feasible[name].nunique() > 1]
+        fields.sort(key=lambda name: -effect.get(name, 0.0))  # what matters most is seen first
+        return [self._field_chart(name, known[0], names) for name in fields[:_MOST_CHARTS]]
+
+    def _pair_chart(self, x: str, y: str, names: Mapping[int, str]) -> Chart:
+        maximize = [self.result.is_maximized(name) for name in (y, x)]
+        marks = pareto_front(self.feasible[[y, x]].to_numpy(np.float64), maximize=maximize)
+        return self._chart(x, y, names, marks, "Pareto front of these two", "before" if maximize[1] else "after")
+
+    def _field_chart(self, x: str, y: str, names: Mapping[int, str]) -> Chart:
+        values = self.feasible[y]
+        best: Literal["max", "min"] = "max" if self.result.is_maximized(y) else "min"
+        is_grouped = self.feasible[x].nunique() <= _MOST_GROUPS
+        marks = values == (self.feasible.groupby(x)[y].transform(best) if is_grouped else values.agg(best))
+        return self._chart(x, y, names, marks.to_numpy(), f"best at each {self.heading(x)}" if is_grouped else "best")
+
+    def _chart(
+        self, x: str, y: str, names: Mapping[int, str], marks: npt.NDArray[np.bool_], label: str,
+        joined: Literal["line", "after", "before"] = "line",
+    ) -> Chart:  # fmt: skip
+        shown = list(dict.fromkeys([*self.names, x, y]))
+        places = {point: place for place, point in enumerate(self.feasible["point"].tolist()) if point in names}
+        return Chart(
+            [self.column(name) for name in shown], self.rows(shown, self.feasible), x=x, y=y,
+            log_x=spans_decade(self.feasible[x].to_numpy()), log_y=spans_decade(self.feasible[y].to_numpy()),
+            highlight=marks.tolist(), joined=joined,
+            names={places[point]: name for point, name in names.items() if point in places},
+            highlight_label=label, label="other points", caption=f"{self.heading(y)} against {self.heading(x)}",
+            max_points=_MOST_DOTS,
+        )  # fmt: skip
+
+
+def _cell(kind: str, value: Any) -> Cell:
+    if value is None or value != value:  # noqa: PLR0124  nan
+        return None
+    if kind == "whole":
+        return int(value)  # a column in which some are missing comes as floats
+    if kind == "number":
+        return float(value)
+    return say_value(json.loads(value)) if kind == "json" else str(value)
+
 
 _LATENCY = "latency_us"
 _SAME_FRAC = 0.005

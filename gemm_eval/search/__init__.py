@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.progress import run_in_chunks
     from gemm_eval.search.gpu import (
         behind_answer,
         evaluate_config,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         find_ruled_many,
         ruled_out_error,
     )
-    from gemm_eval.search.threads import run_in_chunks
 
 __all__ = [
     "NEAR_CONFIGS", "NEAR_RATIO", "OF_GENERIC", "OF_OURS", "AnalyticCostModel", "CostModel", "PlanOptions",

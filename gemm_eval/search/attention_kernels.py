@@ -13,7 +13,7 @@ import numpy as np
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore import attention_kernels as model
 from gemm_eval.models.multicore.attention_kernels import KQ, AttentionBlock, AttentionCounts, AttentionSizes
-from gemm_eval.models.multicore.count_kernels import ceil_div
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div
 from gemm_eval.search.multicore_bound_kernels import Best, may_enter, new_best, offer, worst_us_of
 
 ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv

@@ -20,8 +20,8 @@ from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedEr
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models import gpu as model
 from gemm_eval.models.gpu import HYPOTHETICAL, Joined, Packed, w4a16
+from gemm_eval.progress import run_in_chunks
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
-from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_lone_groups
 
 _FIRST = np.zeros(1, np.int64)
@@ -42,21 +42,29 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Rec
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     out: Records = np.ndarray(1, model.GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
-    _find_best(packed.for_sizes(*problem.sizes), problem, out)
+    _find_best(packed, problem, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
     return out
 
 
 def _find_best(packed: Packed, problem: GemmProblem, out: Records) -> None:
-    """Write the best config for these sizes to out [1] (active_sms 0: none), corrected unless it is of groups."""
+    """Write the best config to out [1] (active_sms 0: none), corrected unless it is of groups."""
+    packed = packed.for_sizes(*problem.sizes)
     sizes, layouts = _sizes_of(problem)
-    is_plain = problem.row_groups is None
-    if is_plain and packed.is_ranked and problem.G == 1:
+    if problem.row_groups is None:
+        _find_plain(packed, sizes, out)
+    else:
+        _search(packed, _FIRST, sizes, layouts, out, 0, 1)
+
+
+def _find_plain(packed: Packed, sizes: Integers, out: Records) -> None:
+    """Write the best config of a GEMM or batch of sizes [1, 4] to out [1], of kernels that take them, corrected."""
+    if packed.is_ranked and sizes[0, 0] == 1:
         _search_corrected(packed, sizes, _FIRST, out, 0, 1)
         return
-    _search(packed, _FIRST, sizes, layouts, out, 0, 1)
-    if is_plain and out["active_sms"][0]:
+    _search(packed, _FIRST, sizes, NO_LAYOUTS, out, 0, 1)
+    if out["active_sms"][0]:
         _correct(packed, _FIRST, sizes, out)
 
 
@@ -263,17 +271,26 @@ def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) 
 
 def _carry(carried: model.Carried, rows: Integers, sizes: Integers, records: Records) -> None:
     factors, trusts = records["correction_factor"][rows], records["correction_trust"][rows]
-    ceilings_us, types = np.full(len(rows), np.inf), np.zeros(len(rows), np.int64)
+    ceilings_us = np.full(len(rows), np.inf)
     if carried.reference is not None:
-        others = find_best_config_many([carried.reference], types, sizes[rows])
+        others = _find_others(carried.reference, sizes[rows])
         runs = others["active_sms"] > 0
         factors, trusts = np.where(runs, others["correction_factor"], 1.0), runs * others["correction_trust"]
         own, of_preset = records["is_calibrated"][rows], runs * (others["is_calibrated"] == 1)
         records["is_calibrated"][rows] = np.where(own == 1, own, of_preset * model.AS_PRESET)
     if carried.ceiling is not None:
-        others = find_best_config_many([carried.ceiling], types, sizes[rows])
+        others = _find_others(carried.ceiling, sizes[rows])
         ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
     model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, trusts, ceilings_us, carried.limits)
+
+
+def _find_others(packed: Packed, sizes: Integers) -> Records:
+    """Return the answers to other questions on the GEMMs and batches of sizes [num, 4]."""
+    if len(sizes) != 1:
+        return find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
+    out = np.zeros(1, model.GPU_COST_DTYPE)
+    _find_plain(packed.for_sizes(*sizes[0].tolist()), sizes, out)
+    return out
 
 
 _A_HAIR = 1e-9

@@ -13,8 +13,8 @@ import numpy as np
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums, core_sums, cost_of_sums
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, scale_rows, store_half_bits
 from gemm_eval.models.multicore.group_kernels import Spread, add_sums, parts_of, run_block
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, reload_factors, scale_rows, store_half_bits
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
     least_loads,

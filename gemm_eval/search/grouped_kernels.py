@@ -19,8 +19,8 @@ import numpy as np
 from gemm_eval.jit import kernel, named_entry_point
 from gemm_eval.models.multicore import group_kernels as groups
 from gemm_eval.models.multicore.cost_kernels import Block, block_of, sram_used_bytes
-from gemm_eval.models.multicore.count_kernels import ceil_div
 from gemm_eval.models.multicore.group_kernels import Spread
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div
 from gemm_eval.search import grouped_bound_kernels as bounds
 from gemm_eval.search import multicore_kernels as searches
 from gemm_eval.search.multicore_bound_kernels import (

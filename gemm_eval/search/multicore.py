@@ -19,9 +19,9 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models import multicore as model
 from gemm_eval.models.multicore import COST_DTYPE
+from gemm_eval.progress import run_in_chunks
 from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
 from gemm_eval.search.multicore_kernels import find_top_overlap, find_top_pipeline
-from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, AttentionProblem, GemmProblem, Layouts
 
 MAX_IDLE_CORES = 4096

@@ -14,7 +14,7 @@ import numpy as np
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, core_cost, write_cost_of
-from gemm_eval.models.multicore.count_kernels import ceil_div, store_half_bits
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, store_half_bits
 
 
 class Bound(NamedTuple):

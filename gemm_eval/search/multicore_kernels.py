@@ -24,8 +24,7 @@ import numpy as np
 from gemm_eval.jit import inlined_kernel, kernel, named_entry_point
 from gemm_eval.models.multicore import cost_kernels as costs
 from gemm_eval.models.multicore.cost_kernels import Block, CoreCost
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
-from gemm_eval.models.multicore.pipeline_kernels import overlap_main_us, pipeline_main_us
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, overlap_main_us, pipeline_main_us, reload_factors
 from gemm_eval.search import multicore_bound_kernels as bounds
 from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, Best, Bound
 

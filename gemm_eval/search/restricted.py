@@ -22,6 +22,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models import multicore as model
 from gemm_eval.models.multicore import COST_DTYPE
+from gemm_eval.progress import run_in_chunks
 from gemm_eval.search import multicore as exact
 from gemm_eval.search.multicore import Integers, Records, Run
 from gemm_eval.search.restricted_kernels import (
@@ -31,7 +32,6 @@ from gemm_eval.search.restricted_kernels import (
     fill_partition_scores,
     find_top_ruled,
 )
-from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.words import refusal, shown
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
 

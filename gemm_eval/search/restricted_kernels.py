@@ -13,8 +13,7 @@ import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import Block, block_of, evaluate_into, sram_used_bytes
-from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
-from gemm_eval.models.multicore.pipeline_kernels import pipeline_us_if_any
+from gemm_eval.models.multicore.pipeline_kernels import bytes_of, ceil_div, pipeline_us_if_any, reload_factors
 from gemm_eval.search import multicore_bound_kernels as bounds
 from gemm_eval.search import multicore_kernels as searches
 from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, Best, Bound

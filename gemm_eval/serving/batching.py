@@ -14,10 +14,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
-from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import Replica, StepEstimate, StepSize
 from gemm_eval.transformer import num_joined
+from gemm_eval.words import as_integer
 from gemm_eval.workload import MAX_DIM
 
 _TOLERANCE = 1e-6

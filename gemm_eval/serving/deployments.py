@@ -24,7 +24,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import Engine, Replica, default_engine, evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator, Result
@@ -32,7 +31,7 @@ from gemm_eval.serving.batching import StepTimes
 from gemm_eval.serving.estimate import Requests, ServingEstimate, serve
 from gemm_eval.transformer import Layout, ModelConfig, legal_layouts, load_model, num_joined
 from gemm_eval.units import time_text
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, check_flag, plain_number, shown
 from gemm_eval.workload import MAX_DIM
 
 _MAX_DEVICES = 1 << 10
@@ -268,7 +267,6 @@ class _Workers:
     ) -> None:  # fmt: skip
         self._evaluator, self._requests, self._asked = evaluator, requests, asked
         self._by_size: dict[int, list[_Worker]] = {}
-        first: Replica | None = None
         for size in range(1, max(counts) + 1):
             if all(num % size for num in counts):
                 continue
@@ -282,9 +280,6 @@ class _Workers:
                     config, evaluator, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline,
                     expert_parallel=layout.expert, **held,
                 )  # fmt: skip
-                if first is None:
-                    first = replica
-                replica.share_prices(first)
                 try:
                     self._by_size[size].append(self._worker(layout, replica))
                 except (InfeasibleError, UnsupportedError) as error:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import Basis, Engine, Replica, StepEstimate, default_engine, evaluator_of, tokens_per_step
 from gemm_eval.evaluate import GEMMEvaluator, Result
@@ -16,7 +15,7 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.serving.batching import Load, StepTimes, Times, steady_state, transfer_us
 from gemm_eval.transformer import Layout, ModelConfig, ModelMemory
 from gemm_eval.units import per_s, time_text
-from gemm_eval.words import shown
+from gemm_eval.words import as_integer, plain_number, shown
 from gemm_eval.workload import MAX_DIM
 
 

@@ -1,14 +1,13 @@
 """Design-space exploration: sweeps of chips against workloads, Pareto fronts, rankings, sensitivity."""
 
 from gemm_eval.sweep.fields import Choices, Dependent, LogRange, Range
-from gemm_eval.sweep.metrics import MAXIMIZED, METRICS, Constraint
+from gemm_eval.sweep.metrics import MAXIMIZED, METRICS, Constraint, Workload, transformer_workloads
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.result import SweepResult, load_sweep
 from gemm_eval.sweep.run import sweep, what_if
 from gemm_eval.sweep.sensitivity_analysis import SensitivityResult, sensitivity
 from gemm_eval.sweep.space import ARCH, Adaptive, Grid, LatinHypercube, Random, Space
 from gemm_eval.sweep.sweep_file import SweepFile, read_sweep_file
-from gemm_eval.sweep.workload import Workload, transformer_workloads
 
 __all__ = [
     "ARCH", "MAXIMIZED", "METRICS", "Adaptive", "Choices", "Constraint", "Dependent", "Grid", "LatinHypercube",

@@ -21,9 +21,19 @@ from gemm_eval.errors import ArchValidationError, InfeasibleError, InvalidOption
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.multicore import PARAMS_DTYPE, pack_params
 from gemm_eval.search import check_idle_cores, find_best_many
-from gemm_eval.sweep.metrics import SUMS, Column, Constraint, Schema, add_up, metric_columns, metric_names
+from gemm_eval.sweep.metrics import (
+    SUMS,
+    Column,
+    Constraint,
+    Schema,
+    Workload,
+    add_up,
+    attention_dram_bytes,
+    attention_energy_pj,
+    metric_columns,
+    metric_names,
+)
 from gemm_eval.sweep.space import Space
-from gemm_eval.sweep.workload import Workload, attention_dram_bytes, attention_energy_pj
 from gemm_eval.units import us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem, GemmTypes, Layouts, pack_layouts
 

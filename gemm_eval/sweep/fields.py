@@ -17,11 +17,10 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from gemm_eval.arch import ArchSpec, build_spec, with_entry
-from gemm_eval.checks import as_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.units import UnitError, in_unit_of
-from gemm_eval.words import did_you_mean, one_line, shown
+from gemm_eval.words import as_integer, did_you_mean, one_line, shown
 
 _MAX_CHARS = 1000
 _MAX_DEPTH = 4  # tables of specs have one level

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from gemm_eval import storage
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage import FileLock, is_temporary, read_bounded, write_whole
-from gemm_eval.sweep.description import DESCRIPTION, chunks_of, description_bytes, read_description
 from gemm_eval.sweep.metrics import Schema, import_pyarrow
+from gemm_eval.sweep.sweep_file import DESCRIPTION, chunks_of, description_bytes, read_description
 from gemm_eval.words import shown
 
 MAX_PART_BYTES = 1 << 28

@@ -13,17 +13,15 @@ import numpy.typing as npt
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import AttentionResult, GEMMEvaluator, GEMMTable, sum_interval
-from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.progress import progress_bar
 from gemm_eval.sweep.chunk import point_evaluator
-from gemm_eval.sweep.description import base_archs, read_description, workloads_of
 from gemm_eval.sweep.fields import build_arch
 from gemm_eval.sweep.folder import FolderStore, Store, as_folder
-from gemm_eval.sweep.metrics import Schema, is_maximized
+from gemm_eval.sweep.metrics import Schema, Workload, is_maximized
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.space import ARCH
-from gemm_eval.sweep.workload import Workload
-from gemm_eval.words import did_you_mean, shown
+from gemm_eval.sweep.sweep_file import base_archs, read_description, workloads_of
+from gemm_eval.words import check_extra, did_you_mean, needs_extra, shown
 
 
 class SweepResult:

@@ -14,20 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.checks import check_flag
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.progress import progress_bar
 from gemm_eval.sweep.chunk import SweepWork, evaluate_rows
-from gemm_eval.sweep.description import chunks_of, describe
 from gemm_eval.sweep.fields import build_arch, check_field
 from gemm_eval.sweep.folder import FolderStore, Rows, Store, as_folder, claim
-from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, is_maximized, make_schema
+from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, as_workloads, is_maximized, make_schema
 from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
-from gemm_eval.sweep.workload import as_workloads
-from gemm_eval.words import did_you_mean, shown
+from gemm_eval.sweep.sweep_file import chunks_of, describe
+from gemm_eval.words import check_extra, check_flag, did_you_mean, needs_extra, shown
 
 Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
 """The number of a chunk, what is called, and with what."""

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.checks import as_integer, check_word
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.sweep.metrics import is_maximized
+from gemm_eval.sweep.metrics import as_workloads, is_maximized
 from gemm_eval.sweep.run import sweep
 from gemm_eval.sweep.space import Space
-from gemm_eval.sweep.workload import as_workloads
+from gemm_eval.words import as_integer, check_word, needs_extra
 
 Floats = npt.NDArray[np.float64]
 

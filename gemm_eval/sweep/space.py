@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.checks import as_integer, check_word
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import needs_extra
 from gemm_eval.sweep.expressions import Known, NoValueError, check_expression
 from gemm_eval.sweep.fields import (
     Choices,
@@ -33,7 +31,7 @@ from gemm_eval.sweep.fields import (
     fit_range,
     plain_fields,
 )
-from gemm_eval.words import one_line, shown
+from gemm_eval.words import as_integer, check_word, needs_extra, one_line, shown
 
 _MAX_DRAWN = 1 << 27  # numbers: 1 GiB, and as much again to sort them
 _MAX_COUNT = 1 << 62

@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec, gpu_slug, list_archs
-from gemm_eval.checks import check_flag, check_word
 from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import optimizer_works
 from gemm_eval.torch.graph import FUSIONS, INDUCTOR_IR
 from gemm_eval.torch.prediction import ModulePrediction
 from gemm_eval.torch.price import assemble, assemble_kernels
 from gemm_eval.torch.render import SizeTable
-from gemm_eval.words import shown
+from gemm_eval.words import check_flag, check_word, needs_extra, shown
 
 if TYPE_CHECKING:
     import torch

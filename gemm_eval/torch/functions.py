@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import Operation, bytes_of, eager_works
 from gemm_eval.torch.graph import Domain, Role, Work
 from gemm_eval.torch.operators import attention_work, flex_attention_work, is_fused
 from gemm_eval.torch.recorder import Recorder
 from gemm_eval.torch.shapes import Shapes
 from gemm_eval.transformer import MemoryWork
+from gemm_eval.words import needs_extra
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gemm_eval.checks import check_word
 from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, lower
 from gemm_eval.torch.graph import (
     DEALT,
@@ -21,6 +20,7 @@ from gemm_eval.torch.graph import (
     dealt,
 )
 from gemm_eval.transformer import MemoryWork
+from gemm_eval.words import check_word
 
 NUM_SMS = 132
 """SMs of a GPU that nothing was said about: an H100's and an H200's."""

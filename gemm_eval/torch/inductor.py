@@ -18,11 +18,11 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import dtype_of, gpu_spec, num_kept
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu.triton import TritonConfig, triton_coefficients
 from gemm_eval.torch import inductor_ranking as ranking
 from gemm_eval.torch.inductor_ranking import KernelTraits, Library, LibraryTime
 from gemm_eval.version import __version__
+from gemm_eval.words import needs_extra
 from gemm_eval.workload import GemmProblem
 
 _HOOK = "_finalize_template_configs"

@@ -22,13 +22,13 @@ from unittest import mock
 
 from gemm_eval.arch import GpuSpec, check_nvidia
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.compiled_mode import kernel_work, map_work, padded_bias, without_bias
 from gemm_eval.torch.eager_mode import has_channels_last
 from gemm_eval.torch.fusion import Kernel
 from gemm_eval.torch.graph import Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import is_fused
 from gemm_eval.torch.recorder import Recorder, current_precision
+from gemm_eval.words import needs_extra
 
 with needs_extra('fusion="inductor-ir"', "torch"):
     import torch

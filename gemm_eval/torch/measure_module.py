@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.evaluate_module import Arch, arch_of_name, arguments_of, evaluator_of
 from gemm_eval.torch.functions import functions_caught, replaced
 from gemm_eval.torch.fusion import kernels_of
@@ -21,6 +19,7 @@ from gemm_eval.torch.price import assemble, price_kernels
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.render import Comparison, MeasuredOperation
 from gemm_eval.torch.trace import follow_modules
+from gemm_eval.words import as_integer, check_flag, needs_extra
 
 with needs_extra("compare", "torch"):
     import torch

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import Operation, eager_works, has_channels_last
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import Precision, convolution_layout, library_works
+from gemm_eval.words import needs_extra
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.extras import needs_extra
 from gemm_eval.report import Cell, Column, Facts, Page, Section, Table, Text
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, paths_around
+from gemm_eval.words import needs_extra
 
 if TYPE_CHECKING:
     import pandas as pd

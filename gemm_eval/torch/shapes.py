@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import has_channels_last
 from gemm_eval.torch.recorder import described, tensors_of
+from gemm_eval.words import needs_extra
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch

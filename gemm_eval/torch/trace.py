@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError
-from gemm_eval.extras import needs_extra
 from gemm_eval.torch.evaluate_module import Arch, evaluator_of
 from gemm_eval.torch.functions import functions_caught, replaced
 from gemm_eval.torch.graph import Trace
@@ -19,6 +18,7 @@ from gemm_eval.torch.price import assemble
 from gemm_eval.torch.quantized import QuantizedLinear, quantized_linear, quantized_linears
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.shapes import Shapes
+from gemm_eval.words import needs_extra
 
 with needs_extra("predict", "torch"):
     import torch

@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec
-from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.dtypes import parse_dtype, parse_scheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.estimate import evaluator_of
@@ -42,7 +41,7 @@ from gemm_eval.transformer import (
     types_on,
 )
 from gemm_eval.units import us_at_peak
-from gemm_eval.words import shown, suggests_names
+from gemm_eval.words import as_integer, check_flag, check_word, plain_number, shown, suggests_names
 from gemm_eval.workload import MAX_DIM
 
 _MAX_CHUNKS = 64

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from gemm_eval.arch import build_spec
-from gemm_eval.checks import as_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidOptionError, ModelConfigError
 from gemm_eval.transformer.parts import (
@@ -30,6 +29,7 @@ from gemm_eval.transformer.parts import (
     layers_text,
     parse_layers,
 )
+from gemm_eval.words import as_integer
 
 
 class ModelConfig(Frozen):

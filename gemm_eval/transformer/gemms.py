@@ -13,14 +13,13 @@ from math import prod
 from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import ArchSpec, GpuSpec
-from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.parts import LatentAttention, WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
-from gemm_eval.words import shown, suggests_names
+from gemm_eval.words import as_integer, check_flag, check_word, plain_number, shown, suggests_names
 from gemm_eval.workload import LAYOUTS, MAX_DIM, MAX_MACS, GemmProblem, GemmTypes, make_types, problem_of
 
 # Engines run some projections as one GEMM; checkpoints have them apart, or under several names.

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.transformer.config import ModelConfig, stage_config, stage_layers
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, make_step, weight_types
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 from gemm_eval.transformer.shapes import EXPECTED, Operand, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
-from gemm_eval.words import suggests_names
+from gemm_eval.words import as_integer, check_flag, suggests_names
 from gemm_eval.workload import MAX_DIM, MIXER_STATE_BYTES
 
 

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import ArchSpec, Interconnect
-from gemm_eval.checks import plain_number
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.memory import ModelMemory, model_memory
-from gemm_eval.words import shown
+from gemm_eval.words import plain_number, shown
 
 MEMORY_FRAC = 0.9
 """Share of the memory of a GPU that a model may use by default: vLLM's `gpu_memory_utilization`."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer
@@ -18,7 +17,7 @@ from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, st
 from gemm_eval.transformer.gemms import WeightTypes, kv_type, layer_gemms, make_step, weight_types
 from gemm_eval.transformer.parts import GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
-from gemm_eval.words import shown, suggests_names
+from gemm_eval.words import as_integer, check_flag, check_word, shown, suggests_names
 from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem, GemmTypes, MixerProblem, Operand
 
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Literal
 
-from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, ModelConfigError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer.config import ModelConfig, build_config
 from gemm_eval.transformer.gemms import model_on, transformer_gemms, types_on
 from gemm_eval.transformer.loader import load_model
-from gemm_eval.words import shown, suggests_names
+from gemm_eval.words import as_integer, shown, suggests_names
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
 Phase = Literal["prefill", "decode", "train"]

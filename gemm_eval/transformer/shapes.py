@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer, expected_counts, parse_distribution, route
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, LinearAttention, Moe
+from gemm_eval.words import as_integer
 from gemm_eval.workload import MAX_GROUPS, RowGroups
 
 UNIFORM, EXPECTED = "uniform", "expected"

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gemm_eval.checks import as_integer
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
@@ -23,6 +22,7 @@ from gemm_eval.transformer.memory import local_weights
 from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, StepPart
 from gemm_eval.transformer.parts import Moe
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, lm_head_shape
+from gemm_eval.words import as_integer
 from gemm_eval.workload import MAX_DIM, MAX_RANKS, CollectiveProblem, GemmTypes
 
 GROUPS = ("tp", "cp", "ep", "pp")

@@ -10,8 +10,8 @@ loss of the config that is chosen.
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.extras import check_extra
 from gemm_eval.lazy import lazy_names
+from gemm_eval.words import check_extra
 
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
         write_codes,
     )
     from gemm_eval.validation.subjects.w4a16 import W4A16Model, list_w4a16_tables, read_w4a16_timings
-    from gemm_eval.validation.tables import find_timings, read_timings
-    from gemm_eval.validation.timings import Timings
+    from gemm_eval.validation.tables import Timings, find_timings, read_timings
 
 __all__ = [
     "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TIMING_COLUMNS", "KernelKey", "Metrics", "Score", "Timings",

@@ -18,10 +18,10 @@ import numpy as np
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.extras import check_extra, has_package, needs_extra
 from gemm_eval.units import bytes_per_us, tflop_per_s
 from gemm_eval.validation.fit import robust_fit
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Ints, Mask, Timings
+from gemm_eval.words import check_extra, has_package, needs_extra
 
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 

@@ -12,8 +12,8 @@ import pandas as pd
 from gemm_eval import figures
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import Crossover, GEMMEvaluator, w4a16_crossover
-from gemm_eval.extras import needs_extra
 from gemm_eval.validation.subjects.w4a16 import list_w4a16_tables
+from gemm_eval.words import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -22,8 +22,7 @@ from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import held_out, sha256_of
 from gemm_eval.validation.learned import FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import COVERAGE, FIGURES, Metrics, error_figures, measure_errors, rows_table
-from gemm_eval.validation.tables import measured_root, meta_of
-from gemm_eval.validation.timings import Floats, Ints, Mask, Table
+from gemm_eval.validation.tables import Floats, Ints, Mask, Table, measured_root, meta_of
 from gemm_eval.words import refusal
 
 MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", "table"

@@ -20,7 +20,7 @@ import numpy as np
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.progress import progress_note
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Ints, Mask, Timings
 
 MIN_ROWS = 30
 """Of a family, for a fit of its coefficients."""

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, read_yaml
-from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu import (
     COVERAGE_FRAC,
     MAX_LOG_FACTOR,
@@ -32,7 +31,8 @@ from gemm_eval.models.gpu import (
     spread_between,
 )
 from gemm_eval.validation.fit import held_out, provenance, sha256_of
-from gemm_eval.validation.timings import Floats, Ints, Mask, Table
+from gemm_eval.validation.tables import Floats, Ints, Mask, Table
+from gemm_eval.words import needs_extra
 
 PHYSICS = "physics"
 """Name of the predictor that is the terms of a corrected model alone."""

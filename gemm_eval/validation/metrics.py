@@ -21,7 +21,7 @@ from rich.table import Table
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import REGIMES_OF_M, ErrorFigures, fit_intervals, interval_of, regime_places
 from gemm_eval.validation.fit import CrossFit, Predictor, cross_fit
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Ints, Mask, Timings
 
 ALL = "all"
 """The group of all rows, and the regime of all M."""

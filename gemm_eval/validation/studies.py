@@ -15,7 +15,7 @@ from rich.text import Text
 from gemm_eval.mapping import Schedule
 from gemm_eval.validation.exam import Line, lines_table
 from gemm_eval.validation.metrics import ALL, FIGURES, Errors, Score, rows_by_gemm, rows_table, worst_rows
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Ints, Mask, Timings
 
 FIRST = ("first", "first 3", "first 20%")
 """Numbers of a GEMM's configs that are timed, in a method's order, and the best of them taken: Triton's choices."""

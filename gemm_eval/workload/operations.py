@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.checks import plain_integer
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.words import refusal, shown
+from gemm_eval.words import plain_integer, refusal, shown
 from gemm_eval.workload.types import GemmTypes, check_size
 
 MAX_HEAD_DIM = 1 << 12

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.checks import plain_integer
 from gemm_eval.dtypes import DType, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.jit import read_only
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.words import shown
+from gemm_eval.words import plain_integer, shown
 from gemm_eval.workload.types import LAYOUTS, MAX_DIM, TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
 
 MAX_GROUPS = 1024

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.words import refusal, shown
+from gemm_eval.words import check_flag, plain_integer, refusal, shown
 
 MAX_DIM = 1 << 40
 """Largest G, M, K, N or group of weights that is taken."""

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
+from gemm_eval import progress as _threads
 from gemm_eval.models.gpu import Packed, pack_gpu
-from gemm_eval.search import threads as _threads
 from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
 from tests.benchmarks.test_batch_speed import distinct_gemms

@@ -13,7 +13,8 @@ import pytest
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.gpu import limits_of_spec
-from gemm_eval.device import CompiledKernel, compiler_version, nvrtc
+from gemm_eval.device import CompiledKernel, compiler_version
+from gemm_eval.device import runtime as nvrtc
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, Variant, WeightMode

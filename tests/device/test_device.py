@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemm_eval.device import nvrtc, runtime, sass
+from gemm_eval.device import runtime, sass
 from gemm_eval.device.sass import Instruction, class_of, disassemble, find_main_loop, parse_sass
 from gemm_eval.errors import GemmEvalError
 
@@ -289,18 +289,18 @@ def test_the_compiler_is_named_by_the_package_of_its_cuda(
     version: tuple[int, int], package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both may be installed, where PyTorch brings the other one: kernels are kept by the version that made them."""
-    monkeypatch.setattr(nvrtc, "_nvrtc", lambda: SimpleNamespace(getVersion=lambda: version))
+    monkeypatch.setattr(runtime, "_nvrtc", lambda: SimpleNamespace(getVersion=lambda: version))
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"from {name}")
-    nvrtc.compiler_version.cache_clear()
+    runtime.compiler_version.cache_clear()
     try:
-        assert nvrtc.compiler_version() == f"{version[0]}.{version[1]} from {package}"
+        assert runtime.compiler_version() == f"{version[0]}.{version[1]} from {package}"
     finally:
-        nvrtc.compiler_version.cache_clear()
+        runtime.compiler_version.cache_clear()
 
 
 def test_an_nvrtc_that_is_missing_names_both_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "_nvrtc", lambda: SimpleNamespace(getVersion=refuse))
-    nvrtc.compiler_version.cache_clear()
+    monkeypatch.setattr(runtime, "_nvrtc", lambda: SimpleNamespace(getVersion=refuse))
+    runtime.compiler_version.cache_clear()
 
     with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[gpu\]', or 'gemm_eval\[gpu-cuda12\]' where"):
-        nvrtc.compiler_version()
+        runtime.compiler_version()

@@ -8,7 +8,6 @@ import io
 import itertools
 import json
 import multiprocessing
-import os
 import pickle
 import sys
 import threading
@@ -33,9 +32,9 @@ from gemm_eval import (
     UnsupportedError,
 )
 from gemm_eval import progress as _progress
+from gemm_eval import progress as _threads
 from gemm_eval.evaluate.backend import Kind
 from gemm_eval.progress import progress_bar
-from gemm_eval.search import threads as _threads
 from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
 
@@ -247,8 +246,8 @@ def test_infeasible_rows(plan: str) -> None:
 def test_the_number_of_workers_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [problem for variant in ("demo", "static") for problem in random_problems(variant, 100)]
     expected = fresh().evaluate_many(problems).records.tobytes()
-    for workers, largest, per_worker in itertools.product((1, 3, 64, None), (1, 7, 1000), (1, 8)):
-        monkeypatch.setattr(os, "cpu_count", lambda workers=workers: workers)
+    for workers, largest, per_worker in itertools.product((1, 3, 64), (1, 7, 1000), (1, 8)):
+        monkeypatch.setattr(_threads, "_WORKERS", workers)
         monkeypatch.setattr(_threads, "_MAX_CHUNK", largest)
         monkeypatch.setattr(_threads, "_CHUNKS_PER_WORKER", per_worker)
         assert fresh().evaluate_many(problems).records.tobytes() == expected

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval.arch import load_arch
-from gemm_eval.device import nvrtc
+from gemm_eval.device import runtime as nvrtc
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.kernels import Sizes, WeightMode, config_cache, limits_of_spec, registry
 from gemm_eval.kernels import config_records as file

@@ -12,7 +12,7 @@ import pytest
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.device import CompiledKernel, compile_text, compiler_version
-from gemm_eval.device import nvrtc as building
+from gemm_eval.device import runtime as building
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Sizes, Variant, WeightMode, limits_of, registry

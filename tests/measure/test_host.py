@@ -18,16 +18,8 @@ from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.arch import ProvenanceKind
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.measure import host
-from gemm_eval.measure.host import campaign as streams
+from gemm_eval.measure.host import timing as streams
 from gemm_eval.measure.host import timing as timed
-from gemm_eval.measure.host.campaign import (
-    BandwidthPoint,
-    HostMeasurement,
-    measure_bandwidth,
-    measure_host,
-    stream_gb_per_s,
-    working_sets,
-)
 from gemm_eval.measure.host.cpu import (
     BlasInfo,
     CacheLevel,
@@ -45,7 +37,19 @@ from gemm_eval.measure.host.cpu import (
 )
 from gemm_eval.measure.host.host_kernels import copy_words, read_words, run_chain
 from gemm_eval.measure.host.spec import can_be_spec, chip_name, host_spec_text, write_host_files
-from gemm_eval.measure.host.timing import HostShape, HostTiming, pick_host_shapes, time_host_shapes, time_launch
+from gemm_eval.measure.host.timing import (
+    BandwidthPoint,
+    HostMeasurement,
+    HostShape,
+    HostTiming,
+    measure_bandwidth,
+    measure_host,
+    pick_host_shapes,
+    stream_gb_per_s,
+    time_host_shapes,
+    time_launch,
+    working_sets,
+)
 from gemm_eval.validation.subjects.chip_timings import read_chip_timings
 from gemm_eval.validation.subjects.chips import calibrate_chip
 from tests.cli.commands import Ran

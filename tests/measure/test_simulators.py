@@ -28,7 +28,7 @@ from benchmarks.simulators.chips import CHIPS, GEMMS, Chip, Counted, Gemm, Traff
 from benchmarks.simulators.scalesim import buffer_words, count_scalesim, read_reports
 from benchmarks.simulators.zigzag import LOOP_FACTORS, count_zigzag, read_zigzag
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import has_package
+from gemm_eval.words import has_package
 from tests.cases import case
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "simulators"

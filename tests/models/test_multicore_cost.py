@@ -11,7 +11,7 @@ from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, GEMMResul
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.model import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
 from tests.oracle import naive

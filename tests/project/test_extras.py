@@ -16,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import check_extra, install_command, needs_extra
 from gemm_eval.kernels.config_cache import ConfigCache
+from gemm_eval.words import check_extra, install_command, needs_extra
 from tests.kernels.checkpoint_samples import AWQ, make_layer, write_checkpoint
 from tests.project.sources import PACKAGE, ROOT, dotted, trees
 from tools.lowest import lower_bounds, requirements

@@ -18,7 +18,7 @@ from tests.project.sources import PACKAGE, dotted, tree_of, trees
 
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "progress",
+    "errors", "units", "frozen", "lazy", "version", "words", "storage", "progress",
     "dtypes", "jit", "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe",
     "transformer", "estimate", "training", "sweep", "serving",
     "kernels", "measure", "validation", "autotune", "report", "torch", "compiled", "", "cli",
@@ -117,7 +117,7 @@ def test_storage_and_device_know_nothing_of_what_uses_them() -> None:
         for name in ("storage", "device")
     }
     assert known["storage"] <= {"errors", "lazy", "words", "storage"}
-    assert known["device"] <= {"errors", "lazy", "words", "extras", "dtypes", "storage", "arch", "device"}
+    assert known["device"] <= {"errors", "lazy", "words", "dtypes", "storage", "arch", "device"}
 
 
 @cache
@@ -226,7 +226,7 @@ def test_one_room_of_validation_knows_the_models() -> None:
                 "validation/exam.py",
                 "validation/learned.py",
                 "validation/metrics.py",
-                "validation/timings.py",
+                "validation/tables.py",
             ):  # errors, intervals and trees as files have them
                 assert all(name.startswith("gemm_eval.models.gpu.") for name in of_models)
                 continue

@@ -18,10 +18,18 @@ from gemm_eval import (
     load_arch,
     load_model,
 )
-from gemm_eval.checks import as_integer, check_flag, check_word, plain_integer, plain_number
 from gemm_eval.dtypes import parse_dtype, parse_scheme
 from gemm_eval.sweep import Space
-from gemm_eval.words import did_you_mean, one_line, shown
+from gemm_eval.words import (
+    as_integer,
+    check_flag,
+    check_word,
+    did_you_mean,
+    one_line,
+    plain_integer,
+    plain_number,
+    shown,
+)
 
 
 class _Torch:

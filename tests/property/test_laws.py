@@ -18,8 +18,8 @@ from gemm_eval.arch import LibraryRules
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore import cost_of_mapping, unpack_cost
 from gemm_eval.models.multicore.cost_kernels import block_of, sram_used_bytes
-from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
-from gemm_eval.models.multicore.params import pack_params, params_in_room
+from gemm_eval.models.multicore.model import pack_params, params_in_room
+from gemm_eval.models.multicore.pipeline_kernels import bytes_of, ceil_div, reload_factors
 from gemm_eval.search import find_ruled_few, find_ruled_many
 from tests import strategies
 from tests.cases import examples

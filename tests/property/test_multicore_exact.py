@@ -29,8 +29,8 @@ from gemm_eval.models.multicore.attention_kernels import (
     count_core,
 )
 from gemm_eval.models.multicore.cost_kernels import core_cost
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.group_kernels import chip_of, fill_spread, new_spread
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, reload_factors
 from gemm_eval.search import grouped_bound_kernels as grouped_bounds
 from gemm_eval.search import multicore_bound_kernels as bounds_of
 from gemm_eval.search.multicore import (

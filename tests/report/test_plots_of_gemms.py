@@ -10,7 +10,7 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, load_model, transformer_gemms
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import Decomposition, LoopOrder, MulticoreMapping, Partition, RasterOrder, Tile
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.model import pack_params
 from gemm_eval.report.plots import mapping_multicore, plot_breakdown, plot_latency_over_m, plot_mapping, plot_roofline
 from gemm_eval.report.plots.mapping import _find_waves
 from gemm_eval.report.plots.mapping_multicore import first_steps, sram_parts

@@ -14,9 +14,8 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.report import compare_report, model_report
 from gemm_eval.report.compare import is_clear, share_by_term, why
 from gemm_eval.report.page import Page
-from gemm_eval.report.parts import Bars, Column, Part, Table, Text, Verdict
+from gemm_eval.report.parts import Bars, Column, Part, Run, Runs, Table, Text, Verdict, gemm_table
 from gemm_eval.report.plots import plot_breakdown, plot_mapping, plot_roofline
-from gemm_eval.report.runs import Run, Runs, gemm_table
 from gemm_eval.transformer import GemmWork, LayerGemm, load_model, transformer_gemms, types_on
 from gemm_eval.units import time_text
 from tests.report.figures import draw, offsets, parts, rows, same_points, texts

@@ -16,8 +16,7 @@ from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.report import sweep_report
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Chart, Facts, Figure, Table, Text, Verdict
-from gemm_eval.report.sweep_page import names_of_best
-from gemm_eval.report.sweep_points import Points, say_field, say_sampling, say_value
+from gemm_eval.report.sweep_page import Points, names_of_best, say_field, say_sampling, say_value
 from gemm_eval.sweep import (
     Adaptive,
     LatinHypercube,

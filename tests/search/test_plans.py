@@ -24,7 +24,7 @@ from gemm_eval import (
     load_arch,
 )
 from gemm_eval.mapping import enumerate_partitions
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.model import pack_params
 from gemm_eval.search.multicore import find_best
 from gemm_eval.search.restricted import AnalyticCostModel, enumerate_candidates
 from gemm_eval.search.restricted_kernels import fill_partition_scores

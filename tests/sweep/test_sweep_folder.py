@@ -20,8 +20,8 @@ import pytest
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
-from gemm_eval.sweep.description import Chunks
 from gemm_eval.sweep.sensitivity_analysis import UnitPoints
+from gemm_eval.sweep.sweep_file import Chunks
 from tests.sweep.test_sweep_run import same
 
 SHAPES = [(1, 64, 96, 128)]
@@ -294,7 +294,7 @@ def test_folders_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidOptionError, match=r"must be a new folder or one of a sweep, and holds letter\.txt"):
         go(tmp_path / "letters")
     assert [path.name for path in (tmp_path / "letters").iterdir() if path.name != ".lock"] == ["letter.txt"]
-    monkeypatch.setattr("gemm_eval.sweep.description._MAX_BYTES", 1000)
+    monkeypatch.setattr("gemm_eval.sweep.sweep_file._MAX_BYTES", 1000)
     with pytest.raises(InvalidOptionError, match="takes 1,000 bytes at most"):
         go(tmp_path / "s")
     assert not (tmp_path / "s" / "_sweep.json").exists()

@@ -25,7 +25,7 @@ from gemm_eval.sweep import (
     transformer_workloads,
     what_if,
 )
-from gemm_eval.sweep.description import workloads_of
+from gemm_eval.sweep.sweep_file import workloads_of
 
 # ---- sweep run -------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import pytest
 from gemm_eval import load_arch
 from gemm_eval.errors import ArchValidationError, InvalidOptionError
 from gemm_eval.sweep import Adaptive, Choices, Dependent, LatinHypercube, LogRange, Random, Range, Space
-from gemm_eval.sweep.description import fingerprint
 from gemm_eval.sweep.fields import as_field
+from gemm_eval.sweep.sweep_file import fingerprint
 
 DEMO = "demo-8core"
 
@@ -296,7 +296,7 @@ def test_a_space_with_expressions_can_be_sent() -> None:
 
 _FACTOR = 2.0
 _SCRIPT = """
-from gemm_eval.sweep.description import fingerprint
+from gemm_eval.sweep.sweep_file import fingerprint
 from tests.sweep.test_sweep_space import some_functions
 print(*map(fingerprint, some_functions()))
 """

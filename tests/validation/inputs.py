@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.tables import Floats, Timings
 from tests.cli.commands import Ran
 
 H200 = load_arch("h200-sxm", GpuSpec)

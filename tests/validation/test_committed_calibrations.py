@@ -15,8 +15,7 @@ from gemm_eval.validation.subjects import experts
 from gemm_eval.validation.subjects.dense import hash_of_times, times_of_quantization
 from gemm_eval.validation.subjects.dense_rows import pack_problems
 from gemm_eval.validation.subjects.experts import find_tables, free_coefficients
-from gemm_eval.validation.tables import find_timings, measured_root
-from gemm_eval.validation.timings import QUANT_COLUMN
+from gemm_eval.validation.tables import QUANT_COLUMN, find_timings, measured_root
 
 FILES = tuple(sorted((data_root() / "calibration").glob("*/*.yaml")))
 

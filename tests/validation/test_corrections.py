@@ -16,8 +16,7 @@ from gemm_eval.validation.metrics import are_inside, errors_table, score
 from gemm_eval.validation.subjects import corrections, gemms
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor
 from gemm_eval.validation.subjects.gemms import compare
-from gemm_eval.validation.tables import find_timings, list_correction_timings, list_timings
-from gemm_eval.validation.timings import Timings
+from gemm_eval.validation.tables import Timings, find_timings, list_correction_timings, list_timings
 from tests.cli.commands import Ran
 
 pytest.importorskip("sklearn")

@@ -11,8 +11,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation.subjects.dense import model_predictor
 from gemm_eval.validation.subjects.gemms import answer, are_in_answers
-from gemm_eval.validation.tables import list_timings
-from gemm_eval.validation.timings import QUANT_COLUMN, Timings
+from gemm_eval.validation.tables import QUANT_COLUMN, Timings, list_timings
 
 GPUS = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s", "rtx-pro-6000-server")
 SETS = [item for gpu in GPUS for item in list_timings(gpu, has_held_back=True) if item.library in ("cublas", "trtllm")]

@@ -16,8 +16,7 @@ from gemm_eval.validation.baselines import NaiveRoofline
 from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.subjects.dense import ModelPredictor, calibrate, fit_family, model_predictor
 from gemm_eval.validation.subjects.dense_rows import families_of, pack_problems, pack_timings
-from gemm_eval.validation.tables import find_timings
-from gemm_eval.validation.timings import PROBLEM_COLUMNS, Timings
+from gemm_eval.validation.tables import PROBLEM_COLUMNS, Timings, find_timings
 from tests.validation.inputs import H200, make_timings, with_latency
 
 FAMILY = "sm90_wgmma"

@@ -17,7 +17,7 @@ from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
 from gemm_eval.validation import studies
 from gemm_eval.validation.subjects import w4a16
-from gemm_eval.validation.timings import Timings
+from gemm_eval.validation.tables import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.validation.inputs import H200
 from tools.laws.kernel_space import enumerate_configs

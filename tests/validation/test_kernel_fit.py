@@ -20,8 +20,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, W4A16_FAMILIES,
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.validation.fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.subjects import w4a16
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.tables import Floats, Timings, measured_root
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.validation.inputs import H200, with_latency
 

@@ -17,7 +17,7 @@ from gemm_eval.validation.fit import cross_fit
 from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
 from gemm_eval.validation.subjects import configs, w4a16
 from gemm_eval.validation.subjects.dense import describe_held_out
-from gemm_eval.validation.timings import Timings
+from gemm_eval.validation.tables import Timings
 from tests.validation.inputs import run, shown
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
 

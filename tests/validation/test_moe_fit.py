@@ -27,7 +27,7 @@ from gemm_eval.validation.learned import MIN_ROWS, PHYSICS, is_better
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.subjects import experts
 from gemm_eval.validation.subjects.experts_tables import ExpertTable, LayerTable
-from gemm_eval.validation.timings import Mask
+from gemm_eval.validation.tables import Mask
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)
 PLANTED = FAMILIES["triton_moe"].defaults | {"moe_fixed_us": 31.0, "kernel_us": 5.0, "tile_cycles": 4000.0}

@@ -15,7 +15,7 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import load_calibration, pack_coefficients, pack_gpu, quantize_rows
 from gemm_eval.models.gpu.families import QUANTIZE
 from gemm_eval.validation.subjects.dense import calibrate_quantization, hash_of_times, times_of_quantization
-from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Timings
+from gemm_eval.validation.tables import QUANT_COLUMN, Floats, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cli.commands import Ran
 from tests.validation.inputs import H200

@@ -15,7 +15,7 @@ from gemm_eval.validation import baselines
 from gemm_eval.validation.fit import assign_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score, worst_pairs
 from gemm_eval.validation.subjects.gemms import make_baselines
-from gemm_eval.validation.timings import Band, Floats, Timings
+from gemm_eval.validation.tables import Band, Floats, Timings
 from tests.validation import inputs
 from tests.validation.inputs import H200, with_latency
 

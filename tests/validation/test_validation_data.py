@@ -15,8 +15,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure.data_set import write_timings
 from gemm_eval.validation.subjects.dense import calibration_out
 from gemm_eval.validation.subjects.gemms import gpus_with_timings
-from gemm_eval.validation.tables import find_timings, list_timings, measured_root, read_timings
-from gemm_eval.validation.timings import Timings
+from gemm_eval.validation.tables import Timings, find_timings, list_timings, measured_root, read_timings
 
 SIZES = "M,K,N,latency_us\n"
 

@@ -15,8 +15,7 @@ from gemm_eval.validation import baselines
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.metrics import Score, errors_table, report_document, score, worst_table
 from gemm_eval.validation.subjects import dense, gemms
-from gemm_eval.validation.tables import find_timings, read_timings
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.tables import Floats, Timings, find_timings, read_timings
 from tests.validation.inputs import H200, run, shown
 
 TABLE = "M,K,N,latency_us\n" + "".join(

@@ -19,8 +19,7 @@ from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, MmaCount, TritonCal
 from gemm_eval.validation.fit import assign_folds
 from gemm_eval.validation.studies import order_by, ranked_choice, share_of_configs, worst_choices
 from gemm_eval.validation.subjects import triton as subject
-from gemm_eval.validation.tables import find_timings
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.tables import Floats, Timings, find_timings
 from tests.validation.inputs import H200, run
 
 TABLE = subject.triton_table("h200-sxm")

@@ -11,7 +11,7 @@ from typing import Any
 from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.triton import TritonConfig, estimate_code, triton_costs
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.model import pack_params
 from gemm_eval.search.restricted import PlanOptions
 from tools.corpus.answer import Answers, ask, ask_words
 from tools.corpus.gemms import SHAPES, archs, cost_of, costs_of

@@ -18,8 +18,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore import cost_of_mapping
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of
-from gemm_eval.models.multicore.model import MulticoreCost, group_sizes, unpack_cost
-from gemm_eval.models.multicore.params import pack_params, params_in_room
+from gemm_eval.models.multicore.model import MulticoreCost, group_sizes, pack_params, params_in_room, unpack_cost
 from gemm_eval.search.multicore import find_best, find_best_few
 from tests.oracle import naive
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes

@@ -12,9 +12,8 @@ from gemm_eval.arch import GFX_ARCHS, GpuSpec, check_nvidia, gpu_slug, list_arch
 from gemm_eval.autotune.triton.arguments import TensorArgument
 from gemm_eval.autotune.triton.mfma import code_of_amdgcn
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
-from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
-from gemm_eval.words import one_line
+from gemm_eval.words import needs_extra, one_line
 
 
 def import_triton() -> Any:

@@ -25,10 +25,9 @@ from gemm_eval.autotune.triton.compile import (
 )
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import source_of
-from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu import triton as nvidia
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig, TritonTimes
-from gemm_eval.words import shown
+from gemm_eval.words import needs_extra, shown
 from gemm_eval.workload import GemmProblem
 
 

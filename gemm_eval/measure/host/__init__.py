@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.measure.host.campaign import HostMeasurement, measure_host
     from gemm_eval.measure.host.cpu import check_host_packages, detect_host, pinned_blas
     from gemm_eval.measure.host.spec import write_host_files
-    from gemm_eval.measure.host.timing import HostTiming
+    from gemm_eval.measure.host.timing import HostMeasurement, HostTiming, measure_host
 
 __all__ = [
     "HostMeasurement", "HostTiming", "check_host_packages", "detect_host", "measure_host", "pinned_blas",

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gemm_eval.arch import ProvenanceKind
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.words import check_extra, needs_extra
 
 SYSFS_CPUS = Path("/sys/devices/system/cpu")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

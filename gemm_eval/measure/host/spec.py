@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from gemm_eval.arch import ProvenanceKind
-from gemm_eval.measure.host.campaign import HostMeasurement, stream_gb_per_s
 from gemm_eval.measure.host.cpu import Fact
+from gemm_eval.measure.host.timing import HostMeasurement, stream_gb_per_s
 from gemm_eval.storage import write_text
 from gemm_eval.version import __version__
 

@@ -432,7 +432,7 @@ def nearest_first(
         )
 
     def rank(path: Path) -> tuple[bool, tuple[float, ...], Path]:
-        other = _preset(data_root(), path.parent.name)
+        other = preset_named(path.parent.name)
         return path.parent.name != chip.name, (math.inf,) if other is None else (distance or of_sms)(other), path
 
     paths = list(root.glob(f"*/{pattern}"))
@@ -442,7 +442,7 @@ def nearest_first(
 
 def _ladder_of_gpu(gpu: str) -> tuple[str, ...]:
     """Return the generations of the maker of a GPU that was timed, NVIDIA's where no preset has its name."""
-    preset = _preset(data_root(), gpu)
+    preset = preset_named(gpu)
     return SM_ARCHS if preset is None else ladder_of(preset.sm_arch)
 
 
@@ -460,7 +460,7 @@ def to_chip(values: dict[str, float], chip: Chip, gpu: str) -> dict[str, float]:
 
     Shares of the published DRAM bandwidth are then those of what a large read reaches, of which specs know.
     """
-    preset = _preset(data_root(), gpu)
+    preset = preset_named(gpu)
     if preset is None or not is_other_maker(chip, gpu):
         return values
     factor = chip.dram_efficiency_frac / preset.dram_efficiency_frac
@@ -549,7 +549,12 @@ def corrected_as(family: str) -> str:
 
 def preset_of(arch: GpuSpec) -> GpuSpec | None:
     """Return the preset of a spec's name, which a changed spec was made of; None: there is none."""
-    return _preset(data_root(), arch.name)
+    return preset_named(arch.name)
+
+
+def preset_named(name: str) -> GpuSpec | None:
+    """Return the GPU preset of a name, read once; None: there is none."""
+    return _preset(data_root(), name)
 
 
 @cached_by_arch
@@ -598,7 +603,7 @@ _TILE_COSTS = {"tile_cycles": 1, "coop_tile_cycles": 1, "pingpong_cycles": 1, "e
 
 def has_sms_of(arch: GpuSpec | Chip, gpu: str) -> bool:
     """Return True if a GPU is of the generation of SMs of a preset."""
-    preset = _preset(data_root(), gpu)
+    preset = preset_named(gpu)
     return preset is not None and preset.sm_arch == arch.sm_arch
 
 
@@ -607,7 +612,7 @@ def has_sibling_sms(arch: GpuSpec | Chip, gpu: str) -> bool:
 
     sm_80 and sm_89 differ in too much for that.
     """
-    preset = _preset(data_root(), gpu)
+    preset = preset_named(gpu)
     siblings = [name for name in SM_ARCHS if name[:-1] == arch.sm_arch[:-1] and len(name) > len("sm_80")]
     return preset is not None and preset.sm_arch in (arch.sm_arch, *siblings)
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import yaml
 from pydantic import Field, model_validator
 
-from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, load_arch, read_yaml
+from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, UnsupportedError
 from gemm_eval.jit import read_only
@@ -38,6 +38,7 @@ from gemm_eval.models.gpu.calibration import (
     has_sms_of,
     interval_of,
     load_calibration,
+    preset_named,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NO_VERSION, NODE_DTYPE
 from gemm_eval.models.gpu.libraries import AUTO, library_of
@@ -321,8 +322,8 @@ def nearest_correction(arch: GpuSpec, library: str, family: str, question: str, 
     origin = coefficients_for(arch, library, family)[1]
     if origin.is_calibrated or origin.gpu is None or origin.library != library:
         return None
-    sibling = load_arch(origin.gpu, GpuSpec)
-    if sibling.sm_arch[:-1] != arch.sm_arch[:-1]:  # of another generation
+    sibling = preset_named(origin.gpu)
+    if sibling is None or sibling.sm_arch[:-1] != arch.sm_arch[:-1]:  # of another generation
         return None
     found = find_correction(sibling, library, family, question, model_version)
     if found is None:
@@ -337,7 +338,8 @@ def _spared_clock(arch: GpuSpec, gpu: str, dtype: DType) -> float:
     """
     if gpu == arch.name:
         return 0.0
-    theirs = load_arch(gpu, GpuSpec)
+    theirs = preset_named(gpu)
+    assert theirs is not None  # a correction carries over from presets only
     loaded_ghz, own_ghz = theirs.tensor_clock_ghz(dtype), arch.tensor_clock_ghz(dtype)
     return min(1.0, max(0.0, (own_ghz - loaded_ghz) / (theirs.max_clock_ghz - loaded_ghz + 1e-9)))
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from gemm_eval.models.multicore.model import (
         FIRST,
         MODEL_VERSION,
+        OTHER_SOFTMAX_OPS_PER_SCORE,
+        PARAMS_DTYPE,
         MulticoreCost,
         attention_params,
         attention_sizes,
@@ -20,15 +22,11 @@ if TYPE_CHECKING:
         group_sizes,
         kernel_sizes,
         layer_terms,
+        pack_params,
+        params_in_room,
         split_layouts,
         unpack_attention_cost,
         unpack_cost,
-    )
-    from gemm_eval.models.multicore.params import (
-        OTHER_SOFTMAX_OPS_PER_SCORE,
-        PARAMS_DTYPE,
-        pack_params,
-        params_in_room,
         with_room,
     )
     from gemm_eval.models.multicore.terms import BOUNDS, TERMS

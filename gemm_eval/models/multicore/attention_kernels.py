@@ -13,8 +13,15 @@ import numpy as np
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.multicore import cost_kernels as costs
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, CoreCost
-from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, store_half_bits
-from gemm_eval.models.multicore.pipeline_kernels import Traffic, add_traffic, c_traffic, traffic_us
+from gemm_eval.models.multicore.pipeline_kernels import (
+    Traffic,
+    add_traffic,
+    bytes_of,
+    c_traffic,
+    ceil_div,
+    store_half_bits,
+    traffic_us,
+)
 
 
 class AttentionSizes(NamedTuple):

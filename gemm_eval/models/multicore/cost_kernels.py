@@ -14,8 +14,14 @@ import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.multicore import pipeline_kernels as pipelines
-from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_half_bits
-from gemm_eval.models.multicore.pipeline_kernels import Traffic
+from gemm_eval.models.multicore.pipeline_kernels import (
+    Traffic,
+    bytes_of,
+    ceil_div,
+    reload_factors,
+    scale_rows,
+    store_half_bits,
+)
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 _INTS = (

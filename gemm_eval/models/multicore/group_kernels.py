@@ -15,8 +15,7 @@ import numpy as np
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore import cost_kernels as cores
 from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
-from gemm_eval.models.multicore.pipeline_kernels import pipeline_first_us, pipeline_part_us
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, pipeline_first_us, pipeline_part_us, reload_factors
 
 
 class Spread(NamedTuple):

@@ -4,13 +4,11 @@ Every function returns a matplotlib Figure of its own (``figure.savefig("x.png")
 trace: no pyplot, no backend, no file. matplotlib comes with ``pip install 'gemm_eval[plot]'``.
 """
 
-from gemm_eval.extras import check_extra
 from gemm_eval.figures import axis_label
-from gemm_eval.report.plots.breakdown import plot_breakdown, plot_steps, plot_training_step
-from gemm_eval.report.plots.designs import plot_heat_map, plot_pareto
-from gemm_eval.report.plots.latency import plot_latency_over_m
+from gemm_eval.report.plots.breakdown import plot_breakdown, plot_heat_map, plot_pareto, plot_steps, plot_training_step
 from gemm_eval.report.plots.mapping import plot_mapping
-from gemm_eval.report.plots.roofline import plot_roofline
+from gemm_eval.report.plots.roofline import plot_latency_over_m, plot_roofline
+from gemm_eval.words import check_extra
 
 check_extra("plotting", "plot", "matplotlib")
 

@@ -13,7 +13,7 @@ from gemm_eval.models.gpu import CalibrationFile, Correction
 from gemm_eval.validation.exam import MODEL, Exam, Line, lines_table, score
 from gemm_eval.validation.learned import FittedCorrection
 from gemm_eval.validation.metrics import FIGURES, rows_table
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.tables import Floats, Ints, Mask
 
 
 class Report(NamedTuple):

@@ -24,8 +24,7 @@ from gemm_eval.validation.fit import MIN_ROWS, Search, deal, fit_moving, provena
 from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
 from gemm_eval.words import refusal
 from gemm_eval.workload import AttentionProblem
 

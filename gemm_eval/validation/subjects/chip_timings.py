@@ -16,8 +16,7 @@ from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure import read_frame
 from gemm_eval.validation.fit import sha256_of
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Mask, Table
+from gemm_eval.validation.tables import Mask, Table, measured_root
 from gemm_eval.words import refusal, shown
 
 _COLUMNS = ["dtype", "M", "K", "N", "latency_us"]

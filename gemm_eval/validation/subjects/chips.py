@@ -36,7 +36,7 @@ from gemm_eval.validation.learned import PHYSICS, FittedCorrection, Subject, cal
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
 from gemm_eval.validation.subjects import Fitted, Report
 from gemm_eval.validation.subjects.chip_timings import ChipTimings, TimingSet, chips_with_timings, read_chip_timings
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.tables import Floats, Ints, Mask
 from gemm_eval.words import refusal
 
 TABLE = "interpolated table"

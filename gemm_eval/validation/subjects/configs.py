@@ -13,7 +13,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import Coefficient, ErrorFigures
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Ranges, Search, assign_folds, cross_fit, rounded
 from gemm_eval.validation.metrics import error_figures, rows_table
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Ints, Mask, Timings
 
 Values = Mapping[str, float]
 """Coefficient -> value."""

@@ -13,10 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from gemm_eval.arch import GpuSpec, L2State, MulticoreSpec, list_archs, load_arch
-from gemm_eval.checks import check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import CHIPS
-from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu import ALL_OURS
 from gemm_eval.models.gpu.triton import TRITON
@@ -35,8 +33,8 @@ from gemm_eval.validation.subjects import Fitted, chips, triton, written
 from gemm_eval.validation.subjects.chip_timings import read_chip_timings
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
-from gemm_eval.validation.tables import list_correction_timings, measured_root
-from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
+from gemm_eval.validation.tables import LEAST_KERNEL_US, Floats, Ints, Timings, list_correction_timings, measured_root
+from gemm_eval.words import check_word, has_package, needs_extra
 from gemm_eval.workload import GemmTypes, RunOptions
 
 # More trees, or larger ones, change held-out errors by a tenth of a point. Leaves of few rows are drawn to 0, without

@@ -21,7 +21,7 @@ from gemm_eval.validation import fit
 from gemm_eval.validation.exam import MODEL
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.subjects import dense_rows
-from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import QUANT_COLUMN, Floats, Ints, Mask, Timings
 from gemm_eval.words import shown
 from gemm_eval.workload import RunOptions
 

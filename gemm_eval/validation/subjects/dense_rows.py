@@ -19,7 +19,7 @@ from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import QUANTIZE, default_coefficients
 from gemm_eval.models.gpu.w4a16 import has_our_kernels
 from gemm_eval.search import OF_GENERIC, run_in_chunks
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Ints, Mask, Timings
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem
 
 # nvjet_sm90_hsh_128x64_64x8_2x1_v_bz_coopA_splitK_TNT: tile N x M, k-step x stages, cluster N x M, raster, options

@@ -32,8 +32,7 @@ from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.subjects import Fitted, fitted
 from gemm_eval.validation.subjects import experts_tables as measured
 from gemm_eval.validation.subjects.dense import calibration_out, family_title
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
 from gemm_eval.words import refusal
 from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gemm_eval import moe
 from gemm_eval.validation.exam import MeasuredTable
-from gemm_eval.validation.timings import Ints
+from gemm_eval.validation.tables import Ints
 from gemm_eval.workload import GemmTypes, RowGroups
 
 _SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")

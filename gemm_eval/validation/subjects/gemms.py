@@ -38,8 +38,7 @@ from gemm_eval.validation.metrics import (
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
 from gemm_eval.validation.subjects.dense_rows import families_of
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Mask, Timings
+from gemm_eval.validation.tables import Floats, Mask, Timings, measured_root
 
 Names = Sequence[str] | None
 

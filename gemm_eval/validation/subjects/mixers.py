@@ -18,8 +18,7 @@ from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, Measur
 from gemm_eval.validation.fit import Search, deal, fit_moving, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
 from gemm_eval.workload import MIXER_KERNELS, MixerProblem
 
 NUM_FOLDS = 5

@@ -40,8 +40,7 @@ from gemm_eval.validation.exam import FITTED, MODEL, Line, chosen_gpus, lines_of
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, Report
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.validation.tables import Floats, Mask, measured_root
 from gemm_eval.words import refusal
 
 IDEAL_STEP = "ideal"

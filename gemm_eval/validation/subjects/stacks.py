@@ -28,8 +28,7 @@ from gemm_eval.validation.exam import chosen_gpus
 from gemm_eval.validation.fit import Ranges, Search, held_out
 from gemm_eval.validation.metrics import rows_table
 from gemm_eval.validation.subjects import Report
-from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.validation.tables import Floats, Mask, measured_root
 
 _KEYS = ["model", "num_layers", "dtype", "batch", "q_len", "kv_len"]
 _TYPES: Mapping[str, str | DtypeScheme] = {

@@ -27,8 +27,7 @@ from gemm_eval.validation.metrics import Score, row_groups, score_crossed
 from gemm_eval.validation.studies import FIRST, Study, study_document, study_report
 from gemm_eval.validation.subjects import Fitted, Report, configs, fitted
 from gemm_eval.validation.subjects.dense import calibration_out
-from gemm_eval.validation.tables import measured_root, meta_of
-from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Form, Ints, Mask, Timings
+from gemm_eval.validation.tables import PROBLEM_COLUMNS, Floats, Form, Ints, Mask, Timings, measured_root, meta_of
 from gemm_eval.words import shown
 
 

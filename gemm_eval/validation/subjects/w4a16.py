@@ -48,8 +48,7 @@ from gemm_eval.validation.metrics import (
 )
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
-from gemm_eval.validation.tables import list_timings, measured_root, meta_of
-from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
+from gemm_eval.validation.tables import Floats, Form, Ints, Mask, Timings, list_timings, measured_root, meta_of
 from gemm_eval.words import shown
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, GemmTypes, Layouts, RunOptions, pack_layouts, problem_of
 

@@ -24,7 +24,7 @@ from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, KernelNeeds
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, FP8_ON, W4A16_TARGETS, has_w4a8_format, has_w4a16_format
+from gemm_eval.models.gpu.families.trtllm import FP4_SCHEMES, FP8_ON, W4A16_TARGETS, has_w4a8_format, has_w4a16_format
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, coefficients_of
@@ -252,7 +252,8 @@ def find_row(candidates: npt.NDArray[np.void], config: KernelConfig) -> int:
         InvalidMappingError: the GPU has no such kernel.
     """
     whole = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
-    for place in range(len(candidates)):
+    is_like = (candidates["cta_m"] == config.cta_m) & (candidates["cta_n"] == config.cta_n)
+    for place in np.flatnonzero(is_like).tolist():
         if config_of_row(candidates[place], 1) == (config if candidates[place]["cluster_k"] else whole):
             return place
     raise InvalidMappingError(
