@@ -48,8 +48,10 @@ _REGISTRY, _NUM_DEVICE_TYPES, _CUDA, _META = "_ZN3c104impl26device_guard_impl_re
 def fake_gpu(arch: GpuSpec) -> Iterator[None]:
     """Let torch, Inductor and Triton take this for a machine with a GPU; other threads must not use torch meanwhile."""
     from torch._inductor.runtime.hints import DeviceProperties
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
+
+    with needs_extra('fusion="inductor-ir"', "triton"):
+        from triton.backends.compiler import GPUTarget
+        from triton.runtime import driver
 
     number = int("".join(filter(str.isdigit, arch.sm_arch)))
     capability = divmod(number, 10)
@@ -333,7 +335,7 @@ class _Reading:
 
     def _calls(self, origins: Sequence[Any], role: Role, domain: Domain) -> tuple[Call, ...]:
         """Return a call for each operation that a kernel comes from, of the module that ran the last of them."""
-        order = {node: place for place, node in enumerate(self.graph.graph.nodes)}
+        order = {node: index for index, node in enumerate(self.graph.graph.nodes)}
         origins = sorted(dict.fromkeys(origins), key=lambda node: order.get(node, 0))
         path = next((path for node in reversed(origins) if (path := _path(node)) is not None), "")
         names = [_name(node) for node in origins if node.op == "call_function"] or ["aten.copy"]

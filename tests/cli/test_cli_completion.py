@@ -11,6 +11,8 @@ import pytest
 from gemm_eval import list_archs, list_models
 from gemm_eval.cli import options as completion
 from gemm_eval.dtypes import parse_dtype, parse_scheme
+from gemm_eval.validation.exam import gpus_with
+from gemm_eval.validation.subjects import memory_bound
 from gemm_eval.validation.subjects.chip_timings import chips_with_timings
 from gemm_eval.validation.subjects.gemms import gpus_with_timings
 from tests.cli.commands import Ran
@@ -77,7 +79,8 @@ def test_names_are_those_that_are_taken() -> None:
     assert [str(parse_dtype(word)) for word in completion.complete_types("")] == completion.complete_types("")
     assert all(parse_scheme(word) for word in completion.complete_schemes(""))
     assert completion.complete_archs("no such") == []
-    assert completion.complete_measured_gpus("") == [*gpus_with_timings(), "all"]
+    measured = completion.complete_measured_gpus("")
+    assert set(measured) == {*gpus_with_timings(), *gpus_with(memory_bound.exam()), "all"}
     assert completion.complete_measured_chips("") == [*sorted([*chips_with_timings(), "tpu-v4"]), "all"]
 
 

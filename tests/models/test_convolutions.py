@@ -56,7 +56,7 @@ def test_first_layers() -> None:
 def test_windows_that_share_no_sector_are_slow_on_cuda_cores() -> None:
     for engine in ("cuda_cores", "fp32"):
         near, far = (kernel_us(engine, dtype=DType.FP32, channels=3, step_bytes=size) for size in (16, 64))
-        assert 1.3 * near < far < 2 * near
+        assert 1.3 * near < far < 2.1 * near
 
 
 def test_frequencies_are_taken_where_they_are_fewer_products() -> None:

@@ -56,7 +56,7 @@ def test_what_is_shipped_predicts_what_users_get(timings: Timings) -> None:
     evaluator = GEMMEvaluator(A100, disk_cache=False)
     table = evaluator.evaluate_many(timings.problems(), progress=False)
     assert set(table["source"]) == {"corrected"}
-    assert shipped.predict(timings).tolist() == table["latency_us"].tolist()
+    assert shipped.predict(timings) == pytest.approx(table["latency_us"], rel=1e-12)  # sums by several threads
 
 
 def test_a_correction_comes_with_its_verdict(timings: Timings, tmp_path: Path) -> None:

@@ -36,21 +36,21 @@ CASES = {
         attention.exam(),
         ("a100-sxm-80gb", "b200", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server"),
         "window", "window, gpu, library, framework, phase", "attention-*.yaml",
-        lambda arch: attention.calibrate_attention(arch, "trtllm"), "no timings of attention by trtllm on t4",
+        lambda arch: attention.calibrate_attention(arch, "trtllm"), "no timings of attention by trtllm on l4",
     ),
     "collective": Case(
         collective.exam(), ("a100-sxm-80gb", "b200", "h200-sxm", "l40s"),
         "num_ranks", "num_ranks, gpu, library, framework", "collective.yaml",
-        collective.calibrate_collectives, "no timings of collectives on t4",
+        collective.calibrate_collectives, "no timings of collectives on l4",
     ),
     "memory-bound": Case(
-        memory_bound.exam(), ("h200-sxm",), "width", "width, gpu", "memory-bound*.yaml",
-        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on t4",
+        memory_bound.exam(), ("h200-sxm", "a100-pcie-40gb", "t4", "v100"), "width", "width, gpu", "memory-bound*.yaml",
+        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on l4",
     ),
     "mixers": Case(
         mixers.exam(), ("b200", "h200-sxm"), "key_heads", "key_heads, gpu, library", "mixers-*.yaml",
         lambda arch: mixers.calibrate_mixers(arch, "vllm"),
-        "no timings of linear or sparse attention by vllm on t4",
+        "no timings of linear or sparse attention by vllm on l4",
     ),
     "moe": Case(
         experts.exam(), ("a100-sxm-80gb", "b200", "h200-sxm", "mi355x"),
@@ -69,7 +69,7 @@ def test_every_exam_is_a_case() -> None:
 def test_tables_are_of_these_gpus_and_others_are_refused(case: Case, tmp_path: Path) -> None:
     assert tuple(gpus_with(case.exam)) == tuple(sorted(case.gpus))
     with pytest.raises(InvalidOptionError, match="gpu must be one of"):
-        list(score(case.exam, ["t4"]))
+        list(score(case.exam, ["l4"]))
     sets: list[MeasuredTable] = case.exam.read(case.gpus[0])
     with pytest.raises(InvalidInputError, match=f"is of {case.gpus[0]}, not of l4"):
         case.exam.held_out(load_arch("l4", GpuSpec), sets)
@@ -80,7 +80,7 @@ def test_tables_are_of_these_gpus_and_others_are_refused(case: Case, tmp_path: P
         type(sets[0]).read(path)
     if case.calibrate is not None:
         with pytest.raises(InvalidInputError, match=case.message):
-            case.calibrate(load_arch("t4", GpuSpec))
+            case.calibrate(load_arch("l4", GpuSpec))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -460,12 +460,16 @@ def build_candidates(
     tiles: list[tuple[float, ...]] = []  # of one CTA a cluster
     rows: list[tuple[int, int, int]] = []  # place in `tiles`, cluster
     clusters: dict[tuple[str, int, int], bool] = {}  # whether the GPU runs it
+    seen: set[tuple[KernelConfig, tuple[tuple[int, int], ...]]] = set()
     for choice in dict.fromkeys(library_of(library).tiles(arch, types, load_bytes=load_bytes)):
         family = FAMILIES[choice.family]
         first = len(tiles)
         config = as_config(types, choice, 1, 1, MIN_STAGES)
         for num_stages in _stages_of(arch, types, choice, config):
             config = config._replace(num_stages=num_stages)
+            if (config, choice.clusters) in seen:  # fewer stages than its own, as another tile of its size has
+                continue
+            seen.add((config, choice.clusters))
             try:
                 resources = check_kernel(arch, types, config)
             except InvalidMappingError:  # of the tile: no number of stages will do

@@ -13,7 +13,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, MFMA, MFMA_EXPERTS, MFMA_NARROW, Family, TileChoice, family_for
-from gemm_eval.models.gpu.families.trtllm import has_w4a16_format
+from gemm_eval.models.gpu.families.narrow_weights import has_w4a16_format
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
 from gemm_eval.workload import LAYOUTS, GemmTypes

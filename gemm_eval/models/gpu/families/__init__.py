@@ -20,7 +20,7 @@ from gemm_eval.models.gpu.families.cublas import (
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.grouped import GROUPED
 from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_EXPERTS, MFMA_NARROW
-from gemm_eval.models.gpu.families.trtllm import BLOCK_SCALED, OUR_FAMILIES, QUANTIZE, TRTLLM_FAMILIES
+from gemm_eval.models.gpu.families.narrow_weights import BLOCK_SCALED, OUR_FAMILIES, QUANTIZE, TRTLLM_FAMILIES
 
 __all__ = [
     "FAMILIES", "GENERIC", "MFMA", "MFMA_EXPERTS", "MFMA_NARROW", "QUANTIZE", "Family", "TileChoice",

@@ -24,7 +24,13 @@ from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, KernelNeeds
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.families.trtllm import FP4_SCHEMES, FP8_ON, W4A16_TARGETS, has_w4a8_format, has_w4a16_format
+from gemm_eval.models.gpu.families.narrow_weights import (
+    FP4_SCHEMES,
+    FP8_ON,
+    W4A16_TARGETS,
+    has_w4a8_format,
+    has_w4a16_format,
+)
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, coefficients_of
