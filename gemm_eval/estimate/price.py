@@ -361,9 +361,9 @@ class Prices:
                 self._prices.update(zip(new[kind], price(new[kind]), strict=True))
 
     def __getitem__(self, work: Any) -> Price:
-        if work not in self._prices:
+        while (price := self._prices.get(work)) is None:  # another thread may have forgotten it
             self.find([work])
-        return self._prices[work]
+        return price
 
     def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
         """Price GEMMs. Multi-core chips have no model of the kernel that quantizes A.
@@ -464,9 +464,9 @@ class Prices:
 def shared_prices(evaluator: GEMMEvaluator, engine: Engine, **options: Any) -> Prices:
     """Return the prices that all replicas of an evaluator, an engine and options share; arguments as of `Prices`."""
     key = engine, repr(options)
-    if key not in evaluator.prices:
-        evaluator.prices[key] = Prices(evaluator, engine=engine, **options)
-    prices: Prices = evaluator.prices[key]
+    prices: Prices | None = evaluator.prices.get(key)
+    if prices is None:
+        prices = evaluator.prices[key] = Prices(evaluator, engine=engine, **options)
     return prices
 
 
