@@ -250,9 +250,7 @@ def _into(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _SUMS_INTO:
         kernel = "torch_index_add" if of.name == "index_add" else "torch_scatter_add"
     work = blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
-    is_twice = (
-        of.name == "scatter_reduce" and of.args[-1] is False
-    )  # what was there does not count: it is replaced first
+    is_twice = of.name == "scatter_reduce" and of.args[-1] is False  # old elements do not count: replaced first
     return *copies, *[work] * (1 + is_twice)
 
 
