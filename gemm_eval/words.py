@@ -1,4 +1,4 @@
-"""Words of errors and tables, checks of single arguments, and what is said where an extra is not installed."""
+"""Words of errors and tables, checks of single arguments, and imports of packages that extras install."""
 
 from __future__ import annotations
 

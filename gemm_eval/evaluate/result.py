@@ -119,7 +119,7 @@ class ResultOrigin:
         return GEMMEvaluator(arch, **self._settings)
 
     def changed(self, name: str, changes: Mapping[str, Any]) -> Backend | None:
-        """Return the backend of this arch with another spec, kept by name; None: there is no such spec."""
+        """Return the backend for the arch after a named change; None: the change makes no valid spec."""
         if name not in self._changed:
             try:
                 self._changed[name] = self._backend_of(self.arch.with_(**changes))
@@ -356,7 +356,7 @@ class GEMMResult(Result):
 
     @property
     def kind(self) -> Kind:
-        """Its data types and options, resolved."""
+        """The data types and options that this answer is for, defaults filled in."""
         return Kind(self.problem.types, RunOptions(**{"correction": True} | self.options))
 
     @property

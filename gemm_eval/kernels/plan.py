@@ -73,8 +73,7 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     """Return the expected rows of groups, the most first: evenly spaced quantiles of a distribution.
 
     Rows fall on groups at random, a binomial distribution; where tiles are full, as unevenly as loads of experts do, an
-    exponential one: on an H100 the choice for these is 0.8% and 1.4% off the best config under a power law and with one
-    busy expert, 3.0% at random; for a binomial's 5.0, 2.7 and 1.1% (more than 256 rows a group).
+    exponential one (arch/compared/h200-sxm-w4a16-grouped-choices.csv has the times of both choices).
     """
     if num_groups == 1:
         return (rows,)

@@ -37,7 +37,7 @@ _POOLS = {"torch_max_pool": 562, "torch_avg_pool": 406, "torch_avg_pool_last": 7
 """Instructions of a thread for each output of pooling, for a window of 3 x 3."""
 _USUAL_WINDOW = (3, 3)
 _MAX_POOL, _AVERAGE_POOL = (0.53, 0.052), (0.8, 0.027)
-"""Share of these that any window takes, and of each place more: 60 windows of 2 x 2 to 7 x 7."""
+"""Share of these instructions for any window, and for each of its elements: fitted on 60 windows of 2 x 2 to 7 x 7."""
 _INTERPOLATIONS = (("torch_bilinear", 8, 2.4), ("torch_bicubic", 4, 2.3))
 """Kernels, channels that a thread takes together, and steps that each of the others counts as."""
 _ALONE_SHARE, _BUSY_WARPS = 0.66, 70  # of a step of bilinear interpolation alone; warps of an SM that add one

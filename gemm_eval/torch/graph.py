@@ -200,4 +200,4 @@ FUSIONS = ("inductor", "eager")
 """Ways to decide what runs as one kernel of a trace: by rules of `torch.compile`, or none."""
 
 INDUCTOR_IR = "inductor-ir"
-"""Another one: Inductor itself says."""
+"""The way that asks Inductor itself (`inductor_ir`)."""

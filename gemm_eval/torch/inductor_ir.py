@@ -58,8 +58,9 @@ def fake_gpu(arch: GpuSpec) -> Iterator[None]:
     properties = types.SimpleNamespace(
         name=arch.name, major=capability[0], minor=capability[1], multi_processor_count=arch.num_sms,
         shared_memory_per_block=48 << 10, shared_memory_per_block_optin=arch.smem_per_cta_bytes,
-        regs_per_multiprocessor=65536, warp_size=32, total_memory=80 << 30, max_threads_per_multi_processor=2048,
-        gcnArchName="", is_integrated=0, L2_cache_size=50 << 20,
+        regs_per_multiprocessor=arch.registers_per_sm, warp_size=arch.threads_per_warp, total_memory=arch.dram_bytes,
+        max_threads_per_multi_processor=arch.max_threads_per_sm, gcnArchName="", is_integrated=0,
+        L2_cache_size=arch.l2_bytes,
     )  # fmt: skip
     known = vars(properties) | {"type": "cuda", "index": 0, "cc": number, "max_threads_per_block": 1024}
     device = DeviceProperties(**{key: known[key] for key in DeviceProperties._fields if key in known})
@@ -72,7 +73,7 @@ def fake_gpu(arch: GpuSpec) -> Iterator[None]:
     smem = {"max_shared_mem": arch.smem_per_cta_bytes}
     triton_driver = types.SimpleNamespace(
         utils=types.SimpleNamespace(get_device_properties=lambda _: smem), get_current_device=lambda: 0,
-        get_current_target=lambda: GPUTarget("cuda", number, 32),
+        get_current_target=lambda: GPUTarget("cuda", number, arch.threads_per_warp),
         get_active_torch_device=lambda: torch.device("cuda", 0),
     )  # fmt: skip
     with ExitStack() as stack:
@@ -95,7 +96,7 @@ def _guards_of_meta() -> Iterator[None]:
         guards = (ctypes.c_void_p * _NUM_DEVICE_TYPES).in_dll(ctypes.CDLL(str(libraries[0])), _REGISTRY)
     except (IndexError, OSError, ValueError) as error:
         raise UnsupportedError(
-            f'fusion="inductor-ir" needs torch\'s table of device guards, which this build has not: {error}'
+            f'fusion="inductor-ir" needs torch\'s table of device guards, which this build lacks: {error}'
         ) from None
     before = guards[_CUDA]
     guards[_CUDA] = guards[_META]
@@ -118,7 +119,7 @@ _attention = torch.nn.functional.scaled_dot_product_attention
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_fused(dtype: Any, is_causal: bool, *tensors: Any) -> bool:
-    """Say whether a GPU has a fused kernel for attention of tensors given as sizes, strides and type."""
+    """Return True if a GPU has a fused kernel for attention of tensors given as sizes, strides and type."""
     q, k, v, mask = (
         None if each is None else torch.empty_strided(*each, dtype=dtype, device="meta") for each in tensors
     )
@@ -139,7 +140,7 @@ def _scaled_dot_product_attention(
 
 
 def _memory_format(x: Any, weight: Any, backend: Any) -> Any:
-    """Return how a convolution's result lies: channels last where an operand does, as cuDNN has it."""
+    """Return the memory format of a convolution's result: channels last if an operand has it, as cuDNN decides."""
     del backend
     if any(map(has_channels_last, (x, weight))):
         return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -227,7 +228,7 @@ def inductor_kernels(
         stack.callback(torch._dynamo.reset)
         try:
             compiled(*given, **named)
-        except Exception as error:
+        except (torch._dynamo.exc.TorchDynamoException, RuntimeError, NotImplementedError, AssertionError) as error:
             text = next((line for line in str(error).splitlines()[::-1] if "Error" in line), str(error)).strip()
             raise UnsupportedError(
                 f'fusion="inductor-ir": torch.compile refuses this module: {type(error).__name__}: {text[:400]}'
@@ -236,7 +237,7 @@ def inductor_kernels(
 
 
 def _on_gpu(tensor: Any) -> Any:
-    """Return a fake tensor like another; of a parameter a parameter, without gradients."""
+    """Return a fake tensor on the GPU with the sizes, strides and type of another; a parameter stays one."""
     fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cuda")
     return torch.nn.Parameter(fake, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else fake
 
@@ -346,7 +347,7 @@ class _Reading:
     # -- kernels of libraries
 
     def _extern(self, node: Any) -> list[Kernel]:
-        """Return what a library runs: the operation of torch, on tensors that lie as Inductor has them."""
+        """Return the kernels of a library's call: torch's operation on tensors with the strides that Inductor chose."""
         from torch._inductor import ir
 
         if isinstance(node, ir.MultiOutput) or not isinstance(node, ir.ExternKernel):
@@ -415,19 +416,20 @@ _INSTRUCTIONS = {
     "rand": 39, "randn": 39, "load_seed": 39, "randint64": 39, "indirect_indexing": 2.5, "masked": 2, "to_dtype": 0.4,
     "index_division": 7.7, "short_rows": 175, "welford_reduce": 5, "online_softmax_reduce": 18,
 }  # fmt: skip
-"""Of a thread for each element, by names of Inductor's operations; of others, each. Fitted on 1,023 kernels of 36
-modules on an H100: half of the modules predict kernels of the others 23% off in the mean, 17% in the median."""
-_FREE = (
-    "load store store_reduction reduction output constant index_expr truediv sqrt rsqrt pow reciprocal sum max min any "
-    "prod argmax argmin"
-)
+"""Instructions of a thread for each element, by the name of Inductor's operation; operations that are not here count as
+one. Fitted on kernels of drawn modules on an H100 (`python -m tools.examine_modules --inductor-ir` has the errors)."""
+_FREE = frozenset({
+    "load", "store", "store_reduction", "reduction", "output", "constant", "index_expr", "truediv", "sqrt", "rsqrt",
+    "pow", "reciprocal", "sum", "max", "min", "any", "prod", "argmax", "argmin",
+})  # fmt: skip
+"""Operations without instructions of their own beside the others."""
 
 
 def _instructions(ops: Mapping[str, float], loads: Sequence[int]) -> float:
     """Return the instructions for each element by counts of operations, and bytes of what is loaded."""
     most = max(loads, default=0)  # what is much smaller is read again and again
     result = _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads)
-    return result + sum(_INSTRUCTIONS.get(name, name not in _FREE.split()) * count for name, count in ops.items())
+    return result + sum(_INSTRUCTIONS.get(name, name not in _FREE) * count for name, count in ops.items())
 
 
 _VIEWS = re.compile(r"(view|permute|expand|unsqueeze|squeeze|select|slice|full|getitem|convert_element_type)$")
@@ -435,7 +437,7 @@ _SHORT = 8  # elements
 
 
 def _has_short_rows(part: Any) -> bool:
-    """Say whether a loop goes along what it reads, and stores few neighbours at a time: channels last of an image."""
+    """Return True if a loop reads neighbours and stores few of them side by side, as for images with channels last."""
     read, written = (
         {
             var: size for dep in deps if hasattr(dep, "var_names")

@@ -492,7 +492,7 @@ def _row(link: Interconnect, library: str, problem: CollectiveProblem) -> Collec
 
 @lru_cache(maxsize=256)
 def _row_of_any_size(link: Interconnect, library: str, what: str, num_ranks: int, dtype: DType) -> list[Any]:
-    """Return a collective as `CollectiveRows` have it, but for its size, as numbers."""
+    """Return the fields of `CollectiveRows` for a collective, as numbers; its size is left out."""
     problem = CollectiveProblem(what, 1, num_ranks, dtype)
     _, *columns = vars(collective_rows(link, library, [problem])).values()
     return [row[0] if row.dtype == bool else float(row[0]) for row in columns]

@@ -66,7 +66,7 @@ _FP32_TILES, _FP32_CHANNELS = ((256, 64, 185.0, 12_000.0), (128, 32, 72.0, 1_000
 once, and for its result: 215 convolutions of drawn modules on an H100."""
 _FP32_SMALL_TILE, _FP32_SMALL_CYCLES, _FP32_ALONE_CYCLES = 32, 21.0, 57.0  # likewise, of an SM that is full, or alone
 _MIN_SMALL_WINDOW = 9
-"""Places of a window from which smaller tiles than the first are taken, or few rows."""
+"""Elements of a window from which cuDNN takes tiles smaller than the first; for few rows it always may."""
 _FFT_SIDES, _MIN_FFT_MACS = (16, 32, 64), 2e8  # fewer products are not worth its kernels
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
 _FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4

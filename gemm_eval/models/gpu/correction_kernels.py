@@ -368,13 +368,13 @@ def describe_attention(
 
 
 INCREASING_ATTENTION = ("latency", "q_len", "kv_len", "heads", "kv_heads", "kv_bytes")
-"""Features with which a correction never falls: longer sequences, more of them or more heads of the same groups change
-no other. All heads share latents, whose group is not a feature."""
+"""Features with which a correction never falls. Longer or more sequences, or more heads of the same groups, change
+these alone. With MLA all heads share latents, so the group is no feature there."""
 
 ATTENTION_FEATURES = (
     "head_dim", "value_dim", "q_bits", "kv_bits", "group", "window", "is_causal", *INCREASING_ATTENTION
 )  # fmt: skip
-"""What a correction knows of a problem, in this order; the first five also say how far it is from those timed."""
+"""Features of a problem, in this order; the first five also give its distance from those that were timed."""
 
 _NO_WINDOW_LOG2 = 20.0  # of positions
 

@@ -278,7 +278,7 @@ ATTENTION = "attention"
 
 
 def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
-    """Return `attention_features` side by side, with one more column: beside leaves."""
+    """Return the features of problems [rows, features], and a last column of -inf, which the leaves of trees read."""
     x = np.empty((len(rows), len(ATTENTION_FEATURES) + 1))
     describe_attention(
         rows.batch, rows.q_len, rows.kv_len, rows.num_heads, rows.num_kv_heads, rows.head_dim, rows.value_dim,
@@ -288,7 +288,7 @@ def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
 
 
 def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
-    """Return what a correction knows of problems, given their latencies by the terms."""
+    """Return the features of problems that corrections read, given their latencies by the terms, in us."""
     return features_of(ATTENTION_FEATURES, ATTENTION_FEATURES.index("window"), attention_columns(rows, latency_us))
 
 
