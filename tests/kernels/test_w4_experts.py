@@ -11,10 +11,10 @@ import pytest
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import Variant, interleave_gate_up, make_variant
 from gemm_eval.kernels.experts import compile_route, route_launch
-from gemm_eval.kernels.families import Fusion, GroupedSizes, family_of, grouped_families
+from gemm_eval.kernels.families import Fusion, GroupedSizes, family_of, grouped, grouped_families
 from gemm_eval.kernels.plan import choose_grouped, make_plan, spec_and_limits
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu.w4a16.shared_kernels import LEAST_SHARE, SHARE_STEP, most_of_shares
+from gemm_eval.models.gpu.w4a16 import shared_kernels
 
 SPEC, LIMITS = spec_and_limits("h200-sxm")
 
@@ -80,6 +80,6 @@ def test_shares_of_tiles_are_those_that_the_model_knows() -> None:
     family = grouped_families()["w4a16_sm90_grouped"]
     for config in family.configs():
         prelude = family_of(config).prelude(make_variant(config, "fp16", "group", 128))
-        compiled = [int(n) for n in re.findall(r"\bf\((\d+)\)", prelude)]
-        is_shared = config.cta_m <= most_of_shares(config.cta_n)
-        assert compiled == (list(range(LEAST_SHARE, config.cta_m, SHARE_STEP)) if is_shared else [])
+        compiled = [int(n) for n in re.findall(r"\bf\((\d+),", prelude)]
+        assert compiled == sorted({config.cta_m, *(n for n in shared_kernels.SHARES if n < config.cta_m)}, reverse=True)
+    assert (shared_kernels.FEW_TOKENS, shared_kernels.MAX_COST_WAVES) == (grouped.FEW_TOKENS, grouped.MAX_COST_WAVES)

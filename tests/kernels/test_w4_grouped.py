@@ -246,7 +246,7 @@ def test_room_for_any_groups(family: str) -> None:
         variant = kernels.make_variant(config._replace(decomposition=Decomposition.STREAM_K), "fp16", "group", 128)
         launch = of.launch_groups(variant, GroupedSizes(1000, 4096, 1536, 64), 132, 1)
         tile_bytes = 4 * config.cta_m * config.cta_n
-        most = min(1000 // config.cta_m + 64, max(1, MAX_CUT_WAVES * launch.grid[0] // ceil_div(1536, config.cta_n)))
+        most = min(1000 // config.cta_m + 64, max(1, of.cut_waves * launch.grid[0] // ceil_div(1536, config.cta_n)))
         assert launch.workspace_bytes == launch.grid[0] * tile_bytes * of.slots_of_cta
         assert launch.num_counters == most * ceil_div(1536, config.cta_n) * of.counters_of_tile(config)
         whole = of.launch_groups(variant._replace(config=config), GroupedSizes(1000, 4096, 1536, 64), 132, 1)

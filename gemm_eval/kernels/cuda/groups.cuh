@@ -11,6 +11,9 @@
 #ifndef FUSION
 #define FUSION 0
 #endif
+#ifndef SORTED
+#define SORTED 0
+#endif
 #define GATED (FUSION == 1)
 #define SUMMED (FUSION == 2)
 
@@ -19,10 +22,14 @@ struct TokenGroups {
   const float* factors;  // [count]: of the sums
   u32 tile_starts;       // in shared memory, [count + 1]: tiles of GROUP_TILE_M tokens of all groups before
   u32 count;
+#if SORTED             // in the order of their shares, the most first: `tile_starts` too
+  u32 order;           // in shared memory, [count] of 16 bits: groups
+  u32 cost_starts;     // as `tile_starts`, of costs of tiles; behind them the highest
+#endif
 };
 
 struct TokenGroup {
-  u32 index, first_tile_m, tiles_m;
+  u32 at, index, first_tile_m, tiles_m;
   u32 first_token, end_token;
 };
 
@@ -34,6 +41,33 @@ DEVICE u32 token_offset(const TokenGroups& groups, u32 group, u32 num_tokens) {
   return (u32)min(max(__ldg(groups.offsets + group), 0), (int)num_tokens);
 }
 
+// Of the group at a place in the order of the tables.
+DEVICE u32 group_at(const TokenGroups& groups, u32 at) {
+#if SORTED
+  u32 group;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=r"(group) : "r"(groups.order + 2 * at));
+  return group;
+#else
+  return at;
+#endif
+}
+
+DEVICE u32 group_tokens(const TokenGroups& groups, u32 group, u32 num_tokens) {
+  return max((int)(token_offset(groups, group + 1, num_tokens) - token_offset(groups, group, num_tokens)), 0);
+}
+
+DEVICE u32 tiles_of(u32 tokens) { return (tokens + GROUP_TILE_M - 1) / GROUP_TILE_M; }
+
+// Of the lanes up to this one.
+DEVICE u32 sum_up_to(u32 value) {
+#pragma unroll
+  for (u32 distance = 1; distance < 32; distance *= 2) {
+    const u32 below = __shfl_up_sync(0xffffffffu, value, distance);
+    if (threadIdx.x % 32 >= distance) value += below;
+  }
+  return value;
+}
+
 // One warp fills `tile_starts`.
 DEVICE void count_tiles(const TokenGroups& groups, u32 num_tokens) {
   const u32 lane = threadIdx.x % 32;
@@ -41,34 +75,31 @@ DEVICE void count_tiles(const TokenGroups& groups, u32 num_tokens) {
 #pragma unroll 4
   for (u32 first = 0; first < groups.count; first += 32) {
     const u32 group = first + lane;
-    u32 tiles = 0;
-    if (group < groups.count) {
-      const int tokens = token_offset(groups, group + 1, num_tokens) - token_offset(groups, group, num_tokens);
-      tiles = (max(tokens, 0) + GROUP_TILE_M - 1) / GROUP_TILE_M;
-    }
-    u32 sum = tiles;  // of the lanes up to this one
-#pragma unroll
-    for (u32 distance = 1; distance < 32; distance *= 2) {
-      const u32 below = __shfl_up_sync(0xffffffffu, sum, distance);
-      if (lane >= distance) sum += below;
-    }
+    const u32 tiles = group < groups.count ? tiles_of(group_tokens(groups, group, num_tokens)) : 0;
+    const u32 sum = sum_up_to(tiles);
     if (group < groups.count) store_shared_4(groups.tile_starts + 4 * group, before + sum - tiles);
     before += __shfl_sync(0xffffffffu, sum, 31);
   }
   if (lane == 0) store_shared_4(groups.tile_starts + 4 * groups.count, before);
 }
 
-// The group that has `tile_m`, counted through all groups: the last of those that start there or before.
-DEVICE TokenGroup find_group(const TokenGroups& groups, u32 tile_m, u32 num_tokens) {
+// The last place in a table of those that start at a tile or cost, or before.
+DEVICE u32 last_group(const TokenGroups& groups, u32 table, u32 start) {
   u32 low = 0, high = groups.count;
   while (high - low > 1) {
     const u32 middle = (low + high) / 2;
-    if (load_shared_4(groups.tile_starts + 4 * middle) <= tile_m) low = middle;
+    if (load_shared_4(table + 4 * middle) <= start) low = middle;
     else high = middle;
   }
+  return low;
+}
+
+// The group that has `tile_m`, counted through all groups.
+DEVICE TokenGroup find_group(const TokenGroups& groups, u32 tile_m, u32 num_tokens) {
+  const u32 low = last_group(groups, groups.tile_starts, tile_m), group = group_at(groups, low);
   const u32 start = load_shared_4(groups.tile_starts + 4 * low);
-  return {low, start, load_shared_4(groups.tile_starts + 4 * low + 4) - start, token_offset(groups, low, num_tokens),
-          token_offset(groups, low + 1, num_tokens)};
+  return {low, group, start, load_shared_4(groups.tile_starts + 4 * low + 4) - start, token_offset(groups, group, num_tokens),
+          token_offset(groups, group + 1, num_tokens)};
 }
 
 // The same, by a warp that is here as one: two looks at the table instead of ten.
@@ -83,9 +114,17 @@ DEVICE TokenGroup find_group_by_warp(const TokenGroups& groups, u32 tile_m, u32 
     low += (__popc(__ballot_sync(0xffffffffu, is_before)) - 1) * step;
   }
   const u32 start = load_shared_4(groups.tile_starts + 4 * low);
-  return {low, start, load_shared_4(groups.tile_starts + 4 * low + 4) - start, token_offset(groups, low, num_tokens),
+  return {low, low, start, load_shared_4(groups.tile_starts + 4 * low + 4) - start, token_offset(groups, low, num_tokens),
           token_offset(groups, low + 1, num_tokens)};
 }
+
+#if SORTED
+// Of a tile of a group that has so many tokens: even, in multiples of 8.
+DEVICE u32 share_of(u32 tokens, u32 tiles) { return tiles ? ((tokens + tiles - 1) / tiles + 7) / 8 * 8 : 0; }
+
+// What such a tile takes for a unit of k, 8 being what dequantization alone takes: as timed on an H200.
+DEVICE u32 share_cost(u32 share) { return max(share / 8 + 3, 8u); }
+#endif
 
 // How CTAs share the tiles of all groups.
 #define MOST_PARTS 8  // of a tile: their sums are added one after the other

@@ -118,7 +118,7 @@ struct Problem {
   u32 tiles_m, tiles_n;  // of clusters
   u32 num_units;         // of 128 k in K
   u32 split;             // parts of K; 0: stream-K
-  u32 share, remainder;  // stream-K: units of all tiles over clusters
+  u32 share, remainder;  // stream-K: units of all tiles over clusters; GROUPED: their costs
   u32 swizzle;           // tiles along M before the raster steps along N
 };
 
@@ -127,6 +127,9 @@ struct Problem {
 struct Work {
   u32 tile, begin, end;  // units of K
   u32 part, parts;
+#if GROUPED
+  u32 first;  // stream-K: the cluster that has part 0
+#endif
 };
 
 struct Scheduler {
@@ -143,6 +146,28 @@ struct Scheduler {
     return unit < larger ? unit / (p.share + 1) : p.remainder + (unit - larger) / p.share;
   }
 
+#if GROUPED
+  // Costs of all units before `unit`, and the first unit that has so many before it or more: shares of costs begin there.
+  DEVICE static u32 position(const Problem& p, u32 unit) {
+    const u32 of_tile_m = p.tiles_n * p.num_units;
+    const TokenGroup group = find_group(p.token_groups, unit / of_tile_m, p.M);
+    const u32 cost = load_shared_4(p.token_groups.cost_starts + 4 * group.at);
+    const u32 share = share_of(group.end_token - group.first_token, group.tiles_m);
+    return cost * of_tile_m + (unit - group.first_tile_m * of_tile_m) * share_cost(share);
+  }
+
+  DEVICE static u32 unit_at(const Problem& p, u32 position) {
+    const TokenGroups& groups = p.token_groups;
+    const u32 of_tile_m = p.tiles_n * p.num_units, at = last_group(groups, groups.cost_starts, position / of_tile_m);
+    const u32 left = position - load_shared_4(groups.cost_starts + 4 * at) * of_tile_m;
+    const u32 tokens = group_tokens(groups, group_at(groups, at), p.M), cost = share_cost(share_of(tokens, tiles_of(tokens)));
+    return load_shared_4(groups.tile_starts + 4 * at) * of_tile_m + (left + cost - 1) / cost;
+  }
+#else
+  DEVICE static u32 position(const Problem& p, u32 unit) { return unit; }
+  DEVICE static u32 unit_at(const Problem& p, u32 position) { return position; }
+#endif
+
   DEVICE Scheduler(const Problem& p) {
     cluster = blockIdx.x / CLUSTER;
     num_clusters = gridDim.x / CLUSTER;
@@ -158,8 +183,8 @@ struct Scheduler {
       num_clusters = p.clusters;
 #endif
       cluster = num_clusters - 1 - cluster;
-      next = first_unit(p, cluster);
-      last = first_unit(p, cluster + 1);
+      next = unit_at(p, first_unit(p, cluster));
+      last = unit_at(p, first_unit(p, cluster + 1));
     }
   }
 
@@ -180,9 +205,12 @@ struct Scheduler {
       if (w.end - w.begin == p.num_units) {
         w.part = 0, w.parts = 1;
       } else {
-        const u32 first = owner(p, start);
+        const u32 first = owner(p, position(p, start));
         w.part = cluster - first;
-        w.parts = owner(p, start + p.num_units - 1) - first + 1;
+        w.parts = owner(p, position(p, start + p.num_units - 1)) - first + 1;
+#if GROUPED
+        w.first = first;
+#endif
       }
       next += w.end - w.begin;
     }
@@ -191,22 +219,27 @@ struct Scheduler {
 
   // Where the sums of a part but the first lie: stream-K begins with it, so there is one for each cluster.
   DEVICE u32 slot(const Problem& p, const Work& w, u32 part) const {
+#if GROUPED
+    return w.first + part;
+#else
     return p.split ? w.tile * (p.split - 1) + part - 1 : owner(p, w.tile * p.num_units) + part;
+#endif
   }
 };
 
 // ---- results -----------------------------------------------------------------------------------------------------
 
-DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 first_token, u32 end_token, u32 column,
+template <u32 SUMS>  // of a block of columns, for twice as many tokens: CTA_M, or what a tile of a group has
+DEVICE void write_direct(const Problem& p, float (&acc)[SUMS], act_t* c, u32 first_token, u32 end_token, u32 column,
                          const float (&scale)[2], const float (&shift)[2]) {
   const u32 lane = threadIdx.x % 32;
 #pragma unroll
-  for (u32 i = 0; i < NUM_ACC; i++) {
+  for (u32 i = 0; i < SUMS; i++) {
     const u32 token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, h = i % 4 / 2, n = column + 8 * h;
 #if GATED
     const float gate = acc[i] * scale[0] + shift[0];
     if (h == 0 && token < end_token && n < p.N)
-      c[(u64)token * (p.N / 2) + n / 16 * 8 + n % 8] = to_act(gated(gate, acc[(i + 2) % NUM_ACC] * scale[1] + shift[1]));
+      c[(u64)token * (p.N / 2) + n / 16 * 8 + n % 8] = to_act(gated(gate, acc[(i + 2) % SUMS] * scale[1] + shift[1]));
 #else
     if (token < end_token && n < p.N) c[(u64)token * p.N + n] = to_act(acc[i] * scale[h] + shift[h]);
 #endif
@@ -222,7 +255,8 @@ DEVICE void store_rows(const Problem& p, act_t* c, u32 buffer, u32 first_token, 
     *(uint4*)(c + (u64)(first_token + row) * row_elems + n) = load_shared_16(buffer + row * 128 + (chunk ^ row % 8) * 16);
 }
 
-DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c, const TensorMap* map_c, u32 buffer,
+template <u32 SUMS>
+DEVICE void write_through_smem(const Problem& p, float (&acc)[SUMS], act_t* c, const TensorMap* map_c, u32 buffer,
                                u32 first_token, u32 end_token, u32 first_column, const float (&scale)[2],
                                const float (&shift)[2]) {
   const u32 thread = threadIdx.x % 128, lane = threadIdx.x % 32, warp = thread / 32, id = threadIdx.x / 128;
@@ -234,9 +268,9 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
 #endif
   const u32 address = buffer + row * 128 + chunk * 16;
 #pragma unroll
-  for (u32 t = 0; t < CTA_M; t += EPILOGUE_TOKENS) {
-    constexpr bool is_even = CTA_M % EPILOGUE_TOKENS == 0;
-    const u32 end = is_even ? t + EPILOGUE_TOKENS : min(t + EPILOGUE_TOKENS, (u32)CTA_M);
+  for (u32 t = 0; t < 2 * SUMS; t += EPILOGUE_TOKENS) {
+    constexpr bool is_even = 2 * SUMS % EPILOGUE_TOKENS == 0;
+    const u32 end = is_even ? t + EPILOGUE_TOKENS : min(t + EPILOGUE_TOKENS, 2 * SUMS);
     if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     named_barrier(id, 128);
 #pragma unroll
@@ -273,7 +307,7 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
-    const u32 last = is_even ? end_token : min(end_token, first_token + CTA_M);
+    const u32 last = is_even ? end_token : min(end_token, first_token + 2 * SUMS);
     if (GATED || SUMMED || end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
       if (first_token + t < last) store_rows(p, c, buffer, first_token + t, last, first_column);
     } else {
@@ -290,7 +324,8 @@ DEVICE u32 load_acquire(const u32* p) {
 
 // Part 0 adds the sums of the others to its own, in the order of k; the others leave theirs in the workspace. Returns
 // whether this is part 0.
-DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Work& w, float (&acc)[MB][NUM_ACC],
+template <u32 SUMS>
+DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Work& w, float (&acc)[MB][SUMS],
                          float* workspace, u32* counters, u32 rank, u32 half) {
   const u32 thread = threadIdx.x % 128, id = threadIdx.x / 128;
   u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * (COOPERATIVE ? CONSUMERS : 1) + half;
@@ -301,8 +336,8 @@ DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Wor
 #pragma unroll
     for (u32 b = 0; b < MB; b++)
 #pragma unroll
-      for (u32 i = 0; i < NUM_ACC; i += 4)
-        __stcg((float4*)(mine + (b * NUM_ACC + i) * 128),
+      for (u32 i = 0; i < SUMS; i += 4)
+        __stcg((float4*)(mine + (b * SUMS + i) * 128),
                make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]));
     named_barrier(id, 128);  // and with the release, all of the warpgroup's stores are there before the count
     if (thread == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
@@ -319,8 +354,8 @@ DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Wor
 #pragma unroll
     for (u32 b = 0; b < MB; b++)
 #pragma unroll
-      for (u32 i = 0; i < NUM_ACC; i += 4) {
-        const float4 v = __ldcg((const float4*)(from + (b * NUM_ACC + i) * 128));
+      for (u32 i = 0; i < SUMS; i += 4) {
+        const float4 v = __ldcg((const float4*)(from + (b * SUMS + i) * 128));
         acc[b][i] += v.x;
         acc[b][i + 1] += v.y;
         acc[b][i + 2] += v.z;

@@ -13,7 +13,9 @@
 // each of one tile (CLUSTER_K, COOPERATIVE, one tile a CTA): then each adds up all parts for its share of the tokens.
 //
 // GROUPED (no clusters; groups.cuh stands before): groups of tokens have weights of their own. How many tokens each has is
-// in the GPU's memory alone, so each CTA counts the tiles of all, and their number says whether K is cut.
+// in the GPU's memory alone, so each CTA counts the tiles of all, and what they cost says whether K is cut. Tiles of a
+// group have even shares of its tokens, for which the kernel is compiled in steps, the most first: EACH_SHARE(f) is
+// f(n, next) for each of NUM_SHARES. Shares of FEW_TOKENS or less have a smaller box of tokens (map_few).
 
 #if GROUPED
 #define WGMMA(n) wgmma<n>
@@ -51,13 +53,15 @@
 #define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
 #define PLACE_OFFSET (TURN_OFFSET + 32)          // GROUPED
 #define TILE_STARTS_OFFSET (PLACE_OFFSET + 512)  // GROUPED
+#define COST_STARTS_OFFSET (TILE_STARTS_OFFSET + GROUP_TABLE_BYTES)
+#define ORDER_OFFSET (COST_STARTS_OFFSET + GROUP_TABLE_BYTES)
 
 // ---- work --------------------------------------------------------------------------------------------------------
 
 // A CTA's tile; may lie outside the problem.
 struct Place {
 #if GROUPED
-  u32 first, tile_n, end_token, group, tokens;  // `tokens` that wgmma takes, of WGMMA_TOKENS
+  u32 first, tile_n, end_token, group, tokens;  // `tokens`: its share
   float group_factor;
   DEVICE u32 group_index() const { return group; }
   DEVICE u32 first_token() const { return first; }
@@ -84,8 +88,7 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
   const u32 group = tile / per_group, first = group * p.swizzle, rest = tile - group * per_group;
   const u32 height = min(tiles_m - first, p.swizzle);
 #if GROUPED
-  // Tiles of a group have even shares of its tokens.
-  const u32 share = (of_tile.end_token - of_tile.first_token + tiles_m - 1) / tiles_m, tokens = (share + 7) / 8 * 8;
+  const u32 tokens = share_of(of_tile.end_token - of_tile.first_token, tiles_m);
   at.first = of_tile.first_token + (first + rest % height) * tokens;
   at.end_token = min(of_tile.end_token, at.first + tokens), at.tokens = tokens;
   at.tile_n = rest / height;
@@ -97,6 +100,73 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
 }
 
 #if GROUPED
+// The loop over items that a share belongs to; none: NUM_SHARES.
+DEVICE u32 loop_of(u32 share) {
+  u32 loop = 0;
+#define IS_IN_NEXT(n, next) loop += share <= next;
+  EACH_SHARE(IS_IN_NEXT)
+  return loop;
+}
+
+// One warp fills the tables of groups, in the order of loops.
+DEVICE void sort_groups(const TokenGroups& groups, u32 num_tokens) {
+  const u32 lane = threadIdx.x % 32;
+  u32 of_loop[NUM_SHARES + 1] = {};  // groups of a loop; then the place of its next
+#pragma unroll 1
+  for (u32 pass = 0; pass < 2; pass++) {
+#pragma unroll 1
+    for (u32 first = 0; first < groups.count; first += 32) {
+      const u32 group = first + lane, tokens = group < groups.count ? group_tokens(groups, group, num_tokens) : 0;
+      const u32 loop = group < groups.count ? loop_of(share_of(tokens, tiles_of(tokens))) : ~0u;
+#pragma unroll
+      for (u32 i = 0; i <= NUM_SHARES; i++) {
+        const u32 lanes = __ballot_sync(0xffffffffu, loop == i);
+        const u32 place = groups.order + 2 * (of_loop[i] + __popc(lanes & ((1u << lane) - 1)));
+        if (pass && loop == i) asm volatile("st.shared.u16 [%0], %1;" ::"r"(place), "h"((u16)group) : "memory");
+        of_loop[i] += __popc(lanes);
+      }
+    }
+    u32 before = 0;
+#pragma unroll
+    for (u32 i = 0; i <= NUM_SHARES; i++) {
+      const u32 num = of_loop[i];
+      of_loop[i] = before, before += num;
+    }
+  }
+  __syncwarp();
+  u32 tiles_before = 0, cost_before = 0, most = 0;
+#pragma unroll 1
+  for (u32 first = 0; first < groups.count; first += 32) {
+    const u32 at = first + lane, tokens = at < groups.count ? group_tokens(groups, group_at(groups, at), num_tokens) : 0;
+    const u32 tiles = tiles_of(tokens), cost = tiles ? share_cost(share_of(tokens, tiles)) : 0;
+    const u32 tiles_sum = sum_up_to(tiles), cost_sum = sum_up_to(tiles * cost);
+    if (at < groups.count) {
+      store_shared_4(groups.tile_starts + 4 * at, tiles_before + tiles_sum - tiles);
+      store_shared_4(groups.cost_starts + 4 * at, cost_before + cost_sum - tiles * cost);
+    }
+    tiles_before += __shfl_sync(0xffffffffu, tiles_sum, 31), cost_before += __shfl_sync(0xffffffffu, cost_sum, 31);
+    most = max(most, cost);
+  }
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (lane == 0) {
+    store_shared_4(groups.tile_starts + 4 * groups.count, tiles_before);
+    store_shared_4(groups.cost_starts + 4 * groups.count, cost_before);
+    store_shared_4(groups.cost_starts + 4 * groups.count + 4, most);
+  }
+}
+
+// By costs, in place of `cut_tiles_of`: CTAs have even shares of all. Of whole tiles those of the last wave come on top of
+// an even share, at worst the longest.
+#define CUT_COST (8 * CUT_UNITS)
+DEVICE CutTiles cut_costs_of(const Problem& p, u32 cost, u32 num_ctas) {
+  const u32 tiles = p.tiles_m * p.tiles_n, rest = tiles % num_ctas, idle = rest ? num_ctas - rest : 0;
+  if (tiles == 0) return {false, 0};
+  const u32 most = load_shared_4(p.token_groups.cost_starts + 4 * p.token_groups.count + 4), longest = most * p.num_units;
+  const u32 whole = max(cost / num_ctas + longest * idle / num_ctas, longest);
+  const u32 ctas = min(min(num_ctas, cost / most), tiles * MOST_PARTS);  // each has a unit at least
+  return {cost / ctas + CUT_COST < whole, ctas};
+}
+
 // To find a group takes a while, so the thread that copies does it and leaves what it found to those that compute: before
 // it copies the first stage of an item, when that is free. By then all but STAGES + 2 items before have been written.
 #define PLACE_SLOTS 16
@@ -121,7 +191,8 @@ DEVICE Place take_place(u32 smem, u32 item) {
 // ---- producer ----------------------------------------------------------------------------------------------------
 
 // One thread copies weights and tokens.
-DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight, u32 box_rows) {
+DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const TensorMap* map_few,
+                    const unsigned char* qweight, u32 box_rows) {
   const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
   const u32 rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
   u16 token_mask = 0, weight_mask = 0;  // CTAs with the same tokens, and with the same weights
@@ -129,7 +200,7 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
     for (u32 n = 0; n < CLUSTER_N; n++) token_mask |= (u16)(1u << (n * CLUSTER_M + rank_m));
   if (CLUSTER_M > 1)
     for (u32 m = 0; m < CLUSTER_M; m++) weight_mask |= (u16)(1u << (rank_n * CLUSTER_M + m));
-  const u32 stage_bytes = STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES;
+  u32 stage_bytes = STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES;
   constexpr u32 slice_rows = CTA_M / CLUSTER_N, slice_bytes = STEP_BLOCKS * 2048 / CLUSTER_M;
 
   Scheduler scheduler(p);
@@ -145,9 +216,13 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
     const Place at = next_at;
     has_next = scheduler.take(p, next);
     if (has_next) next_at = place(p, next.tile, rank);  // what it reads comes while this tile is copied
+    const bool is_few = at.tokens <= FEW_TOKENS;
+    const TensorMap* map = is_few ? map_few : map_a;
+    stage_bytes = STEP_BLOCKS * (is_few ? min(box_rows, (u32)FEW_TOKENS) : box_rows) * 128 + WEIGHT_STAGE_BYTES;
 #else
   while (scheduler.take(p, w)) {
     const Place at = place(p, w.tile, rank);
+    const TensorMap* map = map_a;
 #endif
     const u32 first_row = at.group_index() * p.num_column_blocks;
     for (u32 step = w.begin * UNIT_STEPS; step < w.end * UNIT_STEPS; step++) {
@@ -166,7 +241,7 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
       }
 #pragma unroll
       for (u32 b = 0; b < STEP_BLOCKS; b++)
-        copy_tile(smem + stage * TOKEN_STAGE_BYTES + b * TOKEN_BLOCK_BYTES + rank_n * slice_rows * 128, map_a,
+        copy_tile(smem + stage * TOKEN_STAGE_BYTES + b * TOKEN_BLOCK_BYTES + rank_n * slice_rows * 128, map,
                   (block + b) * 64, at.first_token() + rank_n * slice_rows, full, token_mask);
       if (++stage == STAGES) stage = 0, phase ^= 1;
     }
@@ -313,7 +388,7 @@ DEVICE void write_share(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 f
 template <u32 TOKENS>
 DEVICE void multiply(const Work& w, const u32& smem, const u32& weights, const u32& scales, const u32& rank,
                      const u32& consumer, const u32& lane, u32& stage, u32& phase, u32& previous, u32& released,
-                     float (&acc)[MB][NUM_ACC], u32 (&a)[2][4][4]) {
+                     float (&acc)[MB][TOKENS / 2], u32 (&a)[2][4][4]) {
   Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
   for (u32 unit = w.begin; unit < w.end; unit++) {
 #pragma unroll
@@ -356,102 +431,146 @@ DEVICE void multiply(const Work& w, const u32& smem, const u32& weights, const u
   release_if(smem, released, rank, true);
 }
 
-#define MULTIPLY(n) \
-  multiply<n>(w, smem, weights, scales, rank, consumer, lane, stage, phase, previous, released, acc, a)
-
 #if SUMMED
 #define CHOICES_PARAMETER , const Choices& choices
+#define CHOICES_ARGUMENT , choices
 #else
 #define CHOICES_PARAMETER
+#define CHOICES_ARGUMENT
 #endif
 
-DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
-                    const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
-                    float alpha CHOICES_PARAMETER) {
-  const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
-  const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const u32 half = COOPERATIVE ? consumer : 0;  // which blocks of the tile
-  const u32 weights = smem + WEIGHT_OFFSET + half * MB * STEP_BLOCKS * 2048 + thread * 16;
-  const u32 scales =
-      smem + SCALE_OFFSET + half * MB * STEP_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 2 * PARAM_BYTES;
-  float acc[MB][NUM_ACC];
-  u32 a[2][4][4];
+// A thread that computes, and where it reads weights and scales of the first stage.
+struct Reader {
+  u32 rank, consumer, thread, warp, lane;
+  u32 half;  // which blocks of the tile
+  u32 weights, scales;
+  DEVICE Reader(u32 smem) {
+    rank = CLUSTER > 1 ? cluster_rank() : 0;
+    consumer = threadIdx.x / 128 - 1;
+    thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    half = COOPERATIVE ? consumer : 0;
+    weights = smem + WEIGHT_OFFSET + half * MB * STEP_BLOCKS * 2048 + thread * 16;
+    scales = smem + SCALE_OFFSET + half * MB * STEP_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 2 * PARAM_BYTES;
+  }
+};
 
+struct Output {
+  const TensorMap* map_c;
+  const act_t *column_scales, *bias;
+  act_t* c;
+  float* workspace;
+  u32* counters;
+  float alpha;
+};
+
+// An item of at most TOKENS tokens, from `stage` on, to C.
+template <u32 TOKENS>
+DEVICE void compute(const Problem& p, const Scheduler& scheduler, const Work& w, u32 smem, u32 item, u32 stage,
+                    u32 phase, const Reader& from, const Output& out CHOICES_PARAMETER) {
+  const u32 consumer = from.consumer, warp = from.warp, lane = from.lane, rank = from.rank, half = from.half;
+  u32 previous = 0, released = 0;
+  float acc[MB][TOKENS / 2];
+  u32 a[2][4][4];
+#pragma unroll
+  for (u32 b = 0; b < MB; b++)
+#pragma unroll
+    for (u32 i = 0; i < TOKENS / 2; i++) acc[b][i] = 0.f;
+  barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+  multiply<TOKENS>(w, smem, from.weights, from.scales, rank, consumer, lane, stage, phase, previous, released, acc, a);
+
+#if CLUSTER_K > 1
+  const u32 share = cluster_rank();
+  exchange_parts(smem, w.part, half, acc);
+#else
+  if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, out.workspace, out.counters, rank, half)) return;
+#endif
+#if GROUPED
+  const Place at = take_place(smem, item);
+  const u32 end_token = at.end_token;
+  const float factor = out.alpha * at.group_factor;
+  const act_t* of_columns = out.column_scales + (u64)at.group_index() * p.num_column_blocks * 64;
+  const act_t* shifts = out.bias ? out.bias + (u64)at.group_index() * p.N : nullptr;
+#else
+  const Place at = place(p, w.tile, rank);
+  const u32 end_token = p.M;
+  const float factor = out.alpha;
+  const act_t *of_columns = out.column_scales, *shifts = out.bias;
+#endif
+#pragma unroll
+  for (u32 b = 0; b < MB; b++) {
+    const u32 block = at.tile_n * ROW_BLOCKS + half * MB + b, column = block * 64 + warp * 16 + lane / 4;
+    float scale[2], shift[2];
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      const u32 n = column + 8 * h;
+      scale[h] = MODE == 0 && n < p.N ? factor * to_float(of_columns[n]) : factor * UNIT;
+      shift[h] = out.bias && n < p.N ? to_float(shifts[n]) : 0.f;
+    }
+#if CLUSTER_K > 1
+    write_share(p, acc[b], out.c, at.first_token() + share * (8 * SHARE_GROUPS), min(end_token, (at.tile_m + 1) * CTA_M), column,
+                scale, shift);
+#else
+    if (USES_TMA_STORE)
+      write_through_smem(p, acc[b], out.c, out.map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128,
+                         at.first_token(), end_token, block * (GATED ? 32 : 64), scale, shift);
+    else
+      write_direct(p, acc[b], out.c, at.first_token(), end_token, column, scale, shift);
+#endif
+  }
+#if SUMMED
+  __threadfence();
+  named_barrier(threadIdx.x / 128, 128);
+  add_choices(choices, out.c, at.first_token(), end_token, (at.tile_n * ROW_BLOCKS + half * MB) * 64, MB * 64, p.N,
+              at.tile_n * ROW_BLOCKS / MB + half, warp, 4);
+#endif
+}
+
+#if GROUPED
+// Items of shares up to TOKENS, to the first of a share of `below` or less. A loop for each: in one for all, the compiler
+// would let each wgmma wait.
+template <u32 TOKENS>
+DEVICE void consume_shares(const Problem& p, Scheduler& scheduler, Work& w, bool& has, u32& item, u32& count, u32 below,
+                           u32 smem, const Reader& from, const Output& out CHOICES_PARAMETER) {
+#pragma unroll 1
+  for (; has; item++, has = scheduler.take(p, w)) {
+    if (COOPERATIVE || item % 2 == from.consumer) {
+      if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * from.consumer, (item - 1) / 2 & 1);
+      const u32 stage = count % STAGES, phase = count / STAGES & 1;
+      barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+      if (load_shared_4(place_slot(smem, item) + 16) <= below) break;
+      compute<TOKENS>(p, scheduler, w, smem, item, stage, phase, from, out CHOICES_ARGUMENT);
+    }
+    count += (w.end - w.begin) * UNIT_STEPS;
+  }
+}
+#endif
+
+DEVICE void consume(const Problem& p, u32 smem, const Output& out CHOICES_PARAMETER) {
+  const Reader from(smem);
   Scheduler scheduler(p);
   Work w;
   u32 count = 0;  // stages taken from the ring, by both warpgroups in ping-pong
+#if GROUPED
+  u32 item = 0;
+  bool has = scheduler.take(p, w);
+#define CONSUME(n, below) \
+  consume_shares<n>(p, scheduler, w, has, item, count, below, smem, from, out CHOICES_ARGUMENT);
+  EACH_SHARE(CONSUME)
+#else
   for (u32 item = 0; scheduler.take(p, w); item++) {
     const u32 steps = (w.end - w.begin) * UNIT_STEPS;
-    if (!COOPERATIVE && item % 2 != consumer) {
+    if (!COOPERATIVE && item % 2 != from.consumer) {
       count += steps;
       continue;
     }
     // A barrier tells two phases apart, no more: not before the other warpgroup has met all its stages.
-    if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * consumer, (item - 1) / 2 & 1);
-    u32 stage = count % STAGES, phase = count / STAGES & 1, previous = 0, released = 0;
+    if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * from.consumer, (item - 1) / 2 & 1);
+    const u32 stage = count % STAGES, phase = count / STAGES & 1;
     count += steps;
-#pragma unroll
-    for (u32 b = 0; b < MB; b++)
-#pragma unroll
-      for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
-
-    barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
-#if GROUPED
-    // Tokens that the shares of a group's tiles leave out cost no time of the tensor core.
-    const u32 tokens = load_shared_4(place_slot(smem, item) + 16);
-#define IF_ENOUGH(n) if (tokens <= n) MULTIPLY(n); else
-    EACH_WGMMA_TOKENS(IF_ENOUGH)
-#endif
-    MULTIPLY(CTA_M);
-
-#if CLUSTER_K > 1
-    const u32 share = cluster_rank();
-    exchange_parts(smem, w.part, half, acc);
-#else
-    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half))
-      continue;
-#endif
-#if GROUPED
-    const Place at = take_place(smem, item);
-    const u32 end_token = at.end_token;
-    const float factor = alpha * at.group_factor;
-    const act_t* of_columns = column_scales + (u64)at.group_index() * p.num_column_blocks * 64;
-    const act_t* shifts = bias ? bias + (u64)at.group_index() * p.N : bias;
-#else
-    const Place at = place(p, w.tile, rank);
-    const u32 end_token = p.M;
-    const float factor = alpha;
-    const act_t *of_columns = column_scales, *shifts = bias;
-#endif
-#pragma unroll
-    for (u32 b = 0; b < MB; b++) {
-      const u32 block = at.tile_n * ROW_BLOCKS + half * MB + b, column = block * 64 + warp * 16 + lane / 4;
-      float scale[2], shift[2];
-#pragma unroll
-      for (u32 h = 0; h < 2; h++) {
-        const u32 n = column + 8 * h;
-        scale[h] = MODE == 0 && n < p.N ? factor * to_float(of_columns[n]) : factor * UNIT;
-        shift[h] = bias && n < p.N ? to_float(shifts[n]) : 0.f;
-      }
-#if CLUSTER_K > 1
-      write_share(p, acc[b], c, at.first_token() + share * (8 * SHARE_GROUPS), min(end_token, (at.tile_m + 1) * CTA_M), column,
-                  scale, shift);
-#else
-      if (USES_TMA_STORE)
-        write_through_smem(p, acc[b], c, map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128,
-                           at.first_token(), end_token, block * (GATED ? 32 : 64), scale, shift);
-      else
-        write_direct(p, acc[b], c, at.first_token(), end_token, column, scale, shift);
-#endif
-    }
-#if SUMMED
-    __threadfence();
-    named_barrier(threadIdx.x / 128, 128);
-    add_choices(choices, c, at.first_token(), end_token, (at.tile_n * ROW_BLOCKS + half * MB) * 64, MB * 64, p.N,
-                at.tile_n * ROW_BLOCKS / MB + half, warp, 4);
-#endif
+    compute<CTA_M>(p, scheduler, w, smem, item, stage, phase, from, out CHOICES_ARGUMENT);
   }
-  if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+  if (USES_TMA_STORE && from.thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 #if CLUSTER * CLUSTER_K > 1
@@ -461,7 +580,13 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
 #endif
 
 extern "C" __global__ void CLUSTER_ATTRIBUTE __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
-w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
+w4a16_sm90(
+#if GROUPED
+           const __grid_constant__ TensorMap map_few,
+#else
+#define map_few map_a
+#endif
+           const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
            const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
            const act_t* __restrict__ bias, act_t* __restrict__ c, float* workspace, u32* counters, float alpha, u32 M,
            u32 N, u32 num_column_blocks, u32 num_k_blocks, u32 num_groups, u32 tiles_m, u32 tiles_n, u32 split,
@@ -474,10 +599,11 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
   extern __shared__ unsigned char raw[];
   const u32 smem = (smem_address(raw) + 1023) & ~1023u;
 #if GROUPED
-  Problem p = {{token_offsets, factors, smem + TILE_STARTS_OFFSET, num_token_groups}, 0,
+  Problem p = {{token_offsets, factors, smem + TILE_STARTS_OFFSET, num_token_groups, smem + ORDER_OFFSET,
+                smem + COST_STARTS_OFFSET}, 0,
                M, N, num_column_blocks, num_k_blocks, num_groups, 0, tiles_n, num_k_blocks / 2, split, share,
                remainder, swizzle};
-  if (threadIdx.x / 32 == 1) count_tiles(p.token_groups, M);
+  if (threadIdx.x / 32 == 1) sort_groups(p.token_groups, M);
 #else
   const Problem p = {M, N, num_column_blocks, num_k_blocks, num_groups, tiles_m, tiles_n, num_k_blocks / 2, split,
                      share, remainder, swizzle};
@@ -498,11 +624,10 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if GROUPED
   __syncthreads();
   p.tiles_m = load_shared_4(p.token_groups.tile_starts + 4 * num_token_groups);
-  const u32 tiles = p.tiles_m * tiles_n;
-  const CutTiles cut = cut_tiles_of(tiles, p.num_units, gridDim.x, p.tiles_m <= most_cut);
-  if (cut.is_cut) {
-    p.split = 0, p.clusters = cut.ctas;
-    p.share = tiles * p.num_units / cut.ctas, p.remainder = tiles * p.num_units % cut.ctas;
+  if (p.tiles_m <= most_cut) {
+    const u32 cost = load_shared_4(p.token_groups.cost_starts + 4 * num_token_groups) * tiles_n * p.num_units;
+    const CutTiles cut = cut_costs_of(p, cost, gridDim.x);
+    if (cut.is_cut) p.split = 0, p.clusters = cut.ctas, p.share = cost / cut.ctas, p.remainder = cost % cut.ctas;
   }
 #elif CLUSTER > 1
   cluster_sync();
@@ -516,7 +641,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 #endif
-    if (threadIdx.x / 32 == 0 && is_elected()) produce(p, smem, &map_a, qweight, box_rows);
+    if (threadIdx.x / 32 == 0 && is_elected()) produce(p, smem, &map_a, &map_few, qweight, box_rows);
 #if MODE != 0
     if (threadIdx.x / 32 == 1) produce_scales(p, smem, scales);
 #endif
@@ -528,12 +653,11 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 #endif
+    const Output out = {&map_c, (const act_t*)scales, bias, c, workspace, counters, alpha};
 #if SUMMED
     const Choices choices = CHOICES(tiles_n * ROW_BLOCKS / MB);
-    consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha, choices);
-#else
-    consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha);
 #endif
+    consume(p, smem, out CHOICES_ARGUMENT);
   }
   __syncwarp();
   if (CLUSTER > 1) cluster_sync();  // no CTA leaves while others copy into it or signal to it

@@ -16,7 +16,7 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
 from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
-from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups, wgmma_of_halves
+from gemm_eval.kernels.families.sm90 import BLOCK_K, Sm90Family, sharing_warpgroups, wgmma_of_halves
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
 MAX_GROUPS = 1024
@@ -25,13 +25,22 @@ MAX_GROUPS = 1024
 MAX_CUT_WAVES = 2
 """K is cut where tiles fill at most so many waves: of more, what the last leaves idle is little."""
 
-_TABLE_BYTES = ceil_div((MAX_GROUPS + 1) * 4, 16) * 16
+MAX_COST_WAVES = 8
+"""The same of `w4a16_sm90_grouped`, whose tiles differ."""
+
+_TABLE_BYTES = ceil_div((MAX_GROUPS + 2) * 4, 16) * 16
 _PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that compute
 _SUM_BYTES = 4
-_LEAST_SHARE, _SHARE_STEP = 48, 16
-"""Tokens of a tile that wgmma is compiled for besides all: fewer take as long, as weights are dequantized."""
-_MOST_OF_SHARES = {64: 128, 128: 128, 192: 80, 256: 96}
-"""Tokens of the tiles that have such shares, by columns: for larger ones registers run out, and wgmma would wait."""
+SHARES = (24, 48, 80, 104, 128, 152, 200)
+"""Tokens of a tile that `w4a16_sm90_grouped` is compiled for besides all: fewer than 24 take as long, as weights are
+dequantized."""
+FEW_TOKENS = 48
+"""Rows of A that tiles with so many tokens or less copy; others copy a whole tile."""
+
+
+def shares_of(cta_m: int) -> tuple[int, ...]:
+    """Return the numbers of tokens that tiles of `cta_m` are compiled for, the most first."""
+    return cta_m, *(tokens for tokens in reversed(SHARES) if tokens < cta_m)
 
 
 class GroupedSizes(NamedTuple):
@@ -76,6 +85,7 @@ class GroupedFamily(Family):
     """The part of grouped kernels beyond those of one GEMM, which stand behind this class among their bases."""
 
     headers: ClassVar[tuple[str, ...]] = ("groups.cuh",)
+    cut_waves: ClassVar[int] = MAX_CUT_WAVES
     slots_of_cta: ClassVar[int]
     """Parts of tiles that a CTA leaves in the workspace at most."""
 
@@ -103,7 +113,7 @@ class GroupedFamily(Family):
         """Grid and workspace for any groups whose tokens come to `sizes.M` at most."""
         config = variant.config
         ctas = self.resident_ctas(variant, num_sms, ctas_per_sm)
-        most_cut = _most_cut(config, sizes, ctas)
+        most_cut = self._most_cut(config, sizes, ctas)
         tile_bytes = config.cta_m * config.cta_n * _SUM_BYTES
         return Launch(
             grid=(ctas, 1, 1), num_threads=self.num_threads(variant), smem_bytes=self.smem_bytes(variant),
@@ -117,7 +127,7 @@ class GroupedFamily(Family):
         return (
             *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map), np.uint64(operands.offsets),
             np.uint32(sizes.num_groups), np.uint64(operands.factors),
-            np.uint32(_most_cut(variant.config, sizes, launch.grid[0])),
+            np.uint32(self._most_cut(variant.config, sizes, launch.grid[0])),
             *((*map(np.uint64, operands.choices[:-1]), np.uint32(operands.choices[-1])) if operands.choices else ()),
         )  # fmt: skip
 
@@ -125,13 +135,12 @@ class GroupedFamily(Family):
         """Return the parts of a row of C that `Fusion.SUMMED` counts, each with a counter for each token."""
         return ceil_div(N, config.cta_n) * self.counters_of_tile(config)
 
-
-def _most_cut(config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
-    """Tiles along M, of all groups, up to which K may be cut; 0: never."""
-    if config.decomposition is not Decomposition.STREAM_K:
-        return 0
-    most = sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
-    return max(1, min(most, MAX_CUT_WAVES * ctas // ceil_div(sizes.N, config.cta_n)))
+    def _most_cut(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
+        """Tiles along M, of all groups, up to which K may be cut; 0: never."""
+        if config.decomposition is not Decomposition.STREAM_K:
+            return 0
+        most = sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
+        return max(1, min(most, self.cut_waves * ctas // ceil_div(sizes.N, config.cta_n)))
 
 
 class Sm90GroupedFamily(GroupedFamily, Sm90Family):
@@ -141,19 +150,33 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     headers = ("groups.cuh", "hopper.cuh")
     wide_tokens = range(136, 153, 8)  # the warps that copy need the registers for places of tiles
     slots_of_cta = 1
+    cut_waves = MAX_COST_WAVES
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.cluster_n == 1)
 
     def prelude(self, variant: Variant) -> str:
         """Return the instruction for each number of tokens that a tile may have."""
-        most = variant.config.cta_m
-        is_short = most <= _MOST_OF_SHARES[variant.config.cta_n]
-        fewer = [*range(_LEAST_SHARE, most, _SHARE_STEP)] if is_short else []
-        head = f"template <u32 TOKENS> DEVICE void wgmma(float (&d)[{most // 2}], const u32 (&a)[4], u64 b);\n"
-        texts = [wgmma_of_halves(n, f"wgmma<{n}>", most) for n in (*fewer, most)]
-        each = "#define EACH_WGMMA_TOKENS(f) " + " ".join(f"f({n})" for n in fewer) + "\n"
-        return head + "".join("template <> " + text for text in texts) + each
+        shares = shares_of(variant.config.cta_m)
+        head = "template <u32 TOKENS> DEVICE void wgmma(float (&d)[TOKENS / 2], const u32 (&a)[4], u64 b);\n"
+        texts = ["template <> " + wgmma_of_halves(n, f"wgmma<{n}>") for n in shares]
+        pairs = " ".join(f"f({n}, {below})" for n, below in zip(shares, (*shares[1:], 0), strict=True))
+        return head + "".join(texts) + f"#define EACH_SHARE(f) {pairs}\n"
+
+    def macros(self, variant: Variant) -> dict[str, int]:
+        cta_m = variant.config.cta_m
+        return super().macros(variant) | {
+            "SORTED": 1, "NUM_SHARES": len(shares_of(cta_m)), "FEW_TOKENS": min(FEW_TOKENS, cta_m),
+            "GROUP_TABLE_BYTES": _TABLE_BYTES,
+        }  # fmt: skip
+
+    def arguments(
+        self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
+    ) -> tuple[Any, ...]:
+        """See `Family`; in front, a map of A for tiles of few tokens."""
+        box, shape = (min(FEW_TOKENS, variant.config.cta_m, sizes.M), BLOCK_K), (sizes.M, sizes.K)
+        map_few = tensor_map(operands.a, variant.activation, shape, operands.lda, box)
+        return (map_few, *super().arguments(variant, sizes, launch, operands, tensor_map))
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         return self._resident_clusters(variant, num_sms)
@@ -166,7 +189,7 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
         return Sm90Family.smem_bytes(self, variant)
 
     def _fixed_bytes(self, config: KernelConfig) -> int:
-        return super()._fixed_bytes(config) + _PLACES_BYTES + _TABLE_BYTES
+        return super()._fixed_bytes(config) + _PLACES_BYTES + 2 * _TABLE_BYTES + 2 * MAX_GROUPS
 
     def _numbers(self, config: KernelConfig, sizes: Sizes, launch: Launch, operands: Operands) -> dict[str, int]:
         """See `Sm90Family`: what depends on the tokens of each group, the kernel finds out."""

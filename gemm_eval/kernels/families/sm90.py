@@ -12,7 +12,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, WeightMode, ceil_div
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-_ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
+_ROWS, BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
 _UNIT_K = 128  # K is cut in multiples of it
 _WARPS_OF_WARPGROUP = 4
 _DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
@@ -122,7 +122,7 @@ class Sm90Family(Family):
         return {
             "CTA_M": config.cta_m, "CONSUMERS": _consumers(config), "MB": _blocks(config),
             "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE), "STAGES": config.num_stages,
-            "STEP_BLOCKS": config.cta_k // _BLOCK_K, "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n,
+            "STEP_BLOCKS": config.cta_k // BLOCK_K, "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n,
             "CLUSTER_K": config.split_k if is_cluster else 1, "EPILOGUE_TOKENS": _epilogue_tokens(config),
             "CTAS_PER_SM": self._ctas_per_sm(variant),
         }  # fmt: skip
@@ -176,7 +176,7 @@ class Sm90Family(Family):
         config = variant.config
         # rows outside A are slow to fill: a tile that is larger than A copies only what there is
         box_rows = min(config.cta_m // config.cluster_n, sizes.M)
-        map_a = tensor_map(operands.a, variant.activation, (sizes.M, sizes.K), operands.lda, (box_rows, _BLOCK_K))
+        map_a = tensor_map(operands.a, variant.activation, (sizes.M, sizes.K), operands.lda, (box_rows, BLOCK_K))
         map_c = map_a
         if _stores_by_tma(config):
             rows = min(_epilogue_tokens(config), sizes.M)
@@ -242,22 +242,19 @@ class Sm90ClusterFamily(Sm90Family):
         return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
 
 
-def wgmma_of_halves(n: int, name: str = "wgmma", most: int = 0) -> str:
-    """Return `wgmma_text` for 16-bit operands and `n` tokens; of a template, whose arrays are for `most` tokens."""
-    return wgmma_text(name, f'm64n{n}k16.f32." MMA_TYPE "." MMA_TYPE "', n // 2, "1, 1, 1, 0", most // 2)
+def wgmma_of_halves(n: int, name: str = "wgmma") -> str:
+    """Return `wgmma_text` for 16-bit operands and `n` tokens."""
+    return wgmma_text(name, f'm64n{n}k16.f32." MMA_TYPE "." MMA_TYPE "', n // 2, "1, 1, 1, 0")
 
 
-def wgmma_text(name: str, types: str, sums: int, flags: str, most_sums: int = 0) -> str:
-    """Return a function that issues wgmma with weights from registers: name(sums, a, descriptor).
-
-    Its array may have more sums than it writes (`most_sums`; 0: as many).
-    """
+def wgmma_text(name: str, types: str, sums: int, flags: str) -> str:
+    """Return a function that issues wgmma with weights from registers: name(sums, a, descriptor)."""
     d = ", ".join(f"%{i}" for i in range(sums))
     a = ", ".join(f"%{sums + i}" for i in range(4))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(sums))
     inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
     return (
-        f"DEVICE void {name}(float (&d)[{most_sums or sums}], const u32 (&a)[4], u64 b) {{\n"
+        f"DEVICE void {name}(float (&d)[{sums}], const u32 (&a)[4], u64 b) {{\n"
         f'  asm volatile("wgmma.mma_async.sync.aligned.{types}"\n'
         f'      " {{{d}}}, {{{a}}}, %{sums + 4}, {flags};"\n'
         f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
@@ -303,7 +300,7 @@ def _stores_by_tma(config: KernelConfig) -> bool:
 
 
 def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int:
-    blocks_k, blocks_n = config.cta_k // _BLOCK_K, config.cta_n // _ROWS
+    blocks_k, blocks_n = config.cta_k // BLOCK_K, config.cta_n // _ROWS
     groups = 0 if mode is WeightMode.COLUMN else max(1, config.cta_k // group_size)
     tokens = config.cta_m * config.cta_k * DType.FP16.bits // 8
     return tokens + blocks_n * (blocks_k * _BLOCK_BYTES + groups * _ROWS * mode.param_bytes)

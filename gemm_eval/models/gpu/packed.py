@@ -41,6 +41,7 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     WGMMA_FAMILIES,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
+    FEW_TOKENS,
     BLOCK,
     MAX_STREAMING_TOKENS,
     PAIRS_OF_WARP,
@@ -136,7 +137,10 @@ def pack_w4a16_bound_columns(
         pass_elems=PAIRS_OF_WARP * candidates["num_warps"],
         dram_bytes_per_us=np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),
         store_us_per_byte=np.where(is_sm90, c["store_exposed_frac"], 0.0) / p["dram_peak_bytes_per_us"],
-        box_rows=candidates["cta_m"] // candidates["cluster_n"],
+        box_rows=np.where(
+            family == SM90_GROUPED, np.minimum(candidates["cta_m"], FEW_TOKENS),
+            candidates["cta_m"] // candidates["cluster_n"],
+        ),
         box_row_cycles=box_row,
         weight_cycles=np.where(is_sm90, taken / candidates["cluster_m"], 0.0),
         whole_cycles=np.where(candidates["cluster_k"] > 0, np.inf, 0.0),

@@ -83,7 +83,7 @@ def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     waves, done = rounds + (1 if rest > 0 else 0), overlap * blocks
     last_ctas = rest if rest > 0 else ctas
     return Loop(
-        first=first, last=last, share=rounds * slots / ctas, rounds=rounds, rest=rest, copied_rows=0, num_blocks=0.0,
+        first=first, last=last, share=rounds * slots / ctas, rounds=rounds, rest=rest, copied_rows=0.0, num_blocks=0.0,
         prologue_us=0.0, chip_us=(first + last) / cycles_per_us, over_us=0.0, matrix_us=done * matrix / cycles_per_us,
         dequant_us=done * issue / cycles_per_us, overhead_us=waves * c["cta_cycles"] / cycles_per_us, l2_us=0.0,
         dram_us=dram_us, outside_us=0.0, store_us=0.0, reduction_us=reduction_us, busy_us=busy_us, power=0.0,
@@ -145,7 +145,7 @@ def _sm90_step(
 
 @kernel
 def _of_groups_us(
-    p: Any, row: Any, c: Any, first: float, last: float, dram_us: float, blocks: float, copied_rows: int,
+    p: Any, row: Any, c: Any, first: float, last: float, dram_us: float, blocks: float, copied_rows: float,
 ) -> float:  # fmt: skip
     """Return main loops of tiles of several groups, `first` and `last` cycles of whole waves and the rest of a CTA.
 
@@ -205,8 +205,8 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
 
     # 64 k of a CTA
     shared = row["instructions"] / common.SCHEDULERS * c["shared_issue"]
-    matrix = row["matrix_cycles"] * t.share_frac
-    box = min(cta_m // cluster_n, t.rows)  # rows of A that a CTA copies
+    matrix = row["matrix_cycles"] * t.shares.matrix_frac
+    box = min(cta_m // cluster_n * t.shares.box_frac, t.rows)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
     waste = 1.0 + c["line_waste"] * t.line_waste
     row_bytes = common.BLOCK * p["a_elem_bytes"]  # of 64 k
@@ -248,6 +248,8 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
         last = blocks * _sm90_step(resident, lone, shared, matrix, ingest) + over
     if is_coop:
         first = rounds * (item + over)
+        if t.G > 1 and not is_stream:  # the longest tile of a group takes more than the mean
+            first = max(first + last, item * (t.shares.most_cost * tiles_m / t.shares.cost) + over) - last
     else:  # the end of a tile hides behind the other warpgroup's
         hidden = max(item, 0.5 * (item + over))
         first = rounds * hidden if rest > 0 else (rounds - 1) * hidden + item + over
@@ -294,7 +296,7 @@ def _lone_cycles(row: Any, c: Any, work: float) -> float:
 @kernel
 def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
-    work = _sm90_work(row, c, row["matrix_cycles"] * t.share_frac)
+    work = _sm90_work(row, c, row["matrix_cycles"] * t.shares.matrix_frac)
     s = sm90_loop(p, row, c, t, split, _lone_cycles(row, c, work), work)
     if t.G > 1:
         return common.finish(
@@ -448,8 +450,8 @@ def is_beaten(
     """
     launch = common.launch_of(row, t)
     lone = columns[_AT.lone_cycles, index]
-    if launch.share_frac < 1.0:
-        lone = _lone_cycles(row, c, _sm90_work(row, c, row["matrix_cycles"] * launch.share_frac))
+    if launch.shares.matrix_frac < 1.0:
+        lone = _lone_cycles(row, c, _sm90_work(row, c, row["matrix_cycles"] * launch.shares.matrix_frac))
     loop = _least_of(p, row, c, launch, split, lone)
     left_us = best_us / (launch.num * kernels.BOUND_SLACK) - loop.before_us
     room_us = left_us - loop.added_us

@@ -17,7 +17,8 @@ UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k of 16 bits
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
-LEAST_SHARE, SHARE_STEP = 48, 16  # tokens that wgmma is compiled for besides all of a tile (families/grouped.py)
+MAX_COST_WAVES, FEW_TOKENS = 8, 48  # families/grouped.py
+SHARES = (24, 48, 80, 104, 128, 152, 200)  # tokens that wgmma is compiled for besides all of a tile
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 
@@ -63,26 +64,54 @@ def tiles_of_rows(t: kernels.ProblemTerms, cta_m: int) -> int:
     return num
 
 
-@kernel
-def most_of_shares(cta_n: int) -> int:
-    """Tokens of the tiles of grouped wgmma kernels that are also compiled for fewer of them."""
-    return 96 if cta_n == 256 else 80 if cta_n == 192 else 128
+class Shares(NamedTuple):
+    """Tiles of all groups under a grouped wgmma kernel: those of a group have even shares of its tokens.
+
+    `matrix_frac` and `box_frac` are means over tiles: of a tile's tokens what wgmma takes, and what is copied.
+    """
+
+    matrix_frac: float
+    box_frac: float
+    cost: int  # of all tiles for a unit of k (groups.cuh)
+    most_cost: int  # of a tile
+
+
+WHOLE = Shares(1.0, 1.0, 1, 1)
+"""What a kernel of one GEMM has."""
 
 
 @kernel
-def share_frac(t: kernels.ProblemTerms, cta_m: int, cta_n: int) -> float:
-    """Return the mean share of a tile's tokens that wgmma takes, of all groups: their tiles have even shares."""
-    if cta_m > most_of_shares(cta_n) or cta_m <= LEAST_SHARE:
-        return 1.0
-    taken = tiles = 0
+def shares_of(t: kernels.ProblemTerms, cta_m: int) -> Shares:
+    """Return the shares of tiles of all groups."""
+    taken = copied = tiles = cost = most = 0
     for i in range(len(t.group_rows)):
         of_group = kernels.ceil_div(t.group_rows[i], cta_m)
-        if of_group > 0:
-            share = kernels.ceil_div(kernels.ceil_div(t.group_rows[i], of_group), 8) * 8
-            steps = kernels.ceil_div(max(0, share - LEAST_SHARE), SHARE_STEP)
-            taken += t.group_counts[i] * of_group * min(cta_m, LEAST_SHARE + steps * SHARE_STEP)
-            tiles += t.group_counts[i] * of_group
-    return taken / (tiles * cta_m)
+        if of_group == 0:
+            continue
+        share = kernels.ceil_div(kernels.ceil_div(t.group_rows[i], of_group), 8) * 8
+        compiled = cta_m
+        for tokens in SHARES:
+            if share <= tokens < compiled:
+                compiled = tokens
+        num, of_tile = t.group_counts[i] * of_group, max(share // 8 + 3, 8)
+        taken += num * compiled
+        copied += num * (min(cta_m, FEW_TOKENS) if share <= FEW_TOKENS else cta_m)
+        tiles += num
+        cost += num * of_tile
+        most = max(most, of_tile)
+    return Shares(taken / (tiles * cta_m), copied / (tiles * cta_m), cost, most)
+
+
+@kernel
+def is_cut_by_cost(shares: Shares, tiles: int, tiles_n: int, units: int, slots: int) -> bool:
+    """Return whether a grouped wgmma kernel cuts K (sm90.cu)."""
+    if tiles > MAX_COST_WAVES * slots:
+        return False
+    cost, longest = shares.cost * tiles_n * units, shares.most_cost * units
+    rest = tiles % slots
+    idle = slots - rest if rest else 0
+    ctas = min(slots, cost // shares.most_cost, tiles * MOST_PARTS)
+    return bool(cost // ctas + 8 * CUT_UNITS < max(cost // slots + longest * idle // slots, longest))
 
 
 class Launch(NamedTuple):
@@ -106,7 +135,7 @@ class Launch(NamedTuple):
     a_read_bytes: float
     b_read_bytes: float
     line_waste: float
-    share_frac: float  # of a tile's tokens, that wgmma takes
+    shares: Shares
 
 
 @inlined_kernel
@@ -118,11 +147,11 @@ def launch_of(row: Any, t: kernels.ProblemTerms) -> Launch:
         return Launch(
             1, G, t.M, t.K, t.N, tiles_m, t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes, t.stay_frac,
             t.a_read_bytes, t.b_read_bytes, t.line_waste,
-            share_frac(t, row["cta_m"], row["cta_n"]) if row["family"] == family_kernels.SM90_GROUPED else 1.0,
+            shares_of(t, row["cta_m"]) if row["family"] == family_kernels.SM90_GROUPED else WHOLE,
         )  # fmt: skip
     return Launch(
         G, 1, t.M, t.K, t.N, kernels.ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
-        t.c_bytes / G, t.stay_frac, t.a_read_bytes / G, t.b_read_bytes / G, t.line_waste, 1.0,
+        t.c_bytes / G, t.stay_frac, t.a_read_bytes / G, t.b_read_bytes / G, t.line_waste, WHOLE,
     )  # fmt: skip
 
 
@@ -159,7 +188,7 @@ class Loop(NamedTuple):
     share: float  # of the work, that whole rounds have
     rounds: int
     rest: int  # CTAs, or clusters, after the last whole round
-    copied_rows: int  # of A, by a cluster of wgmma
+    copied_rows: float  # of A, by a cluster of wgmma
     num_blocks: float  # of 64 k, of all tiles of wgmma
     prologue_us: float
     chip_us: float  # that SMs take
@@ -329,7 +358,7 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     done = (rounds * resident + left) * blocks  # blocks of 64 k that an SM works through
     last_ctas = rest if rest > 0 else ctas
     return Loop(
-        first=0.0, last=0.0, share=0.0, rounds=rounds, rest=rest, copied_rows=0, num_blocks=0.0,
+        first=0.0, last=0.0, share=0.0, rounds=rounds, rest=rest, copied_rows=0.0, num_blocks=0.0,
         prologue_us=prologue_us, chip_us=chip_us, over_us=over_us, matrix_us=done * matrix / cycles_per_us,
         dequant_us=done * issue / cycles_per_us, overhead_us=over_us, l2_us=l2_us, dram_us=dram_us, outside_us=0.0,
         store_us=0.0, reduction_us=reduction_us, busy_us=0.0, power=0.0, read_bytes=read_bytes, ctas=ctas, tiles=tiles,
@@ -408,6 +437,10 @@ def list_splits(p: Any, row: Any, t: kernels.ProblemTerms, splits: Any) -> int:
     units = kernels.ceil_div(K, UNIT_K)
     if is_grouped:
         slots = row["grid_cap"]
+        if row["family"] == family_kernels.SM90_GROUPED:
+            splits[num] = 0
+            tiles_n = kernels.ceil_div(N, cta_n)
+            return num + 1 if is_cut_by_cost(shares_of(t, cta_m), tiles, tiles_n, units, slots) else num
         ctas = min(slots, tiles * units, tiles * MOST_PARTS)
         if kernels.ceil_div(tiles * units, ctas) + CUT_UNITS >= kernels.ceil_div(tiles, slots) * units:
             return num
