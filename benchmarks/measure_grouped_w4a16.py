@@ -132,10 +132,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the table")
     parser.add_argument("--seconds", type=float, default=400.0, help="after which no other layer is begun")
+    parser.add_argument("--layers", type=int, default=len(LAYERS), help="so many, drawn at random")
     options = parser.parse_args()
     started, rng = time.monotonic(), np.random.default_rng(SEED)
+    order = rng.permutation(len(LAYERS))[: options.layers].tolist()
     cases: dict[Layer, list[tuple[Gemm, list[KernelConfig]]]] = {}
-    for index, layer in enumerate(LAYERS):
+    for index in order:
+        layer = LAYERS[index]
         for at, tokens in enumerate(TOKENS):
             for routing in routing_of(index, at):
                 gemm = Gemm(layer, tokens, 128, DType.FP16, routing=routing)
@@ -147,7 +150,7 @@ def main() -> None:
     device, table = BenchDevice(), []
     with device.stream:
         floor_us = measure_floor_us(device)
-        for layer in rng.permutation(len(LAYERS)).tolist():
+        for layer in order:
             if time.monotonic() - started > options.seconds:
                 break
             copies = weights_of(device, LAYERS[layer], 128)

@@ -120,11 +120,12 @@ def check(cupy: Any, case: Case, bits: Any) -> None:
 def test_every_kernel(cupy: Any, limits: DeviceLimits, config: KernelConfig) -> None:
     case = make_case(cupy, RAGGED, 1416, 648)  # 12 units of k, cut where tiles are few
     few = make_case(cupy, (0, 0, 3, 0, 0, 0, 0, 0), 1416, 648)
+    uneven = make_case(cupy, (600, 0, 17, 0, 0, 0, 70, 190), 1416, 648)  # tiles of all shares
     reason = why_not(make_variant(config, "fp16", "group", 128), Sizes(len(case.A), 1416, 648), limits)
     if reason is not None:
         pytest.skip(reason)
     for decomposition in (Decomposition.DATA_PARALLEL, Decomposition.STREAM_K):
-        for of in (case, few):
+        for of in (case, few, uneven):
             bits = run(cupy, of, config._replace(decomposition=decomposition))
             check(cupy, of, bits)
             assert bool((run(cupy, of, config._replace(decomposition=decomposition)) == bits).all())

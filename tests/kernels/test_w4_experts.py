@@ -82,4 +82,4 @@ def test_shares_of_tiles_are_those_that_the_model_knows() -> None:
         prelude = family_of(config).prelude(make_variant(config, "fp16", "group", 128))
         compiled = [int(n) for n in re.findall(r"\bf\((\d+),", prelude)]
         assert compiled == sorted({config.cta_m, *(n for n in shared_kernels.SHARES if n < config.cta_m)}, reverse=True)
-    assert (shared_kernels.FEW_TOKENS, shared_kernels.MAX_COST_WAVES) == (grouped.FEW_TOKENS, grouped.MAX_COST_WAVES)
+    assert shared_kernels.FEW_TOKENS == grouped.FEW_TOKENS

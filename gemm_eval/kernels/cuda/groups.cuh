@@ -118,14 +118,6 @@ DEVICE TokenGroup find_group_by_warp(const TokenGroups& groups, u32 tile_m, u32 
           token_offset(groups, low + 1, num_tokens)};
 }
 
-#if SORTED
-// Of a tile of a group that has so many tokens: even, in multiples of 8.
-DEVICE u32 share_of(u32 tokens, u32 tiles) { return tiles ? ((tokens + tiles - 1) / tiles + 7) / 8 * 8 : 0; }
-
-// What such a tile takes for a unit of k, 8 being what dequantization alone takes: as timed on an H200.
-DEVICE u32 share_cost(u32 share) { return max(share / 8 + 3, 8u); }
-#endif
-
 // How CTAs share the tiles of all groups.
 #define MOST_PARTS 8  // of a tile: their sums are added one after the other
 #define MAX_CUT_WAVES 2  // of tiles, or of parts of them: more are even enough whole

@@ -7,6 +7,7 @@
 #if !GROUPED
 #define GATED 0
 #define SUMMED 0
+#define COUNTER_TILE(p, w) w.tile
 #endif
 
 #define NUM_THREADS (128 * (1 + CONSUMERS))
@@ -108,17 +109,14 @@ DEVICE void wgmma_wait() {
 
 // ---- work --------------------------------------------------------------------------------------------------------
 
+#if !GROUPED  // else in shares.cuh
 struct Problem {
-#if GROUPED
-  TokenGroups token_groups;
-  u32 clusters;          // stream-K: those that have a share
-#endif
   u32 M, N;
   u32 num_column_blocks, num_k_blocks, num_groups;
   u32 tiles_m, tiles_n;  // of clusters
   u32 num_units;         // of 128 k in K
   u32 split;             // parts of K; 0: stream-K
-  u32 share, remainder;  // stream-K: units of all tiles over clusters; GROUPED: their costs
+  u32 share, remainder;  // stream-K: units of all tiles over clusters
   u32 swizzle;           // tiles along M before the raster steps along N
 };
 
@@ -127,9 +125,6 @@ struct Problem {
 struct Work {
   u32 tile, begin, end;  // units of K
   u32 part, parts;
-#if GROUPED
-  u32 first;  // stream-K: the cluster that has part 0
-#endif
 };
 
 struct Scheduler {
@@ -146,28 +141,6 @@ struct Scheduler {
     return unit < larger ? unit / (p.share + 1) : p.remainder + (unit - larger) / p.share;
   }
 
-#if GROUPED
-  // Costs of all units before `unit`, and the first unit that has so many before it or more: shares of costs begin there.
-  DEVICE static u32 position(const Problem& p, u32 unit) {
-    const u32 of_tile_m = p.tiles_n * p.num_units;
-    const TokenGroup group = find_group(p.token_groups, unit / of_tile_m, p.M);
-    const u32 cost = load_shared_4(p.token_groups.cost_starts + 4 * group.at);
-    const u32 share = share_of(group.end_token - group.first_token, group.tiles_m);
-    return cost * of_tile_m + (unit - group.first_tile_m * of_tile_m) * share_cost(share);
-  }
-
-  DEVICE static u32 unit_at(const Problem& p, u32 position) {
-    const TokenGroups& groups = p.token_groups;
-    const u32 of_tile_m = p.tiles_n * p.num_units, at = last_group(groups, groups.cost_starts, position / of_tile_m);
-    const u32 left = position - load_shared_4(groups.cost_starts + 4 * at) * of_tile_m;
-    const u32 tokens = group_tokens(groups, group_at(groups, at), p.M), cost = share_cost(share_of(tokens, tiles_of(tokens)));
-    return load_shared_4(groups.tile_starts + 4 * at) * of_tile_m + (left + cost - 1) / cost;
-  }
-#else
-  DEVICE static u32 position(const Problem& p, u32 unit) { return unit; }
-  DEVICE static u32 unit_at(const Problem& p, u32 position) { return position; }
-#endif
-
   DEVICE Scheduler(const Problem& p) {
     cluster = blockIdx.x / CLUSTER;
     num_clusters = gridDim.x / CLUSTER;
@@ -175,16 +148,9 @@ struct Scheduler {
       next = cluster;
       last = p.tiles_m * p.tiles_n * p.split;
     } else {
-#if GROUPED
-      if (cluster >= p.clusters) {
-        next = last = 0;
-        return;
-      }
-      num_clusters = p.clusters;
-#endif
       cluster = num_clusters - 1 - cluster;
-      next = unit_at(p, first_unit(p, cluster));
-      last = unit_at(p, first_unit(p, cluster + 1));
+      next = first_unit(p, cluster);
+      last = first_unit(p, cluster + 1);
     }
   }
 
@@ -205,12 +171,9 @@ struct Scheduler {
       if (w.end - w.begin == p.num_units) {
         w.part = 0, w.parts = 1;
       } else {
-        const u32 first = owner(p, position(p, start));
+        const u32 first = owner(p, start);
         w.part = cluster - first;
-        w.parts = owner(p, position(p, start + p.num_units - 1)) - first + 1;
-#if GROUPED
-        w.first = first;
-#endif
+        w.parts = owner(p, start + p.num_units - 1) - first + 1;
       }
       next += w.end - w.begin;
     }
@@ -219,13 +182,10 @@ struct Scheduler {
 
   // Where the sums of a part but the first lie: stream-K begins with it, so there is one for each cluster.
   DEVICE u32 slot(const Problem& p, const Work& w, u32 part) const {
-#if GROUPED
-    return w.first + part;
-#else
     return p.split ? w.tile * (p.split - 1) + part - 1 : owner(p, w.tile * p.num_units) + part;
-#endif
   }
 };
+#endif
 
 // ---- results -----------------------------------------------------------------------------------------------------
 
@@ -328,7 +288,7 @@ template <u32 SUMS>
 DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Work& w, float (&acc)[MB][SUMS],
                          float* workspace, u32* counters, u32 rank, u32 half) {
   const u32 thread = threadIdx.x % 128, id = threadIdx.x / 128;
-  u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * (COOPERATIVE ? CONSUMERS : 1) + half;
+  u32* counter = counters + ((u64)COUNTER_TILE(p, w) * CLUSTER + rank) * (COOPERATIVE ? CONSUMERS : 1) + half;
   float* sums = workspace + (u64)rank * TILE_FLOATS + half * MB * 64 * CTA_M + thread * 4;
   constexpr u64 slot_floats = (u64)CLUSTER * TILE_FLOATS;
   if (w.part > 0) {

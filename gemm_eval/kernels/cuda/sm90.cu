@@ -13,9 +13,9 @@
 // each of one tile (CLUSTER_K, COOPERATIVE, one tile a CTA): then each adds up all parts for its share of the tokens.
 //
 // GROUPED (no clusters; groups.cuh stands before): groups of tokens have weights of their own. How many tokens each has is
-// in the GPU's memory alone, so each CTA counts the tiles of all, and what they cost says whether K is cut. Tiles of a
-// group have even shares of its tokens, for which the kernel is compiled in steps, the most first: EACH_SHARE(f) is
-// f(n, next) for each of NUM_SHARES. Shares of FEW_TOKENS or less have a smaller box of tokens (map_few).
+// in the GPU's memory alone, so each CTA counts the tiles of all (shares.cuh). For their shares of tokens the kernel is
+// compiled in steps, the most first: EACH_SHARE(f) is f(n, next) for each of NUM_SHARES. Shares of FEW_TOKENS or less have
+// a smaller box of tokens (map_few).
 
 #if GROUPED
 #define WGMMA(n) wgmma<n>
@@ -55,6 +55,7 @@
 #define TILE_STARTS_OFFSET (PLACE_OFFSET + 512)  // GROUPED
 #define COST_STARTS_OFFSET (TILE_STARTS_OFFSET + GROUP_TABLE_BYTES)
 #define ORDER_OFFSET (COST_STARTS_OFFSET + GROUP_TABLE_BYTES)
+#define PLAN_OFFSET (ORDER_OFFSET + GROUP_ORDER_BYTES)
 
 // ---- work --------------------------------------------------------------------------------------------------------
 
@@ -106,65 +107,6 @@ DEVICE u32 loop_of(u32 share) {
 #define IS_IN_NEXT(n, next) loop += share <= next;
   EACH_SHARE(IS_IN_NEXT)
   return loop;
-}
-
-// One warp fills the tables of groups, in the order of loops.
-DEVICE void sort_groups(const TokenGroups& groups, u32 num_tokens) {
-  const u32 lane = threadIdx.x % 32;
-  u32 of_loop[NUM_SHARES + 1] = {};  // groups of a loop; then the place of its next
-#pragma unroll 1
-  for (u32 pass = 0; pass < 2; pass++) {
-#pragma unroll 1
-    for (u32 first = 0; first < groups.count; first += 32) {
-      const u32 group = first + lane, tokens = group < groups.count ? group_tokens(groups, group, num_tokens) : 0;
-      const u32 loop = group < groups.count ? loop_of(share_of(tokens, tiles_of(tokens))) : ~0u;
-#pragma unroll
-      for (u32 i = 0; i <= NUM_SHARES; i++) {
-        const u32 lanes = __ballot_sync(0xffffffffu, loop == i);
-        const u32 place = groups.order + 2 * (of_loop[i] + __popc(lanes & ((1u << lane) - 1)));
-        if (pass && loop == i) asm volatile("st.shared.u16 [%0], %1;" ::"r"(place), "h"((u16)group) : "memory");
-        of_loop[i] += __popc(lanes);
-      }
-    }
-    u32 before = 0;
-#pragma unroll
-    for (u32 i = 0; i <= NUM_SHARES; i++) {
-      const u32 num = of_loop[i];
-      of_loop[i] = before, before += num;
-    }
-  }
-  __syncwarp();
-  u32 tiles_before = 0, cost_before = 0, most = 0;
-#pragma unroll 1
-  for (u32 first = 0; first < groups.count; first += 32) {
-    const u32 at = first + lane, tokens = at < groups.count ? group_tokens(groups, group_at(groups, at), num_tokens) : 0;
-    const u32 tiles = tiles_of(tokens), cost = tiles ? share_cost(share_of(tokens, tiles)) : 0;
-    const u32 tiles_sum = sum_up_to(tiles), cost_sum = sum_up_to(tiles * cost);
-    if (at < groups.count) {
-      store_shared_4(groups.tile_starts + 4 * at, tiles_before + tiles_sum - tiles);
-      store_shared_4(groups.cost_starts + 4 * at, cost_before + cost_sum - tiles * cost);
-    }
-    tiles_before += __shfl_sync(0xffffffffu, tiles_sum, 31), cost_before += __shfl_sync(0xffffffffu, cost_sum, 31);
-    most = max(most, cost);
-  }
-  most = __reduce_max_sync(0xffffffffu, most);
-  if (lane == 0) {
-    store_shared_4(groups.tile_starts + 4 * groups.count, tiles_before);
-    store_shared_4(groups.cost_starts + 4 * groups.count, cost_before);
-    store_shared_4(groups.cost_starts + 4 * groups.count + 4, most);
-  }
-}
-
-// By costs, in place of `cut_tiles_of`: CTAs have even shares of all. Of whole tiles those of the last wave come on top of
-// an even share, at worst the longest.
-#define CUT_COST (8 * CUT_UNITS)
-DEVICE CutTiles cut_costs_of(const Problem& p, u32 cost, u32 num_ctas) {
-  const u32 tiles = p.tiles_m * p.tiles_n, rest = tiles % num_ctas, idle = rest ? num_ctas - rest : 0;
-  if (tiles == 0) return {false, 0};
-  const u32 most = load_shared_4(p.token_groups.cost_starts + 4 * p.token_groups.count + 4), longest = most * p.num_units;
-  const u32 whole = max(cost / num_ctas + longest * idle / num_ctas, longest);
-  const u32 ctas = min(min(num_ctas, cost / most), tiles * MOST_PARTS);  // each has a unit at least
-  return {cost / ctas + CUT_COST < whole, ctas};
 }
 
 // To find a group takes a while, so the thread that copies does it and leaves what it found to those that compute: before
@@ -600,10 +542,15 @@ w4a16_sm90(
   const u32 smem = (smem_address(raw) + 1023) & ~1023u;
 #if GROUPED
   Problem p = {{token_offsets, factors, smem + TILE_STARTS_OFFSET, num_token_groups, smem + ORDER_OFFSET,
-                smem + COST_STARTS_OFFSET}, 0,
-               M, N, num_column_blocks, num_k_blocks, num_groups, 0, tiles_n, num_k_blocks / 2, split, share,
-               remainder, swizzle};
-  if (threadIdx.x / 32 == 1) sort_groups(p.token_groups, M);
+                smem + COST_STARTS_OFFSET},
+               M, N, num_column_blocks, num_k_blocks, num_groups, 0, tiles_n, num_k_blocks / 2, swizzle,
+               smem + PLAN_OFFSET};
+  if (threadIdx.x / 32 == 1) {
+    sort_groups(p.token_groups, M);
+    __syncwarp();
+    p.tiles_m = load_shared_4(p.token_groups.tile_starts + 4 * num_token_groups);
+    leave_plan(p, most_cut > 0);
+  }
 #else
   const Problem p = {M, N, num_column_blocks, num_k_blocks, num_groups, tiles_m, tiles_n, num_k_blocks / 2, split,
                      share, remainder, swizzle};
@@ -623,12 +570,6 @@ w4a16_sm90(
   __syncwarp();
 #if GROUPED
   __syncthreads();
-  p.tiles_m = load_shared_4(p.token_groups.tile_starts + 4 * num_token_groups);
-  if (p.tiles_m <= most_cut) {
-    const u32 cost = load_shared_4(p.token_groups.cost_starts + 4 * num_token_groups) * tiles_n * p.num_units;
-    const CutTiles cut = cut_costs_of(p, cost, gridDim.x);
-    if (cut.is_cut) p.split = 0, p.clusters = cut.ctas, p.share = cost / cut.ctas, p.remainder = cost % cut.ctas;
-  }
 #elif CLUSTER > 1
   cluster_sync();
 #else

@@ -16,7 +16,7 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
 from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
-from gemm_eval.kernels.families.sm90 import BLOCK_K, Sm90Family, sharing_warpgroups, wgmma_of_halves
+from gemm_eval.kernels.families.sm90 import BLOCK_K, UNIT_K, Sm90Family, sharing_warpgroups, wgmma_of_halves
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
 MAX_GROUPS = 1024
@@ -25,13 +25,11 @@ MAX_GROUPS = 1024
 MAX_CUT_WAVES = 2
 """K is cut where tiles fill at most so many waves: of more, what the last leaves idle is little."""
 
-MAX_COST_WAVES = 8
-"""The same of `w4a16_sm90_grouped`, whose tiles differ."""
-
 _TABLE_BYTES = ceil_div((MAX_GROUPS + 2) * 4, 16) * 16
+_ORDER_BYTES, _PLAN_BYTES = 2 * MAX_GROUPS, 32  # of groups in the order of their shares; of how tiles are cut
 _PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that compute
 _SUM_BYTES = 4
-SHARES = (24, 48, 80, 104, 128, 152, 200)
+SHARES = (24, 48, 64, 80, 104, 128, 152, 200)
 """Tokens of a tile that `w4a16_sm90_grouped` is compiled for besides all: fewer than 24 take as long, as weights are
 dequantized."""
 FEW_TOKENS = 48
@@ -85,7 +83,6 @@ class GroupedFamily(Family):
     """The part of grouped kernels beyond those of one GEMM, which stand behind this class among their bases."""
 
     headers: ClassVar[tuple[str, ...]] = ("groups.cuh",)
-    cut_waves: ClassVar[int] = MAX_CUT_WAVES
     slots_of_cta: ClassVar[int]
     """Parts of tiles that a CTA leaves in the workspace at most."""
 
@@ -113,12 +110,11 @@ class GroupedFamily(Family):
         """Grid and workspace for any groups whose tokens come to `sizes.M` at most."""
         config = variant.config
         ctas = self.resident_ctas(variant, num_sms, ctas_per_sm)
-        most_cut = self._most_cut(config, sizes, ctas)
         tile_bytes = config.cta_m * config.cta_n * _SUM_BYTES
         return Launch(
             grid=(ctas, 1, 1), num_threads=self.num_threads(variant), smem_bytes=self.smem_bytes(variant),
-            workspace_bytes=ctas * self.slots_of_cta * tile_bytes if most_cut else 0,
-            num_counters=most_cut * ceil_div(sizes.N, config.cta_n) * self.counters_of_tile(config),
+            workspace_bytes=ctas * self.slots_of_cta * tile_bytes if self._most_cut(config, sizes, ctas) else 0,
+            num_counters=self._cut_tiles(config, sizes, ctas) * self.counters_of_tile(config),
         )  # fmt: skip
 
     def arguments_of_groups(
@@ -135,22 +131,29 @@ class GroupedFamily(Family):
         """Return the parts of a row of C that `Fusion.SUMMED` counts, each with a counter for each token."""
         return ceil_div(N, config.cta_n) * self.counters_of_tile(config)
 
+    def _cut_tiles(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
+        """Tiles whose K is cut, at most."""
+        return self._most_cut(config, sizes, ctas) * ceil_div(sizes.N, config.cta_n)
+
     def _most_cut(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
         """Tiles along M, of all groups, up to which K may be cut; 0: never."""
         if config.decomposition is not Decomposition.STREAM_K:
             return 0
-        most = sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
-        return max(1, min(most, self.cut_waves * ctas // ceil_div(sizes.N, config.cta_n)))
+        return max(1, min(_most_tiles_m(config, sizes), MAX_CUT_WAVES * ctas // ceil_div(sizes.N, config.cta_n)))
+
+
+def _most_tiles_m(config: KernelConfig, sizes: GroupedSizes) -> int:
+    """Tiles along M of all groups, at most."""
+    return sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
 
 
 class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     """The kernels of `Sm90Family` on groups, without clusters."""
 
     name = "w4a16_sm90_grouped"
-    headers = ("groups.cuh", "hopper.cuh")
+    headers = ("groups.cuh", "shares.cuh", "hopper.cuh")
     wide_tokens = range(136, 153, 8)  # the warps that copy need the registers for places of tiles
     slots_of_cta = 1
-    cut_waves = MAX_COST_WAVES
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.cluster_n == 1)
@@ -167,7 +170,7 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
         cta_m = variant.config.cta_m
         return super().macros(variant) | {
             "SORTED": 1, "NUM_SHARES": len(shares_of(cta_m)), "FEW_TOKENS": min(FEW_TOKENS, cta_m),
-            "GROUP_TABLE_BYTES": _TABLE_BYTES,
+            "GROUP_TABLE_BYTES": _TABLE_BYTES, "GROUP_ORDER_BYTES": _ORDER_BYTES,
         }  # fmt: skip
 
     def arguments(
@@ -185,11 +188,22 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
         """See `GroupedFamily`: one for each warpgroup."""
         return sharing_warpgroups(config)
 
+    def _cut_tiles(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
+        """See `GroupedFamily`: of the last waves."""
+        tiles = _most_tiles_m(config, sizes) * ceil_div(sizes.N, config.cta_n)
+        return min(tiles, MAX_CUT_WAVES * ctas) if self._most_cut(config, sizes, ctas) else 0
+
+    def _most_cut(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:  # noqa: ARG002
+        """See `GroupedFamily`: the last waves of however many, where costs of all tiles are numbers of 32 bits."""
+        units = ceil_div(sizes.N, config.cta_n) * ceil_div(sizes.K, UNIT_K)
+        costs = _most_tiles_m(config, sizes) * (config.cta_m // 8 + 3) * units
+        return int(config.decomposition is Decomposition.STREAM_K and costs < 1 << 32)
+
     def smem_bytes(self, variant: Variant) -> int:
         return Sm90Family.smem_bytes(self, variant)
 
     def _fixed_bytes(self, config: KernelConfig) -> int:
-        return super()._fixed_bytes(config) + _PLACES_BYTES + 2 * _TABLE_BYTES + 2 * MAX_GROUPS
+        return super()._fixed_bytes(config) + _PLACES_BYTES + 2 * _TABLE_BYTES + _ORDER_BYTES + _PLAN_BYTES
 
     def _numbers(self, config: KernelConfig, sizes: Sizes, launch: Launch, operands: Operands) -> dict[str, int]:
         """See `Sm90Family`: what depends on the tokens of each group, the kernel finds out."""

@@ -13,7 +13,7 @@ from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, Ten
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
 _ROWS, BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
-_UNIT_K = 128  # K is cut in multiples of it
+UNIT_K = 128  # K is cut in multiples of it
 _WARPS_OF_WARPGROUP = 4
 _DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
 _MAX_ACCUMULATORS = {2: 256, 3: 176}  # tokens x 64-column blocks of a warpgroup, by how many compute
@@ -89,7 +89,7 @@ class Sm90Family(Family):
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
         yield Decomposition.DATA_PARALLEL, 1
         config = variant.config
-        units = ceil_div(sizes.K, _UNIT_K)
+        units = ceil_div(sizes.K, UNIT_K)
         tiles = _num_tiles(config, sizes)
         slots = self._resident_clusters(variant, limits.num_sms)
         for parts in (2, 3, 4, 6, 8, 12, 16):
@@ -111,10 +111,10 @@ class Sm90Family(Family):
             return f"cluster_m {config.cluster_m} needs more than {config.cta_m} tokens, there are {sizes.M}"
         if config.cluster_n > 1 and ceil_div(sizes.N, config.cta_n) < config.cluster_n:
             return f"cluster_n {config.cluster_n} needs more than {config.cta_n} columns, there are {sizes.N}"
-        if _num_tiles(config, sizes) * max(ceil_div(sizes.K, _UNIT_K), config.split_k) >= 1 << 31:
+        if _num_tiles(config, sizes) * max(ceil_div(sizes.K, UNIT_K), config.split_k) >= 1 << 31:
             return "too many tiles: the kernel counts parts and units of them in 32 bits"
-        if config.decomposition is Decomposition.SPLIT_K and config.split_k > ceil_div(sizes.K, _UNIT_K):
-            return f"K = {sizes.K} has {ceil_div(sizes.K, _UNIT_K)} units of {_UNIT_K}, fewer than split_k"
+        if config.decomposition is Decomposition.SPLIT_K and config.split_k > ceil_div(sizes.K, UNIT_K):
+            return f"K = {sizes.K} has {ceil_div(sizes.K, UNIT_K)} units of {UNIT_K}, fewer than split_k"
         return None
 
     def macros(self, variant: Variant) -> dict[str, int]:
@@ -160,7 +160,7 @@ class Sm90Family(Family):
         tiles, resident = _num_tiles(config, sizes), self._resident_clusters(variant, num_sms)
         tile_bytes = 4 * config.cta_m * config.cta_n
         if config.decomposition is Decomposition.STREAM_K:
-            clusters = min(resident, tiles * ceil_div(sizes.K, _UNIT_K))
+            clusters = min(resident, tiles * ceil_div(sizes.K, UNIT_K))
             slots = clusters
         else:
             clusters = min(resident, tiles * config.split_k)

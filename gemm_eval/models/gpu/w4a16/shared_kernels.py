@@ -17,8 +17,8 @@ UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k of 16 bits
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
-MAX_COST_WAVES, FEW_TOKENS = 8, 48  # families/grouped.py
-SHARES = (24, 48, 80, 104, 128, 152, 200)  # tokens that wgmma is compiled for besides all of a tile
+FEW_TOKENS = 48  # families/grouped.py
+SHARES = (24, 48, 64, 80, 104, 128, 152, 200)  # tokens that wgmma is compiled for besides all of a tile
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 
@@ -105,13 +105,13 @@ def shares_of(t: kernels.ProblemTerms, cta_m: int) -> Shares:
 @kernel
 def is_cut_by_cost(shares: Shares, tiles: int, tiles_n: int, units: int, slots: int) -> bool:
     """Return whether a grouped wgmma kernel cuts K (sm90.cu)."""
-    if tiles > MAX_COST_WAVES * slots:
-        return False
-    cost, longest = shares.cost * tiles_n * units, shares.most_cost * units
+    whole = 0 if tiles < 2 * slots else (tiles // slots - 1) * slots  # only the last waves are cut
+    cost = shares.cost * tiles_n * units * (tiles - whole) / tiles
+    longest = units * (shares.cost * tiles_n / tiles if whole else float(shares.most_cost))
     rest = tiles % slots
     idle = slots - rest if rest else 0
-    ctas = min(slots, cost // shares.most_cost, tiles * MOST_PARTS)
-    return bool(cost // ctas + 8 * CUT_UNITS < max(cost // slots + longest * idle // slots, longest))
+    ctas = max(1.0, min(float(slots), cost // shares.most_cost, (tiles - whole) * MOST_PARTS))
+    return bool(cost / ctas + 8 * CUT_UNITS < max(cost / slots + longest * idle / slots, longest))
 
 
 class Launch(NamedTuple):
