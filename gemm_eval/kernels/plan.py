@@ -44,7 +44,7 @@ from gemm_eval.workload import GemmProblem
 _CHOICES = 4096
 _ALL = 1 << 20
 _COLUMNS = 64  # of a packed block
-_UNEVEN_ROWS = range(8, 32)  # of a group: small tiles are best where all have so many, and much worse where one has more
+_UNEVEN_ROWS = range(8, 20)  # of a group: small tiles are best where all have so many, and much worse where one has more
 # Fields of a spec that the hardware itself tells.
 _TOLD = (
     "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",
@@ -72,7 +72,7 @@ def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str,
 def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     """Return the expected rows of groups, the most first: evenly spaced quantiles of a distribution.
 
-    Rows fall on groups at random, a binomial distribution; 8 to 31 rows a group as unevenly as loads of experts do, an
+    Rows fall on groups at random, a binomial distribution; 8 to 19 rows a group as unevenly as loads of experts do, an
     exponential one: of the two the one whose choices took less time of arch/measured/h200-sxm/w4a16-grouped.
     """
     if num_groups == 1:
