@@ -31,7 +31,9 @@ def compiled_ahead(request: pytest.FixtureRequest) -> None:
     limits, worker = runtime.limits_of_device(runtime.current_device()), getattr(request.config, "workerinput", None)
     model = None
     if worker is None or worker["workerid"] == "gw0":  # a first call compiles the model's kernels; others wait for it
-        call = "from gemm_eval import GEMMEvaluator; GEMMEvaluator('h200-sxm', disk_cache=False).evaluate(1, 64, 64, 64)"
+        call = (
+            "from gemm_eval import GEMMEvaluator; GEMMEvaluator('h200-sxm', disk_cache=False).evaluate(1, 64, 64, 64)"
+        )
         model = subprocess.Popen([sys.executable, "-c", call])
     for is_by_model in (False, True):  # which the model chooses
         named = [

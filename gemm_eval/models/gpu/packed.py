@@ -138,7 +138,8 @@ def pack_w4a16_bound_columns(
         dram_bytes_per_us=np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),
         store_us_per_byte=np.where(is_sm90, c["store_exposed_frac"], 0.0) / p["dram_peak_bytes_per_us"],
         box_rows=np.where(
-            family == SM90_GROUPED, np.minimum(candidates["cta_m"], FEW_TOKENS),
+            family == SM90_GROUPED,
+            np.minimum(candidates["cta_m"], FEW_TOKENS),
             candidates["cta_m"] // candidates["cluster_n"],
         ),
         box_row_cycles=box_row,
