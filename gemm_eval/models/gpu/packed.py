@@ -41,8 +41,8 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     WGMMA_FAMILIES,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
-    FEW_TOKENS,
     BLOCK,
+    FEW_TOKENS,
     MAX_STREAMING_TOKENS,
     PAIRS_OF_WARP,
     SCHEDULERS,
