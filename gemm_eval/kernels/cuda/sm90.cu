@@ -522,20 +522,16 @@ DEVICE void consume(const Problem& p, u32 smem, const Output& out CHOICES_PARAME
 #endif
 
 extern "C" __global__ void CLUSTER_ATTRIBUTE __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
-w4a16_sm90(
-#if GROUPED
-           const __grid_constant__ TensorMap map_few,
-#else
-#define map_few map_a
-#endif
-           const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
+w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
            const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
            const act_t* __restrict__ bias, act_t* __restrict__ c, float* workspace, u32* counters, float alpha, u32 M,
            u32 N, u32 num_column_blocks, u32 num_k_blocks, u32 num_groups, u32 tiles_m, u32 tiles_n, u32 split,
            u32 share, u32 remainder, u32 swizzle, u32 box_rows
 #if GROUPED
-           , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
-           u32 most_cut SUMMED_PARAMETERS
+           , const __grid_constant__ TensorMap map_few, const int* __restrict__ token_offsets, u32 num_token_groups,
+           const float* __restrict__ factors, u32 most_cut SUMMED_PARAMETERS
+#else
+#define map_few map_a
 #endif
 ) {
   extern __shared__ unsigned char raw[];

@@ -176,10 +176,10 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     def arguments(
         self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
-        """See `Family`; in front, a map of A for tiles of few tokens."""
+        """See `Family`; behind, a map of A for tiles of few tokens."""
         box, shape = (min(FEW_TOKENS, variant.config.cta_m, sizes.M), BLOCK_K), (sizes.M, sizes.K)
         map_few = tensor_map(operands.a, variant.activation, shape, operands.lda, box)
-        return (map_few, *super().arguments(variant, sizes, launch, operands, tensor_map))
+        return (*super().arguments(variant, sizes, launch, operands, tensor_map), map_few)
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         return self._resident_clusters(variant, num_sms)
