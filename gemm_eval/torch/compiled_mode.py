@@ -12,7 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemm_eval.torch.eager_mode import FUNCTIONS
-from gemm_eval.torch.graph import Access, Call, ConvolutionLayout, Domain, Role, Trace, Work, blocks, work_flop
+from gemm_eval.torch.graph import (
+    UNROLLED_WINDOW,
+    Access,
+    Call,
+    ConvolutionLayout,
+    Domain,
+    Role,
+    Trace,
+    Work,
+    blocks,
+    work_flop,
+)
 from gemm_eval.transformer import GemmWork, MemoryWork
 
 MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
@@ -42,9 +53,9 @@ _UNSPLIT_ROW = 8192
 _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
 _UNROLLED = 8  # elements of a sum that is a map over its results
-_UNROLLED_WINDOW, _WINDOW_INSTRUCTIONS = 25, 32 * 78
-"""Places of a pooling window that a warp adds up, each with divisions to find it; fewer are written out in the code,
-more are eager mode's (`_avg_poolnd` in lowering.py). Three kernels of drawn modules on an H100 agree within 2%."""
+_WINDOW_INSTRUCTIONS = 32 * 78
+"""Of a pooling window of `UNROLLED_WINDOW` places, which a warp adds up, each with divisions to find it: three kernels of
+drawn modules on an H100 agree within 2%."""
 _SCATTERED_INSTRUCTIONS = 60
 """More of a sum over a group of channels that lie side by side: it goes over positions, each in a sector of its own."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
@@ -228,7 +239,7 @@ class _Lowering:
         """Return an operation in the role that it has for Inductor."""
         name = call.name.partition(".")[2].removesuffix("_")
         if call.eager and (
-            call.window > _UNROLLED_WINDOW
+            call.window > UNROLLED_WINDOW
             or name == "polar"
             or any(access.buffer in self.complex for access in call.reads)
         ):
@@ -239,7 +250,7 @@ class _Lowering:
             return replace(call, eager=(map_work(num_bytes), *call.eager))
         if name == "nll_loss_forward":
             return self._picked(call)
-        if name.startswith("_adaptive_avg_pool") or (
+        if (name.startswith("_adaptive_avg_pool") and call.role is not Role.REDUCTION) or (
             _is_sum(call) and call.domain.width < _UNROLLED and call.domain.rows != 1
         ):
             return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
@@ -266,7 +277,7 @@ class _Lowering:
 
 
 def _instructions_of(call: Call) -> int:
-    if call.window == _UNROLLED_WINDOW:
+    if call.window == UNROLLED_WINDOW:
         return _WINDOW_INSTRUCTIONS
     return _INSTRUCTIONS_OF.get(call.name.partition(".")[2].removesuffix("_"), 0)
 

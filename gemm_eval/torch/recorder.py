@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gemm_eval.torch.eager_mode import Operation, eager_works, has_channels_last
-from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork, Work
+from gemm_eval.torch.graph import UNROLLED_WINDOW, Access, Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import Precision, convolution_layout, library_works
 from gemm_eval.words import needs_extra
 
@@ -389,11 +389,9 @@ class Recorder(TorchDispatchMode):
         if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
             role = Role.ALONE  # torch.compile leaves it to eager mode
         sizes = tuple(map(int, outputs[0].shape))
-        window = full[1][0] * full[1][-1] if facts.name == "avg_pool2d" else 0
-        if facts.name == "_adaptive_avg_pool2d":
-            sides = [(int(size), int(part)) for size, part in zip(inputs[0].shape[-2:], sizes[-2:], strict=True)]
-            is_even = all(size % part == 0 for size, part in sides)
-            window = math.prod(size // part if is_even else -(-(size + part - 1) // part) for size, part in sides)
+        window, is_apart = _window(facts.name, full, inputs, sizes)
+        if is_apart and window > UNROLLED_WINDOW:  # torch.compile adds each up as a row
+            role, domain, window = Role.REDUCTION, Domain(num_in, num_out, not is_last), 0
         return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes, window)
 
     def _accesses(
@@ -412,6 +410,18 @@ class Recorder(TorchDispatchMode):
             reads[0] = reads[0]._replace(num_bytes=min(reads[0].num_bytes, _seen_bytes(outputs[0])))
         writes = [self._write(tensor, limit) for tensor in targets]
         return _some(reads), _some(writes)
+
+
+def _window(name: str, args: Sequence[Any], inputs: Sequence[Any], sizes: Sequence[int]) -> tuple[int, bool]:
+    """Return the places that a mean of pooling goes over, 0 of other operations, and whether no two windows overlap."""
+    if name == "avg_pool2d":
+        stride = [*args[2]] if args[2] else [*args[1]]
+        return args[1][0] * args[1][-1], stride == [*args[1]] and not any(args[3] or ())
+    if name != "_adaptive_avg_pool2d":
+        return 0, False
+    sides = [(int(size), part) for size, part in zip(inputs[0].shape[-2:], sizes[-2:], strict=True)]
+    is_even = all(size % part == 0 for size, part in sides)
+    return math.prod(size // part if is_even else -(-(size + part - 1) // part) for size, part in sides), is_even
 
 
 def _some(accesses: Iterable[Access]) -> tuple[Access, ...]:
