@@ -45,7 +45,7 @@ _INSTRUCTIONS = {
 modules on an H100."""
 _INSTRUCTIONS_OF = FUNCTIONS | {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
-_BIASES = ("torch_bias", "torch_offsets_wide")  # beginnings of kernels of eager mode that add a bias
+_BIASES = "torch_bias", "torch_offsets"  # beginnings of kernels of eager mode that add a bias, or lay out what is read
 _MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
