@@ -136,7 +136,7 @@ def _scaled_dot_product_attention(
         return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     names = "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"
     kernel = getattr(torch.ops.aten, names[query.dtype != torch.float32])
-    return kernel(query, key, value, attn_mask, False, dropout_p, is_causal, scale=scale)[0]
+    return kernel(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
 
 
 def _memory_format(x: Any, weight: Any, backend: Any) -> Any:
@@ -155,9 +155,12 @@ class _ScheduledError(Exception):
 
 
 def inductor_kernels(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], arch: GpuSpec
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], arch: GpuSpec, *, backward: bool = False
 ) -> tuple[list[Kernel], dict[str, str]]:
     """Return the kernels of a module by Inductor, and the class of each module by its path; nothing runs.
+
+    With `backward` those of gradients too: autograd's engine wants a GPU for tensors on one, so AOTAutograd traces
+    tensors on the CPU, and its two graphs move to the GPU.
 
     Raises:
         UnsupportedError: Dynamo or Inductor refuse the module or this machine.
@@ -168,6 +171,8 @@ def inductor_kernels(
     from torch._inductor.graph import GraphLowering
 
     check_nvidia(arch, "Inductor's kernels")
+    if backward and torch.is_autocast_enabled("cuda"):  # tensors on the CPU are not cast
+        raise UnsupportedError('fusion="inductor-ir" has no gradients under autocast: take fusion="inductor"')
     while hasattr(module, "_orig_mod"):  # of torch.compile
         module = module._orig_mod
     kernels: list[Kernel] = []
@@ -181,6 +186,8 @@ def inductor_kernels(
     def compile_inner(graph: Any, inputs: Any, **options: Any) -> Any:
         (results,) = next(node for node in graph.graph.nodes if node.op == "output").args
         values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in results]
+        if backward:
+            inputs = _move_to_gpu(graph, inputs)
         try:
             compile_fx.compile_fx_inner(graph, inputs, **options)
         except Exception as error:
@@ -208,7 +215,7 @@ def inductor_kernels(
         warnings.simplefilter("ignore")
         for context in (
             fake_gpu(arch), _guards_of_meta(), config.patch(options),
-            functorch_config.patch(enable_autograd_cache=False),
+            functorch_config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
         ):  # fmt: skip
             stack.enter_context(context)
         for home, name, value in (
@@ -219,10 +226,11 @@ def inductor_kernels(
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(home, name, value))
         stack.enter_context(fake_tensor.FakeTensorMode())
-        stack.enter_context(torch.no_grad())
-        state = {name: _on_gpu(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+        stack.enter_context(torch.set_grad_enabled(backward))
+        fake = partial(_fake, device="cpu" if backward else "cuda", backward=backward)
+        state = {name: fake(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
         stack.enter_context(stateless._reparametrize_module(module, state, tie_weights=True))
-        given, named = tree_map_only(torch.Tensor, _on_gpu, (tuple(args), dict(kwargs)))
+        given, named = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs)))
         compiled = torch.compile(module, backend=partial(compile_fx.compile_fx, inner_compile=compile_inner))
         torch._dynamo.reset()
         stack.callback(torch._dynamo.reset)
@@ -236,10 +244,28 @@ def inductor_kernels(
     return kernels, {path: type(inner).__name__ for path, inner in module.named_modules()}
 
 
-def _on_gpu(tensor: Any) -> Any:
-    """Return a fake tensor on the GPU with the sizes, strides and type of another; a parameter stays one."""
-    fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cuda")
-    return torch.nn.Parameter(fake, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else fake
+def _fake(tensor: Any, device: str, *, backward: bool = False) -> Any:
+    """Return a fake tensor on a device with the sizes, strides and type of another; a parameter stays one."""
+    has_gradient = backward and tensor.requires_grad
+    fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(fake, requires_grad=has_gradient)
+    return fake.requires_grad_(has_gradient)
+
+
+def _move_to_gpu(graph: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Move a graph and its results from the CPU to the GPU; return its inputs there."""
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    gpu = torch.device("cuda", 0)
+    for node in graph.graph.nodes:
+        node.args, node.kwargs = tree_map_only(torch.device, lambda _: gpu, (node.args, dict(node.kwargs)))
+    graph.recompile()
+    mode = next(each.fake_mode for each in inputs if isinstance(each, fake_tensor.FakeTensor))
+    with mode, torch.no_grad():
+        moved = [_fake(each, "cuda") if isinstance(each, torch.Tensor) else each for each in inputs]
+        FakeTensorProp(graph, mode).propagate_dont_convert_inputs(*moved)
+    return moved
 
 
 # ---- kernels of the scheduler --------------------------------------------------------------------------------------
