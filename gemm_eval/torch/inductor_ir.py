@@ -171,8 +171,6 @@ def inductor_kernels(
     from torch._inductor.graph import GraphLowering
 
     check_nvidia(arch, "Inductor's kernels")
-    if backward and torch.is_autocast_enabled("cuda"):  # tensors on the CPU are not cast
-        raise UnsupportedError('fusion="inductor-ir" has no gradients under autocast: take fusion="inductor"')
     while hasattr(module, "_orig_mod"):  # of torch.compile
         module = module._orig_mod
     kernels: list[Kernel] = []
@@ -200,6 +198,11 @@ def inductor_kernels(
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+    def compile_graph(graph: Any, inputs: Any) -> Any:
+        if backward and any(node.target is torch.amp.autocast_mode._enter_autocast for node in graph.graph.nodes):
+            raise UnsupportedError("UnsupportedError: it casts tensors of a GPU alone, and gradients are traced on the CPU")
+        return compile_fx.compile_fx(graph, inputs, inner_compile=compile_inner)
 
     deduce = joint_graph.UniformValueConstantFolder._deduce_value
 
@@ -231,7 +234,7 @@ def inductor_kernels(
         state = {name: fake(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
         stack.enter_context(stateless._reparametrize_module(module, state, tie_weights=True))
         given, named = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs)))
-        compiled = torch.compile(module, backend=partial(compile_fx.compile_fx, inner_compile=compile_inner))
+        compiled = torch.compile(module, backend=compile_graph)
         torch._dynamo.reset()
         stack.callback(torch._dynamo.reset)
         try:
