@@ -31,6 +31,7 @@ _FREE = (
     "is_contiguous as_strided t_ transpose squeeze unsqueeze swapaxes swapdims data set "
     "_has_compatible_shallow_copy_type"
 )
+_READ_BY_HOST = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
 FREE = frozenset(_FREE.split())
 """Operations that move no memory on the device, besides views, which are seen by what they return."""
 
@@ -317,6 +318,8 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         facts = _facts(func)
         inputs, outputs = list(tensors_of((args, kwargs))), list(tensors_of(out))
+        if facts.name in _READ_BY_HOST:  # what makes it runs, whatever reads it later
+            self.trace.kept |= {self.buffer_of(tensor) for tensor in inputs}
         if not outputs or facts.name in FREE:
             return
         if facts.name in ("_unsafe_view", "_reshape_alias", "view_as_real", "_to_dense"):

@@ -152,3 +152,12 @@ def test_a_long_gemm_off_16_bytes_is_padded_behind_a_copy_of_its_weight(batch: i
     assert ("K=3608" in result.operations[-1].detail) == is_padded
     eager = predict_module(module, x, "h200-sxm", fusion="eager")
     assert (result.latency_us < eager.latency_us / 2) == is_padded
+
+
+def test_what_the_host_reads_is_computed() -> None:
+    class Depends(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if (x + 1).sum() > 0 else x
+
+    result = predict_module(Depends(), torch.ones(8, 64), "h200-sxm")
+    assert any("aten.sum" in each.name for each in result.operations)
