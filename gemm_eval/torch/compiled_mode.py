@@ -30,7 +30,7 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 2, 4.0, 8
-_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS = 5, 28
+_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS = 5, 36
 _LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 3000
 """To end a sum: of each lane where a warp has whole rows; of a row in registers, one read in pieces, and a column. Fitted
 with `inductor_ir`'s on kernels of drawn modules on an H100 and an H200."""
@@ -474,8 +474,9 @@ def kernel_work(
         return blocks(f"{MAP} {round(instructions + _BASE_INSTRUCTIONS)}", *num_bytes, num_elements)
     block = min(1 << (width - 1).bit_length(), _MAX_BLOCK)
     filled = -(-width // block) * block if is_inner else width
-    at_end = _LANE_INSTRUCTIONS * filled if filled <= _WARP else _LOOP_INSTRUCTIONS if is_looped else _HELD_INSTRUCTIONS
-    instructions = ((instructions + _ROW_INSTRUCTIONS) * filled + (at_end if is_inner else _COLUMN_INSTRUCTIONS)) / width
+    of_row = _LOOP_INSTRUCTIONS if is_looped else _HELD_INSTRUCTIONS if is_inner else _COLUMN_INSTRUCTIONS
+    at_end = min(_LANE_INSTRUCTIONS * filled, of_row) if filled <= _WARP else of_row
+    instructions = ((instructions + _ROW_INSTRUCTIONS) * filled + at_end) / width
     together = max(1, _WARP // filled) if is_inner else _WARP  # rows of a warp
     name = f"{LONG_ROWS if is_looped else ROWS} {round(instructions)}"
     return MemoryWork(name, *num_bytes, -(-rows // together), width * together)
