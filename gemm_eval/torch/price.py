@@ -55,8 +55,8 @@ _MOST_BIASED = 100_000  # elements of an SM from which the next tiles hide it
 _SERIAL_START_CYCLES, _SERIAL_CYCLES, _MAX_SERIAL_K = 4300, 15, 1280  # of a row of A by one CTA, for each of K
 """Those of 250 products with a bias in drawn modules; an H100 and an H200 give the same ones within 10%."""
 _PADDED_FACTOR, _PADDING_LAUNCHES_US, _LEAST_PADDED_FLOP, _ALIGNED_BITS = 1.1, 200.0, 1e10, 128
-"""How much faster a padded GEMM must be for Inductor, and by how much longer the host takes to launch it while compilers
-keep it busy: of 30 GEMMs that were worth it in drawn modules none was padded that gains less, all that gain more."""
+"""How much faster a padded GEMM must be for Inductor, and a time that its launches by the host may add while compilers
+keep it busy: in drawn modules GEMMs that gain more were padded, of the others some."""
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 
