@@ -389,7 +389,8 @@ class Recorder(TorchDispatchMode):
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
         is_last = bool(inputs) and has_channels_last(inputs[0])
-        if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
+        is_no_sum = facts.name == "scatter_reduce" and full[4] != "sum"
+        if is_no_sum or (facts.name == "index_add" and outputs[0].dtype is torch.bfloat16):
             role = Role.ALONE  # torch.compile leaves it to eager mode
         sizes = tuple(map(int, outputs[0].shape))
         window, is_apart = _window(facts.name, full, inputs, sizes)
