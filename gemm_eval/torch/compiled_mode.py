@@ -32,8 +32,8 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 2, 4.0, 8
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS = 5, 36
 _LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 3000
-"""To end a sum: of each lane where a warp has whole rows; of a row in registers, one read in pieces, and a column. Fitted
-with `inductor_ir`'s on kernels of drawn modules on an H100 and an H200."""
+"""To end a sum: of each lane where a warp has whole rows; of a row in registers, one read in pieces, and a column.
+Fitted with `inductor_ir`'s on kernels of drawn modules on an H100 and an H200."""
 _INSTRUCTIONS = {
     "_softmax _log_softmax _safe_softmax logsumexp hardswish": 20, "tanh": 16, "log log1p": 31, "sin cos": 45,
     "binary_cross_entropy_with_logits": 46,
@@ -57,8 +57,8 @@ _MANY_SUMS = 64  # for each SM: beyond, no sum is split
 _COLUMN_BLOCK, _COLUMN_LOADS = 128, 4
 _UNROLLED = 8  # elements of a sum that is a map over its results
 _WINDOW_INSTRUCTIONS = 32 * 78
-"""Of a pooling window of `UNROLLED_WINDOW` places, which a warp adds up, each with divisions to find it: three kernels of
-drawn modules on an H100 agree within 2%."""
+"""Of a pooling window of `UNROLLED_WINDOW` places, which a warp adds up, each with divisions to find it: three kernels
+of drawn modules on an H100 agree within 2%."""
 _SCATTERED_INSTRUCTIONS = 60
 """More of a sum over a group of channels that lie side by side: it goes over positions, each in a sector of its own."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4

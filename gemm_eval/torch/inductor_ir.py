@@ -201,7 +201,9 @@ def inductor_kernels(
 
     def compile_graph(graph: Any, inputs: Any) -> Any:
         if backward and any(node.target is torch.amp.autocast_mode._enter_autocast for node in graph.graph.nodes):
-            raise UnsupportedError("UnsupportedError: it casts tensors of a GPU alone, and gradients are traced on the CPU")
+            raise UnsupportedError(
+                "UnsupportedError: it casts tensors of a GPU alone, and gradients are traced on the CPU"
+            )
         return compile_fx.compile_fx(graph, inputs, inner_compile=compile_inner)
 
     deduce = joint_graph.UniformValueConstantFolder._deduce_value
@@ -307,7 +309,10 @@ class _Reading:
         sums = next((part for part in parts if part.is_reduction()), None)
         if sums is None:
             counts = self._counts(parts, num_elements, 1, is_held=True)
-            work, rows = kernel_work(_MAP_INSTRUCTIONS + _instructions(counts, reads, {}), num_bytes, num_elements), None
+            work, rows = (
+                kernel_work(_MAP_INSTRUCTIONS + _instructions(counts, reads, {}), num_bytes, num_elements),
+                None,
+            )
         else:
             _, (rows, width) = sums.group
             features = SIMDKernelFeatures(list(parts), rows, width)
@@ -462,7 +467,14 @@ class _Reading:
             return None, (), {}
         name = func._schema.name.partition("::")[2]
         func = getattr(getattr(torch.ops.aten, name), "default", func)
-        args = [plain(each) for each in (*node.inputs, *node.constant_args)]
+        given = [*node.inputs, *node.constant_args]
+        if isinstance(node, ir.ScatterFallback):  # the dimension comes second
+            given = [node.inputs[0], node.constant_args[0], *node.inputs[1:], *node.constant_args[1:]]
+        elif isinstance(node, ir.IndexPutFallback):
+            x, values, *places = node.inputs
+            indices = [None if each is None else places.pop(0) for each in node.indices]
+            given = [x, indices, values, *node.constant_args]
+        args = [plain(each) for each in given]
         kwargs = {key: plain(value) for key, value in node.kwargs.items()}
         if name == "convolution":
             names = "stride", "padding", "dilation", "transposed", "output_padding", "groups"

@@ -162,7 +162,8 @@ _NOT_FUSED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_groupe
 class LibraryTime(NamedTuple):
     """The time of a GEMM without templates, in us: of the library's kernel, and with the kernel behind it.
 
-    A template would save the latter. Nine of ten such GEMMs are faster than `latest_us`. `has_few_tiles`: fewer than SMs.
+    A template would save the latter. Nine of ten such GEMMs are faster than `latest_us`. `has_few_tiles`: fewer than
+    SMs.
     """
 
     latency_us: float

@@ -311,7 +311,7 @@ def price_kernels(
 
 
 def _padded(works: tuple[Work, ...], prices: ModulePrices) -> tuple[Work, ...]:
-    """Return a GEMM with K and N padded to 16 bytes behind a copy of B, if that is worth it; else the works as they are.
+    """Return a GEMM with K and N padded to 16 bytes behind a copy of B, if that is worth it; else the same works.
 
     Inductor's own timing decides (pad_mm.py), and includes the launches of six small kernels by the host.
     """
