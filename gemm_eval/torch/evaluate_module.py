@@ -59,7 +59,7 @@ def predict_module(
         optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
             torch; None: none.
         fusion: ``"inductor"``: elementwise operations and reductions fuse by rules of torch.compile; ``"inductor-ir"``:
-            Inductor itself says what fuses, in seconds, without gradients (TORCH.md); ``"eager"``: each operation is a
+            Inductor itself says what fuses, in seconds (TORCH.md); ``"eager"``: each operation is a
             kernel.
         attention_library: whose fused attention runs on a GPU: ``"flash"`` or ``"cudnn"``, as torch calls them, or
             ``"trtllm"``; None: torch's own choice.
