@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -305,29 +306,22 @@ class _Reading:
         numels = [self._int(math.prod(map(math.prod, part.get_ranges()))) for part in parts]
         num_elements = max(numels)
         reads, writes = self._accesses(parts, numels)
-        num_bytes = sum(reads), sum(writes)
         sums = next((part for part in parts if part.is_reduction()), None)
-        if sums is None:
-            counts = self._counts(parts, num_elements, 1, is_held=True)
-            work, rows = (
-                kernel_work(_MAP_INSTRUCTIONS + _instructions(counts, reads, {}), num_bytes, num_elements),
-                None,
-            )
-        else:
-            _, (rows, width) = sums.group
-            features = SIMDKernelFeatures(list(parts), rows, width)
+        rows, width, is_held, is_inner, way = 0, 1, True, True, _MAP
+        if sums is not None:
+            features = SIMDKernelFeatures(list(parts), *sums.group[1])
             is_held = V.choices.should_use_persistent_reduction(features, False)
             is_inner = not features.get_reduction_hint().name.startswith("OUTER")
-            rows, width = self._int(rows), self._int(width)
-            counts = self._counts(parts, num_elements, width, is_held=is_held)
-            instructions = _instructions(counts, reads, _HELD if is_held else _LOOPED if is_inner else _COLUMNS)
-            work = kernel_work(
-                instructions, num_bytes, num_elements, rows, width, is_inner=is_inner,
-                is_looped=not is_held and is_inner,
-            )  # fmt: skip
+            way = _HELD if is_held else _LOOPED if is_inner else _COLUMNS
+            rows, width = map(self._int, sums.group[1])
+        instructions = _instructions(self._counts(parts, num_elements, width, is_held=is_held), reads, way)
+        work = kernel_work(
+            instructions, (sum(reads), sum(writes)), num_elements, rows, width, is_inner=is_inner,
+            is_looped=way is _LOOPED,
+        )  # fmt: skip
         role = Role.ELEMENTWISE if sums is None else Role.REDUCTION
         origins = [origin for part in parts for origin in part.node.origins]
-        return Kernel(self._calls(origins, role, Domain(num_elements, rows)), (work,))
+        return Kernel(self._calls(origins, role, Domain(num_elements, rows or None)), (work,))
 
     def _counts(self, parts: Sequence[Any], num_elements: int, width: int, *, is_held: bool) -> dict[str, float]:
         """Return how often a kernel does each operation, for each element.
@@ -361,10 +355,10 @@ class _Reading:
             inner, of_rows = 1, list(body.iter_vars)
             while not part.is_reduction() and of_rows and inner < width:
                 inner *= self._int(body.var_ranges[of_rows.pop()])
-            for index in new and set(body.indexing_exprs.values()):
-                for term in index.atoms(FloorDiv, ModularIndexing):
-                    is_of_row = width > 1 and term.free_symbols <= {*of_rows}
-                    result["index_division"] += share / (width if is_of_row else 1)
+            terms = [index.atoms(FloorDiv, ModularIndexing) for index in set(body.indexing_exprs.values()) if new]
+            for term in chain.from_iterable(terms):
+                is_of_row = width > 1 and term.free_symbols <= {*of_rows}
+                result["index_division"] += share / (width if is_of_row else 1)
             result["index_division"] += share * max(0, len(symbols) - 1 - (len(of_rows) if width > 1 else 0))
         return result
 
@@ -485,7 +479,7 @@ class _Reading:
 
 
 SHORT_ROWS = "short_rows"
-_LOAD_INSTRUCTIONS, _OTHER_INSTRUCTIONS, _MAP_INSTRUCTIONS = 6.7, 0.5, 5.0
+_LOAD_INSTRUCTIONS, _OTHER_INSTRUCTIONS = 6.7, 0.5
 _INSTRUCTIONS = {
     "exp": 6, "exp2": 6, "erf": 17, "tanh": 16, "log": 15, "log1p": 15, "sin": 50, "cos": 50, "sigmoid": 6, "rand": 90,
     "randn": 90, "load_seed": 0, "randint64": 90, "indirect_indexing": 2.5, "masked": 1, "index_division": 4.5,
@@ -493,12 +487,13 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 """Instructions of a thread for each element, by the name of Inductor's operation; operations that are not here count as
 `_OTHER_INSTRUCTIONS`. Fitted on 1,600 kernels of drawn modules, matched with those that ran on an H100 and an H200."""
-_HELD, _COLUMNS = {"online_softmax_reduce": 10.0}, {"welford_reduce": 20.0, "welford_combine": 20.0}
+_MAP, _HELD = {"": 5.0}, {"online_softmax_reduce": 10.0}
+_COLUMNS = {"welford_reduce": 20.0, "welford_combine": 20.0}
 _LOOPED = {
     "sum": 13, "max": 13, "min": 13, "any": 13, "prod": 13, "argmax": 50, "argmin": 50, "welford_reduce": 40,
     "welford_combine": 40, "online_softmax_reduce": 90,
 }  # fmt: skip
-"""Those of kernels by how they add up: not at all, rows in registers, columns, and rows in pieces."""
+"""Those of kernels by how they add up: not at all, rows in registers, columns, and rows in pieces; empty: of any."""
 _FREE = frozenset({"load", "store", "store_reduction", "reduction", "output", "constant", "index_expr"})
 """Operations without instructions of their own beside the others."""
 _SUMS = frozenset({*_LOOPED, "scan"})
@@ -507,7 +502,7 @@ _SUMS = frozenset({*_LOOPED, "scan"})
 def _instructions(counts: Mapping[str, float], loads: Sequence[int], sums: Mapping[str, float]) -> float:
     """Return the instructions for each element by counts of operations, bytes of what is loaded, and kind of sums."""
     most = max(loads, default=0)  # what is much smaller is read again and again
-    result = _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads)
+    result = sums.get("", 0.0) + _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads)
     for name, count in counts.items():
         result += sums.get(name, 0.0 if name in _SUMS else _INSTRUCTIONS.get(name, _OTHER_INSTRUCTIONS)) * count
     return result
