@@ -59,7 +59,7 @@ def predict_module(
         optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
             torch; None: none.
         fusion: ``"inductor"``: elementwise operations and reductions fuse by rules of torch.compile; ``"inductor-ir"``:
-            Inductor itself says what fuses, in seconds, without gradients (TORCH.md); ``"eager"``: each operation is a
+            Inductor itself says what fuses, in seconds (TORCH.md); ``"eager"``: each operation is a
             kernel.
         attention_library: whose fused attention runs on a GPU: ``"flash"`` or ``"cudnn"``, as torch calls them, or
             ``"trtllm"``; None: torch's own choice.
@@ -86,11 +86,11 @@ def predict_module(
     if fusion == INDUCTOR_IR:
         from gemm_eval.torch.inductor_ir import inductor_kernels
 
-        if not isinstance(evaluator.arch, GpuSpec) or backward:
-            what = "gradients" if backward else f"{evaluator.arch.name}, which is no GPU"
-            raise UnsupportedError(f'fusion="inductor-ir" has no kernels for {what}: take fusion="inductor"')
-        kernels, modules = inductor_kernels(module, args, kwargs, evaluator.arch)
-        return assemble_kernels(kernels, modules, evaluator, fusion, attention_library)
+        if not isinstance(evaluator.arch, GpuSpec):
+            name = evaluator.arch.name
+            raise UnsupportedError(f'fusion="inductor-ir" has no kernels for {name}, no GPU: take fusion="inductor"')
+        kernels, modules = inductor_kernels(module, args, kwargs, evaluator.arch, backward=backward)
+        return assemble_kernels(kernels, modules, evaluator, fusion, attention_library, steps)
     trace = trace_module(module, args, kwargs, backward=backward, is_compiled=fusion == "inductor")
     return assemble(trace, evaluator, fusion, attention_library, steps)
 

@@ -196,6 +196,10 @@ class Trace:
     modules: dict[str, str] = field(default_factory=dict)
 
 
+UNROLLED_WINDOW = 25
+"""Places of a window that torch.compile writes out one by one; more are a sum, or eager mode's kernel if windows
+overlap (`_avg_poolnd` in lowering.py)."""
+
 FUSIONS = ("inductor", "eager")
 """Ways to decide what runs as one kernel of a trace: by rules of `torch.compile`, or none."""
 

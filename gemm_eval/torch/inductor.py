@@ -417,7 +417,7 @@ class Pruning:
         if library is not None and ranked_by == "model":
             graph_us = ranking.graph_times_us(self.arch, problem, tiled, traits)
             if graph_us is not None:
-                stay = [i for i in stay if not library.beats(graph_us[i])]
+                stay = [i for i in stay if not library.beats(graph_us[i], is_best=i == stay[0])]
         candidates = tuple(
             RankedConfig(config, float(times[i]), i in stay, None if graph_us is None else float(graph_us[i]))
             for i, config in enumerate(tiled)

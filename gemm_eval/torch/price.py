@@ -15,6 +15,7 @@ from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, 
 from gemm_eval.estimate import Price, Prices
 from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.models.gpu import convolution_us
+from gemm_eval.torch.compiled_mode import map_work
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
     CTA_ELEMENTS,
@@ -53,6 +54,9 @@ _BIASED_CYCLES, _ODD_BIASED_CYCLES = 0.09, 0.11  # of an element of an SM; more 
 _MOST_BIASED = 100_000  # elements of an SM from which the next tiles hide it
 _SERIAL_START_CYCLES, _SERIAL_CYCLES, _MAX_SERIAL_K = 4300, 15, 1280  # of a row of A by one CTA, for each of K
 """Those of 250 products with a bias in drawn modules; an H100 and an H200 give the same ones within 10%."""
+_PADDED_FACTOR, _PADDING_LAUNCHES_US, _LEAST_PADDED_FLOP, _ALIGNED_BITS = 1.1, 200.0, 1e10, 128
+"""How much faster a padded GEMM must be for Inductor, and a time that its launches by the host may add while compilers
+keep it busy: in drawn modules GEMMs that gain more were padded, of the others some."""
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 
@@ -271,18 +275,24 @@ def assemble_kernels(
     attention_library: str | None, steps: Sequence[MemoryWork] = (),
 ) -> ModulePrediction:  # fmt: skip
     """Return what kernels take, and those of an optimizer; `modules` has the class of each module by its path."""
-    priced = price_kernels(kernels, evaluator, attention_library, steps)
+    priced = price_kernels(kernels, evaluator, attention_library, steps, pads=fusion != "eager")
     operations = [operation for kernel in priced for operation in kernel]
     return build_tree(operations, modules, evaluator, fusion, attention_library)
 
 
 def price_kernels(
-    kernels: Sequence[Kernel], evaluator: GEMMEvaluator, attention_library: str | None, steps: Sequence[MemoryWork] = ()
-) -> list[list[PredictedOperation]]:
-    """Return the operations of each kernel, and of an optimizer's steps after them; arguments as of `assemble`."""
+    kernels: Sequence[Kernel], evaluator: GEMMEvaluator, attention_library: str | None,
+    steps: Sequence[MemoryWork] = (), *, pads: bool = False,
+) -> list[list[PredictedOperation]]:  # fmt: skip
+    """Return the operations of each kernel, and of an optimizer's steps after them; arguments as of `assemble`.
+
+    `pads`: long GEMMs whose rows are off 16 bytes are padded, as Inductor does.
+    """
+    prices = ModulePrices(evaluator, attention_library)
+    if pads and isinstance(evaluator.arch, GpuSpec):
+        kernels = [replace(kernel, works=_padded(kernel.works, prices)) for kernel in kernels]
     pieces = [_pieces(kernel) for kernel in kernels]
     pieces += [[("", "optimizer", "optimizer", work)] for work in steps]
-    prices = ModulePrices(evaluator, attention_library)
     prices.find(work for piece in pieces for *_, work in piece)
     result: list[list[PredictedOperation]] = []
     now_us = 0.0
@@ -298,6 +308,25 @@ def price_kernels(
             result[-1].append(operation)
             now_us += price.latency_us
     return result
+
+
+def _padded(works: tuple[Work, ...], prices: ModulePrices) -> tuple[Work, ...]:
+    """Return a GEMM with K and N padded to 16 bytes behind a copy of B, if that is worth it; else the same works.
+
+    Inductor's own timing decides (pad_mm.py), and includes the launches of six small kernels by the host.
+    """
+    gemm = works[-1] if works else None
+    if not isinstance(gemm, GemmWork) or gemm.problem.flop < _LEAST_PADDED_FLOP:
+        return works
+    problem, unit = gemm.problem, _ALIGNED_BITS // gemm.problem.input_dtype.bits
+    K, N = (-(-size // unit) * unit if size > 1 else size for size in (problem.K, problem.N))
+    copy = map_work(problem.G * K * N * problem.weight_dtype.bits // 8)
+    padded = replace(gemm, problem=replace(problem, K=K, N=N))
+    is_worth_it = padded != gemm and (
+        prices[gemm].latency_us
+        > (prices[padded].latency_us + prices[copy].latency_us) * _PADDED_FACTOR + _PADDING_LAUNCHES_US
+    )
+    return (*works[:-1], copy, padded) if is_worth_it else works
 
 
 def _pieces(kernel: Kernel) -> list[tuple[str, str, str, Work]]:

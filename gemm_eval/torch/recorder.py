@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gemm_eval.torch.eager_mode import Operation, eager_works, has_channels_last
-from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork, Work
+from gemm_eval.torch.graph import UNROLLED_WINDOW, Access, Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import Precision, convolution_layout, library_works
 from gemm_eval.words import needs_extra
 
@@ -31,6 +31,7 @@ _FREE = (
     "is_contiguous as_strided t_ transpose squeeze unsqueeze swapaxes swapdims data set "
     "_has_compatible_shallow_copy_type"
 )
+_READ_BY_HOST = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
 FREE = frozenset(_FREE.split())
 """Operations that move no memory on the device, besides views, which are seen by what they return."""
 
@@ -317,6 +318,8 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         facts = _facts(func)
         inputs, outputs = list(tensors_of((args, kwargs))), list(tensors_of(out))
+        if facts.name in _READ_BY_HOST:  # what makes it runs, whatever reads it later
+            self.trace.kept |= {self.buffer_of(tensor) for tensor in inputs}
         if not outputs or facts.name in FREE:
             return
         if facts.name in ("_unsafe_view", "_reshape_alias", "view_as_real", "_to_dense"):
@@ -386,14 +389,13 @@ class Recorder(TorchDispatchMode):
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
         eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
         is_last = bool(inputs) and has_channels_last(inputs[0])
-        if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
+        is_no_sum = facts.name == "scatter_reduce" and full[4] != "sum"
+        if is_no_sum or (facts.name == "index_add" and outputs[0].dtype is torch.bfloat16):
             role = Role.ALONE  # torch.compile leaves it to eager mode
         sizes = tuple(map(int, outputs[0].shape))
-        window = full[1][0] * full[1][-1] if facts.name == "avg_pool2d" else 0
-        if facts.name == "_adaptive_avg_pool2d":
-            sides = [(int(size), int(part)) for size, part in zip(inputs[0].shape[-2:], sizes[-2:], strict=True)]
-            is_even = all(size % part == 0 for size, part in sides)
-            window = math.prod(size // part if is_even else -(-(size + part - 1) // part) for size, part in sides)
+        window, is_apart = _window(facts.name, full, inputs, sizes)
+        if is_apart and window > UNROLLED_WINDOW:  # torch.compile adds each up as a row
+            role, domain, window = Role.REDUCTION, Domain(num_in, num_out, not is_last), 0
         return Call(facts.full_name, path, phase, role, domain, reads, writes, (), eager, None, is_last, sizes, window)
 
     def _accesses(
@@ -412,6 +414,18 @@ class Recorder(TorchDispatchMode):
             reads[0] = reads[0]._replace(num_bytes=min(reads[0].num_bytes, _seen_bytes(outputs[0])))
         writes = [self._write(tensor, limit) for tensor in targets]
         return _some(reads), _some(writes)
+
+
+def _window(name: str, args: Sequence[Any], inputs: Sequence[Any], sizes: Sequence[int]) -> tuple[int, bool]:
+    """Return the places that a mean of pooling goes over, 0 of other operations, and whether no two windows overlap."""
+    if name == "avg_pool2d":
+        stride = [*args[2]] if args[2] else [*args[1]]
+        return args[1][0] * args[1][-1], stride == [*args[1]] and not any(args[3] or ())
+    if name != "_adaptive_avg_pool2d":
+        return 0, False
+    sides = [(int(size), part) for size, part in zip(inputs[0].shape[-2:], sizes[-2:], strict=True)]
+    is_even = all(size % part == 0 for size, part in sides)
+    return math.prod(size // part if is_even else -(-(size + part - 1) // part) for size, part in sides), is_even
 
 
 def _some(accesses: Iterable[Access]) -> tuple[Access, ...]:

@@ -82,12 +82,29 @@ def test_images_have_channels_last_as_inductor_changes_them() -> None:
     assert kinds == {"convolution": 2, "memory": 5}  # an image and two weights change layout, two biases are added
 
 
-def test_gradients_and_chips_that_are_no_gpus_are_refused() -> None:
-    module, x = nn.Linear(64, 64), torch.empty(8, 64)
-    with pytest.raises(UnsupportedError, match="gradients"):
-        predict_module(module, x, "h200-sxm", fusion="inductor-ir", backward=True)
+def test_gradients_have_the_gemms_of_the_rules_and_kernels_of_their_own() -> None:
+    module, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32)), torch.empty(512, 64)
+    by_ir, by_rules = (
+        predict_module(module, x, "h200-sxm", fusion=fusion, backward=True, optimizer="adamw")
+        for fusion in ("inductor-ir", "inductor")
+    )
+    gemms = [Counter(each.detail for each in of.operations if each.kind == "gemm") for of in (by_ir, by_rules)]
+    assert gemms[0] == gemms[1]
+    assert {each.phase for each in by_ir.operations} == {"forward", "backward", "optimizer"}
+    assert any("gelu_backward" in each.name and each.path == "1" for each in by_ir.operations)
+
+
+def test_gradients_under_autocast_and_chips_that_are_no_gpus_are_refused() -> None:
+    class Cast(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                return super().forward(x)
+
+    x = torch.empty(8, 64)
+    with pytest.raises(UnsupportedError, match="casts tensors of a GPU alone"):
+        predict_module(Cast(64, 64), x, "h200-sxm", fusion="inductor-ir", backward=True)
     with pytest.raises(UnsupportedError, match="no GPU"):
-        predict_module(module, x, "tpu-v5e", fusion="inductor-ir")
+        predict_module(nn.Linear(64, 64), x, "tpu-v5e", fusion="inductor-ir")
 
 
 def test_what_dynamo_refuses_is_an_error_that_says_so() -> None:

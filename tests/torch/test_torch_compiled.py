@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
+from gemm_eval.torch import predict_module  # noqa: E402
 from gemm_eval.torch.fusion import Kernel, kernels_of  # noqa: E402
 from gemm_eval.torch.recorder import Recorder, current_precision  # noqa: E402
 from gemm_eval.transformer import GemmWork, MemoryWork  # noqa: E402
@@ -124,3 +125,39 @@ def test_both_halves_of_a_tensor_are_read() -> None:
     work = kernels(gated)[-1].works[0]
     assert isinstance(work, MemoryWork)
     assert (work.read_bytes, work.write_bytes) == (64 * 1024 * 2, 64 * 512 * 2)
+
+
+@pytest.mark.parametrize(
+    ("pool", "kernel"),
+    [
+        (lambda x: functional.adaptive_avg_pool2d(x, 2), "inductor_"),
+        (lambda x: functional.adaptive_avg_pool2d(x, 7), "torch_adaptive_pool"),
+        (lambda x: functional.avg_pool2d(x, 8), "inductor_"),
+        (lambda x: functional.avg_pool2d(x, 8, 1), "torch_avg_pool"),
+        (lambda x: functional.avg_pool2d(x, 3), "inductor_map"),
+    ],
+    ids=["halves", "sevenths", "apart", "overlapping", "few places"],
+)
+def test_large_windows_are_sums_unless_they_overlap(pool: Callable[[Any], Any], kernel: str) -> None:
+    (work,) = kernels(lambda: pool(tensor(8, 64, 96, 96)))[-1].works
+    assert isinstance(work, MemoryWork)
+    assert work.what.startswith(kernel)
+
+
+@pytest.mark.parametrize(("batch", "is_padded"), [(1024, True), (64, False)])
+def test_a_long_gemm_off_16_bytes_is_padded_behind_a_copy_of_its_weight(batch: int, is_padded: bool) -> None:
+    module, x = torch.nn.Linear(3605, 6344, bias=False, device="meta", dtype=BF16), tensor(batch, 3605)
+    result = predict_module(module, x, "h200-sxm")
+    assert [each.kind for each in result.operations] == ["memory"] * is_padded + ["gemm"]
+    assert ("K=3608" in result.operations[-1].detail) == is_padded
+    eager = predict_module(module, x, "h200-sxm", fusion="eager")
+    assert (result.latency_us < eager.latency_us / 2) == is_padded
+
+
+def test_what_the_host_reads_is_computed() -> None:
+    class Depends(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if (x + 1).sum() > 0 else x
+
+    result = predict_module(Depends(), torch.ones(8, 64), "h200-sxm")
+    assert any("aten.sum" in each.name for each in result.operations)
