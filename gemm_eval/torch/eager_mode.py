@@ -392,7 +392,7 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _PLACES and width == 1:
         return (_constant(written),)
     kind = "_arg" if of.name in _PLACES else "_max" if of.name in _EXTREMES else ""
-    return (*before, *_reduction(x, _dims(of), num_bytes, written, kind))
+    return (*before, *reduction_works(x, _dims(of), num_bytes, written, kind))
 
 
 def _nll_loss(scores: Any) -> MemoryWork:
@@ -442,11 +442,11 @@ def _cross_entropy(of: Operation) -> tuple[MemoryWork, ...]:
     num_bytes = x.numel() * x.element_size()
     works = [vector_work(num_bytes, num_bytes), _constant(num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
     if not out.dim() and x.dim():
-        works += _reduction(x, list(range(x.dim())), num_bytes, out.element_size())
+        works += reduction_works(x, list(range(x.dim())), num_bytes, out.element_size())
     return tuple(works)
 
 
-def _reduction(x: Any, dims: Sequence[int], read: int, written: int, kind: str = "") -> tuple[MemoryWork, ...]:
+def reduction_works(x: Any, dims: Sequence[int], read: int, written: int, kind: str = "") -> tuple[MemoryWork, ...]:
     """Return the kernel of Reduce.cuh, whose threads each go over some values, and what several CTAs meet at.
 
     Follows `setReduceConfig`: a CTA is as wide as the dimension that moves fastest; its threads divide outputs or,
@@ -559,7 +559,7 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     if not x.is_contiguous():  # a loop with divisions, and a sum of columns
         loop = of.blocks("torch_batch_norm_loop")
         dims = [dim for dim in range(x.dim()) if dim != 1]
-        return (*(_reduction(x, dims, of.read_bytes, few, "_arg") if is_training else (small,)), root, loop)
+        return (*(reduction_works(x, dims, of.read_bytes, few, "_arg") if is_training else (small,)), root, loop)
     if not is_training:
         return small, root, by_planes
     threads = threads_of(plane)  # of a CTA's 512, as many as a plane has, times the planes

@@ -143,7 +143,7 @@ class ModulePrices(Prices):
         num_bytes, problem, gpu = work.read_bytes + work.write_bytes, work.problem, self._gpu
         words = f"{'depthwise ' * work.is_depthwise}convolution as {problem}"
         kernel = work.kernel
-        is_tensor = kernel is not None and kernel.engine in ("tensor", "few")
+        is_tensor = kernel is not None and kernel.engine in ("tensor", "few", "weights")
         if kernel is not None and gpu is not None and (not is_tensor or kernel.dtype in gpu.tensor_flop_per_cycle):
             latency_us = convolution_us(gpu, kernel)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
