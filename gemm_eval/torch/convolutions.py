@@ -209,8 +209,9 @@ def _weight_kernels(of: _Convolution, work: ConvolutionWork, rows_of: Any, *, is
     grad, x, weight, dtype = of.x, of.out, of.weight, work.problem.input_dtype
     filters, channels = int(weight.shape[0]) // of.groups, int(weight.shape[1])
     kernel = ConvolutionKernel(
-        "weights", dtype, of.groups, of.images * of.positions(rows_of), filters, of.window, channels
-    )
+        "weights", dtype, of.groups, of.images * of.positions(rows_of), filters, of.window, channels,
+        of.stride[-1] * grad.element_size(), images=of.images,
+    )  # fmt: skip
     if of.groups > 1 and channels == 1:
         engine = _WEIGHT_ENGINES.get(_depthwise_engine(of, is_last=is_last), "direct_weights")
         is_direct = is_last and (dtype in (DType.FP32, DType.TF32) or filters > 1)

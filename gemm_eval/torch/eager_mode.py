@@ -483,8 +483,11 @@ def reduction_works(x: Any, dims: Sequence[int], read: int, written: int, kind: 
         ctas = -(-outputs // (at_once * height))
     kernel = "torch_sum" if is_inner else "torch_columns"
     kernel += "_shared" if parts > 1 else kind
+    if is_inner and len(_iterated([x.shape[dim] for dim in dims], [[x.stride(dim) for dim in dims]])) > 1:
+        kernel = "torch_sum_apart"  # elements are found by divisions
     warps = ctas * -(-width * height // _WARP)
-    return (MemoryWork(kernel, read, written, warps, _WARP * values),)
+    work = MemoryWork(kernel, read, written, warps, _WARP * values)
+    return (work, MemoryWork("torch_parts", 0, 0, 1, _WARP * -(-parts // height))) if parts > height else (work,)
 
 
 def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]:

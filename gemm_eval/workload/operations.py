@@ -469,7 +469,9 @@ _KERNELS = {
     "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
     "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest
     "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
+    "torch_sum_apart": _of_torch(1.4, 0.67, 32, (0.17, 0.15)),  # over dimensions apart, of a bias's gradient
     "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
+    "torch_parts": _of_torch(-2, 0, 32, (0.42, 0)),  # likewise, a thread of the last CTA for many
     "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
     "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),

@@ -77,9 +77,14 @@ _CHANNEL_CYCLES, _ROW_CYCLES = 0.45, 2.5e-6
 """Outputs of a CTA that has an SM for itself, and cycles for each product; of one channel, whose threads each read
 filters of their own, and more for each byte of the rows of all channels that a window covers."""
 
-_SUM_BYTES = 4
-_FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES = 45.0, 26.0
-"""Gradients of weights in fp32: of a tile of 32 x 32, for each row; the same of larger windows than one."""
+_SUM_BYTES, _MIN_STEPS, _WIDE_STEP_FACTOR, _FEW_STEP_FACTOR = 4, 64, 2.8, 3.2
+"""Gradients of weights on tensor cores: bytes of a sum of parts, least steps of a part, and how much longer steps of
+tf32, and of few channels, take."""
+_FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CYCLES = 45.0, 30.0, 512, 1200.0
+"""The same in fp32: of a tile of 32 x 32, for each row; the same of larger windows than one; rows of an image that a
+CTA takes, and cycles of a CTA."""
+_WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
+"""Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
 _WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
 _TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES, _INPUT_FACTOR = 0.86, 1.36, 0.055, 2.1
@@ -199,22 +204,30 @@ def _weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
     step_elements = _STEP_BYTES // item_bytes
     flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
-    times = []
+    factor = _WIDE_STEP_FACTOR if item_bytes >= _SUM_BYTES else 1.0
+    windows, columns = of.window, of.channels
+    if of.channels * item_bytes < _STEP_BYTES:  # a tile takes several places of the window
+        unit = _CHUNK_BYTES // item_bytes
+        windows, columns, factor = 1, of.window * math.ceil(of.channels / unit) * unit, _FEW_STEP_FACTOR
+    times, steps = [], math.ceil(of.rows / step_elements)
     for tile_m, tile_n in _TILES:
-        tiles = of.groups * of.window * math.ceil(of.columns / tile_m) * math.ceil(of.channels / tile_n)
-        parts = max(1, arch.num_sms // tiles)
+        tiles = of.groups * windows * math.ceil(of.columns / tile_m) * math.ceil(columns / tile_n)
+        parts = max(1, min(arch.num_sms // tiles, steps // _MIN_STEPS))
         load = (_A_CYCLES * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
         multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / (flop_per_cycle * _RATE_FRAC)
-        store = _C_CYCLES * tile_m * tile_n * _SUM_BYTES / _CHUNK_BYTES
-        steps = math.ceil(of.rows / parts / step_elements)
-        times.append(math.ceil(tiles * parts / arch.num_sms) * (store + steps * max(load, multiply)))
-    return _START_CYCLES + min(times)
+        store = _C_CYCLES * tile_m * tile_n * (_SUM_BYTES if parts > 1 else item_bytes) / _CHUNK_BYTES
+        waves = math.ceil(tiles * parts / arch.num_sms)
+        times.append(waves * (store + math.ceil(steps / parts) * max(load, multiply) * factor))
+    return 2 * _START_CYCLES + min(times)
 
 
 def _fp32_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     tiles = of.groups * math.ceil(of.columns / _CORE_TILE) * math.ceil(of.window * of.channels / _CORE_TILE)
     row_cycles = _FP32_WEIGHT_CYCLES if of.window == 1 else _FP32_WINDOW_WEIGHT_CYCLES
-    return _CORE_START_CYCLES + tiles * of.rows * row_cycles / arch.num_sms
+    if of.window == _WINOGRAD_WINDOW and min(of.columns, of.channels) >= _CORE_TILE and of.step_bytes < _STRIDED_BYTES:
+        return _CORE_START_CYCLES + tiles * of.rows * _WINOGRAD_CYCLES / arch.num_sms
+    ctas = tiles * of.images * math.ceil(of.rows / of.images / _FP32_WEIGHT_ROWS)
+    return _CORE_START_CYCLES + (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
 
 
 def _planes_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
