@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gemm_eval.torch.eager_mode import Operation, eager_works, has_channels_last
+from gemm_eval.torch.gradients import gradient_works
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import Precision, convolution_layout, library_works
 from gemm_eval.words import needs_extra
@@ -384,7 +385,8 @@ class Recorder(TorchDispatchMode):
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
-        eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
+        operation = Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes)
+        eager = gradient_works(operation) or eager_works(operation)
         is_last = bool(inputs) and has_channels_last(inputs[0])
         if facts.name == "index_add" and outputs[0].dtype is torch.bfloat16:
             role = Role.ALONE  # torch.compile leaves it to eager mode
