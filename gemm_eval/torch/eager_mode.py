@@ -101,8 +101,8 @@ class Operation(NamedTuple):
         return blocks(what, self.read_bytes, self.write_bytes, self.domain.num_elements)
 
 
-def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
-    """Return the kernels that eager mode runs for an operation, in their order."""
+def forward_works(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernels that eager mode runs for an operation that `gradients` has no rule of, in their order."""
     if of.role is Role.REDUCTION:
         return _batch_norm(of) if "batch_norm" in of.name and "backward" not in of.name else _of_rows(of)
     if of.name == "nll_loss_backward" and of.args[1].dim() == 2:

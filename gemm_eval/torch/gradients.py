@@ -16,6 +16,7 @@ from gemm_eval.torch.eager_mode import (
     channels_work,
     constant_work,
     copied_work,
+    forward_works,
     has_channels_last,
     is_of_cudnn,
     loop_kernel,
@@ -25,7 +26,7 @@ from gemm_eval.torch.eager_mode import (
 from gemm_eval.torch.graph import blocks
 from gemm_eval.transformer import MemoryWork
 
-_WARP, _NORM_ROWS = 32, 1 << 16
+_WARP, _NORM_ROWS, _MIN_CTA_PLANE = 32, 1 << 16, 512
 _MIN_COLUMNS = 66 * _WARP
 """Columns from which a CTA of 32 x 32 threads goes over all rows of a norm's weights; of fewer rows it always does."""
 _PART_WORK = MemoryWork("torch_columns_shared", 0, 0, 132, _WARP * 16)  # a sum of what parts of the rows gave
@@ -40,14 +41,13 @@ _BICUBIC_STEPS, _GRID_STEPS, _GRID_GRADIENT_STEPS, _GRID_THREADS, _PIXEL_THREADS
 """Steps of a thread for each image and channel: it adds to 16 elements, and a CTA has so many positions."""
 
 
-def gradient_works(of: Operation) -> tuple[MemoryWork, ...]:
-    """Return the kernels of a gradient, or of another operation of these files; nothing: it is none of them."""
-    make = _WORKS.get(of.name)
-    return () if make is None else make(of)
+def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernels that eager mode runs for an operation, in their order."""
+    return (of.name in _WORKS and _WORKS[of.name](of)) or forward_works(of)
 
 
 def _layer_norm(of: Operation) -> tuple[MemoryWork, ...]:
-    grad, x = of.args[:2]
+    grad, x = of.inputs[:2]
     rows, width, num_bytes = of.domain.rows or 1, of.domain.width, bytes_of(x)
     works = [*copied_work(grad), *copied_work(x)]
     weights = [out for out in of.outputs if out.numel() != x.numel()]
@@ -63,10 +63,11 @@ def _layer_norm(of: Operation) -> tuple[MemoryWork, ...]:
 def _group_norm(of: Operation) -> tuple[MemoryWork, ...]:
     x, images, channels = of.args[1], int(of.args[5]), int(of.args[6])
     num_bytes, planes = bytes_of(x), images * channels
-    few = blocks("torch_scales", 4 * planes, 4 * planes, planes)
+    few, plane = blocks("torch_scales", 4 * planes, 4 * planes, planes), x.numel() // planes
+    moments = "torch_moments" if plane >= _MIN_CTA_PLANE else "torch_sum"
     operands = [(2, 1), (2, 1), (0, 1), (2, 1), (0, 1)]
     return (
-        *copied_work(of.args[0]), *copied_work(x), MemoryWork("torch_moments", 2 * num_bytes, 0, planes, x.numel() // planes),
+        *copied_work(of.args[0]), *copied_work(x), MemoryWork(moments, 2 * num_bytes, 0, planes, plane),
         few, few, blocks(loop_kernel((2, 2), operands, x.element_size()), 2 * num_bytes, num_bytes, x.numel()),
         chain_work("torch_norm_weights", 0, 0, -(-channels // _WARP), min(64, 2 * images)),
     )  # fmt: skip

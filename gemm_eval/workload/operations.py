@@ -475,7 +475,7 @@ _KERNELS = {
     "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
     "torch_norm_gradient": _of_torch(1.2, 0.65, 128, (0.1, 0.11), is_dealt=False),
     "torch_norm_weights": _of_torch(1, 0, 32, (0.135, 0)),  # the gradient, a CTA for all rows
-    "torch_batch_norm_gradient": _of_torch(2.5, 0.7, 512, (1.1, 0.38), is_dealt=False),
+    "torch_batch_norm_gradient": _of_torch(2, 0.7, 512, (0.55, 0.2), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
     "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
     "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.165)),  # from DRAM, as others of this name
