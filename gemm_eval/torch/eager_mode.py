@@ -232,6 +232,8 @@ def _gather(of: Operation) -> MemoryWork:
     is_of_rows = of.name in ("embedding", "index_select", "index") and indices == 1 and dim == 0
     if is_of_rows and of.name == "index":
         is_of_rows = of.args[1][0] is not None and "bool" not in str(of.inputs[1].dtype)
+    elif of.name == "gather":  # an index that is expanded over the columns
+        is_of_rows = of.args[1] == 0 and not any(of.inputs[1].stride()[1:])
     row = math.prod(source.shape[1:])
     row_bytes = row * source.element_size()
     if is_of_rows and source.is_contiguous() and row_bytes and row_bytes % _VECTOR_BYTES == 0:
@@ -362,7 +364,7 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         scales = blocks("torch_scales", few, few, x.shape[0] * x.shape[1])
         return moments, scales, of.blocks(loop_kernel((2, 2), [(2, 1), (2, 1), (0, 1), (0, 1)], x.element_size()))
     if of.name in _SOFTMAXES and of.domain.is_inner:
-        softmax = (*copied_work(of.inputs[0]), _softmax(rows, width, read, written))
+        softmax = (*copied_work(of.inputs[0]), softmax_work(rows, width, read, written))
         return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
@@ -508,7 +510,7 @@ def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryW
     )
 
 
-def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+def softmax_work(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
     if width > _MAX_WARP_SOFTMAX:
         return MemoryWork("torch_softmax_cta", read_bytes, write_bytes, rows, width)
     filled = 1 << max(0, math.ceil(math.log2(max(1, width))))

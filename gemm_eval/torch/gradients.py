@@ -21,6 +21,7 @@ from gemm_eval.torch.eager_mode import (
     is_of_cudnn,
     loop_kernel,
     reduction_works,
+    softmax_work,
     vector_work,
 )
 from gemm_eval.torch.graph import blocks
@@ -91,6 +92,16 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     out, few = of.outputs[0], [0 if dim != 1 else 1 for dim in range(x.dim())]
     kernel = loop_kernel(x.shape, (out.stride(), grad.stride(), x.stride(), *[few] * 5), x.element_size())
     return sums, constant_work(channels * 4), blocks(kernel, 2 * num_bytes, num_bytes, x.numel())
+
+
+def _softmax(of: Operation) -> tuple[MemoryWork, ...]:
+    """A product with the gradient before, but of a logarithm, and a row at a time."""
+    x, rows, width = of.args[0], of.domain.rows or 1, of.domain.width
+    if not of.domain.is_inner:
+        return ()
+    num_bytes = bytes_of(x)
+    product = vector_work(2 * num_bytes, num_bytes)
+    return *[product] * ("log" not in of.name), softmax_work(rows, width, 2 * num_bytes, num_bytes)
 
 
 def _embedding(of: Operation) -> tuple[MemoryWork, ...]:
@@ -170,6 +181,7 @@ _POOLS = (
 _WORKS = {
     "native_layer_norm_backward": _layer_norm, "_fused_rms_norm_backward": _layer_norm,
     "native_group_norm_backward": _group_norm, "native_batch_norm_backward": _batch_norm,
+    "_softmax_backward_data": _softmax, "_log_softmax_backward_data": _softmax,
     "embedding_dense_backward": _embedding, "index_put": _index_put, "col2im": _columns,
     "upsample_bilinear2d_backward": _interpolation, "upsample_bicubic2d_backward": _interpolation,
     "grid_sampler_2d": _grid, "grid_sampler_2d_backward": _grid, **dict.fromkeys(_POOLS, _pooling),
