@@ -162,6 +162,7 @@ def convolution_kernels(
     return compiled, (*copies, *main, blocks(name, num_bytes, num_bytes, out.numel()))
 
 
+_TILED_WINDOW = 9  # of a depthwise convolution, in places, for whose weights fp32 has a kernel of its own
 _WEIGHT_ENGINES = {"planes": "planes_weights", "tiled_planes": "tiled_weights", "channels": "channels_weights"}
 
 
@@ -214,7 +215,8 @@ def _weight_kernels(of: _Convolution, work: ConvolutionWork, rows_of: Any, *, is
     )  # fmt: skip
     if of.groups > 1 and channels == 1:
         engine = _WEIGHT_ENGINES.get(_depthwise_engine(of, is_last=is_last), "direct_weights")
-        is_direct = is_last and (dtype in (DType.FP32, DType.TF32) or filters > 1)
+        is_wide = dtype in (DType.FP32, DType.TF32) and of.window != _TILED_WINDOW
+        is_direct = is_last and (is_wide or filters > 1)
         return (replace(work, kernel=kernel._replace(engine="direct_weights" if is_direct else engine)),)
     if dtype is DType.FP32:
         return (replace(work, kernel=kernel._replace(engine="fp32_weights")),)

@@ -481,7 +481,8 @@ def reduction_works(x: Any, dims: Sequence[int], read: int, written: int, kind: 
         kernel = "torch_sum_apart"  # elements are found by divisions
     warps = ctas * -(-width * height // _WARP)
     work = MemoryWork(kernel, read, written, warps, _WARP * values)
-    return (work, MemoryWork("torch_parts", 0, 0, 1, _WARP * -(-parts // height))) if parts > height else (work,)
+    steps = -(-parts // (width * height if is_inner else height))
+    return (work, MemoryWork("torch_parts", 0, 0, 1, _WARP * steps)) if steps > 1 else (work,)
 
 
 def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]:

@@ -88,6 +88,7 @@ _WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
 _WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
 _TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES, _INPUT_FACTOR = 0.86, 1.36, 0.055, 2.1
+_LAST_ALONE_ROW_CYCLES, _HALF_BITS = 2.0, 16
 """The same of depthwise weights: of a CTA, and of each of its rows; of a row of a warp; of each row in shared memory and
 of a channel alone; of each product of channels side by side, whose gradient of inputs takes more than the forward
 pass. 225 convolutions of 28 drawn modules with gradients on an H200."""
@@ -251,7 +252,11 @@ _CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
     "direct_weights": _direct_weights,
     "channels_inputs": lambda arch, of: _channels(arch, of) * _INPUT_FACTOR,
     "channels_weights": lambda arch, of: _LAST_START_CYCLES
-    + of.groups * of.columns * of.rows * of.window * _LAST_WEIGHT_CYCLES / arch.num_sms,
+    + of.rows
+    * max(
+        _LAST_ALONE_ROW_CYCLES if of.dtype.bits > _HALF_BITS else 0.0,
+        of.groups * of.columns * of.window * _LAST_WEIGHT_CYCLES / arch.num_sms,
+    ),
     "tiled_weights": lambda arch, of: of.rows
     * max(_TILED_ALONE_CYCLES, of.groups * of.columns * _TILED_WEIGHT_CYCLES / arch.num_sms),
 }  # fmt: skip
