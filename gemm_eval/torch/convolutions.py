@@ -179,9 +179,7 @@ def gradient_kernels(
     is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
     sizes = int(x.shape[0]) if x.dim() == rank else 1, int(grad.shape[1 - rank]), int(x.shape[1 - rank])
     is_other = not is_transposed and max(stride) > 1
-    of = _Convolution(
-        grad, weight, None, stride, dilation, is_other, groups, x, *sizes, int(weight.shape[2:].numel())
-    )
+    of = _Convolution(grad, weight, None, stride, dilation, is_other, groups, x, *sizes, int(weight.shape[2:].numel()))
 
     def copied(*tensors: Any) -> list[MemoryWork]:
         return [copy for tensor in tensors for copy in copied_work(tensor, is_last=is_last)]
@@ -227,7 +225,9 @@ def _weight_kernels(of: _Convolution, work: ConvolutionWork, rows_of: Any, *, is
     if is_last:
         return (main,)
     layouts = [
-        _layout(of.images, int(tensor.shape[1 - weight.dim()]), of.positions(tensor), bytes_of(tensor), bytes_of(tensor))
+        _layout(
+            of.images, int(tensor.shape[1 - weight.dim()]), of.positions(tensor), bytes_of(tensor), bytes_of(tensor)
+        )
         for tensor in (x, grad)
     ]
     return *layouts, main, _layout(filters * of.groups, channels, of.window, num_bytes, num_bytes)

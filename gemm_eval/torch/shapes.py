@@ -33,7 +33,9 @@ _SIZED_BY_VALUES = frozenset(
 _CONVOLUTION = "aten::convolution"
 _ROWS = ("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax", "_safe_softmax")
 _BATCH_NORM_GRADIENT = "aten::native_batch_norm_backward"
-_LIES_OTHERWISE = frozenset((_CONVOLUTION, _BATCH_NORM_GRADIENT, "aten::pixel_unshuffle", *(f"aten::{name}" for name in _ROWS)))
+_LIES_OTHERWISE = frozenset(
+    (_CONVOLUTION, _BATCH_NORM_GRADIENT, "aten::pixel_unshuffle", *(f"aten::{name}" for name in _ROWS))
+)
 """On a GPU their first result is contiguous, or has channels last as an operand has; on "meta" it is not so."""
 _MASKS = (torch.bool, torch.uint8)
 _NEVER_KNOWN = ("rand", "normal", "bernoulli", "multinomial", "dropout", "empty", "uniform", "exponential")
