@@ -167,13 +167,13 @@ _WEIGHT_ENGINES = {"planes": "planes_weights", "tiled_planes": "tiled_weights", 
 
 
 def gradient_kernels(
-    of_input: ConvolutionWork | None, of_weight: ConvolutionWork | None, grad: Any, x: Any, weight: Any,
+    of_input: Sequence[Any], of_weight: Sequence[Any], grad: Any, x: Any, weight: Any,
     stride: Sequence[int], dilation: Sequence[int], is_transposed: bool, groups: int, *, has_bias: bool,
 ) -> tuple[Work, ...]:  # fmt: skip
     """Return the kernels of eager mode for the gradients of a convolution; arguments as of `convolution_kernels`.
 
-    The gradient of the input is the convolution the other way round. With channels last, operands are copied once; else
-    for each gradient.
+    `of_input` and `of_weight` have the work of each gradient, nothing where it is not wanted. The gradient of the input
+    is the convolution the other way round. With channels last, operands are copied once; else for each gradient.
     """
     rank = weight.dim()
     is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
@@ -186,16 +186,16 @@ def gradient_kernels(
 
     works: list[Work] = [*copied(grad, x, weight)] if is_last else []
     engine = ""
-    if of_input is not None:
-        kernel = _kernel_of(of, of_input.problem.input_dtype, is_last=is_last)
+    for work in of_input:
+        kernel = _kernel_of(of, work.problem.input_dtype, is_last=is_last)
         if kernel is not None and kernel.engine == "channels":
             kernel = kernel._replace(engine="channels_inputs")
         engine = "" if kernel is None else kernel.engine
         works += [] if is_last else copied(grad, weight)
-        works += _laid_out(of, replace(of_input, kernel=kernel), is_last=is_last)
-    if of_weight is not None:
+        works += _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
+    for work in of_weight:
         works += [] if is_last or engine == "planes" else copied(grad, x)
-        works += _weight_kernels(of, of_weight, x if is_transposed else grad, is_last=is_last)
+        works += _weight_kernels(of, work, x if is_transposed else grad, is_last=is_last)
     if has_bias:
         few = int(grad.shape[1 - rank]) * grad.element_size()
         works += reduction_works(grad, [dim for dim in range(grad.dim()) if dim != grad.dim() + 1 - rank],

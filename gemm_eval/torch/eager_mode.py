@@ -179,6 +179,7 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
 
 
 def constant_work(num_bytes: int) -> MemoryWork:
+    """Return a kernel that writes one value everywhere."""
     return vector_work(0, num_bytes, "torch_constant")
 
 
@@ -512,6 +513,7 @@ def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryW
 
 
 def softmax_work(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return the kernel of softmax over rows, or of its gradient: a warp, or a CTA for each."""
     if width > _MAX_WARP_SOFTMAX:
         return MemoryWork("torch_softmax_cta", read_bytes, write_bytes, rows, width)
     filled = 1 << max(0, math.ceil(math.log2(max(1, width))))

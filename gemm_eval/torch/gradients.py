@@ -8,22 +8,8 @@ from __future__ import annotations
 
 import math
 
-from gemm_eval.torch.eager_mode import (
-    Operation,
-    bytes_of,
-    chain_work,
-    channel_width,
-    channels_work,
-    constant_work,
-    copied_work,
-    forward_works,
-    has_channels_last,
-    is_of_cudnn,
-    loop_kernel,
-    reduction_works,
-    softmax_work,
-    vector_work,
-)
+from gemm_eval.torch import eager_mode as eager
+from gemm_eval.torch.eager_mode import Operation, bytes_of, constant_work, copied_work, has_channels_last, vector_work
 from gemm_eval.torch.graph import blocks
 from gemm_eval.transformer import MemoryWork
 
@@ -31,9 +17,8 @@ _WARP, _NORM_ROWS, _MIN_CTA_PLANE = 32, 1 << 16, 512
 _MIN_COLUMNS = 66 * _WARP
 """Columns from which a CTA of 32 x 32 threads goes over all rows of a norm's weights; of fewer rows it always does."""
 _PART_WORK = MemoryWork("torch_columns_shared", 0, 0, 132, _WARP * 16)  # a sum of what parts of the rows gave
-_MOST_FUSED_INDICES, _SORT_BYTES = 3072, 8
-_PLACE_STEPS, _DUPLICATE_STEPS, _NUM_CHECKS = 1, 26, 12
-"""Steps for each place of an index, and for each one that has it as well; small kernels that look at places."""
+_MOST_FUSED_INDICES, _SORT_BYTES = 3072, 8  # places that one kernel takes unsorted; bytes of a key
+_NUM_CHECKS = 12  # small kernels that look at the places of an index
 _PIXEL, _SHARED_PIXELS = 650, 180
 """Instructions of interpolation for each element, and how many elements added to one make them twice as many."""
 _POOL, _POOL_PLACE, _MAX_POOL, _ADAPTIVE_POOL, _COLUMN = 480, 58, 340, 130, 280
@@ -44,7 +29,7 @@ _BICUBIC_STEPS, _GRID_STEPS, _GRID_GRADIENT_STEPS, _GRID_THREADS, _PIXEL_THREADS
 
 def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     """Return the kernels that eager mode runs for an operation, in their order."""
-    return (of.name in _WORKS and _WORKS[of.name](of)) or forward_works(of)
+    return (of.name in _WORKS and _WORKS[of.name](of)) or eager.forward_works(of)
 
 
 def _layer_norm(of: Operation) -> tuple[MemoryWork, ...]:
@@ -69,8 +54,8 @@ def _group_norm(of: Operation) -> tuple[MemoryWork, ...]:
     operands = [(2, 1), (2, 1), (0, 1), (2, 1), (0, 1)]
     return (
         *copied_work(of.args[0]), *copied_work(x), MemoryWork(moments, 2 * num_bytes, 0, planes, plane),
-        few, few, blocks(loop_kernel((2, 2), operands, x.element_size()), 2 * num_bytes, num_bytes, x.numel()),
-        chain_work("torch_norm_weights", 0, 0, -(-channels // _WARP), min(64, 2 * images)),
+        few, few, blocks(eager.loop_kernel((2, 2), operands, x.element_size()), 2 * num_bytes, num_bytes, x.numel()),
+        eager.chain_work("torch_norm_weights", 0, 0, -(-channels // _WARP), min(64, 2 * images)),
     )  # fmt: skip
 
 
@@ -79,38 +64,40 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     num_bytes, channels = bytes_of(x), int(x.shape[1])
     positions = x.numel() // max(1, channels)
     is_last = has_channels_last(x) and has_channels_last(grad)
-    if is_training and is_of_cudnn(x, weight, weight, has_mean=mean is not None):
+    if is_training and eager.is_of_cudnn(x, weight, weight, has_mean=mean is not None):
         if is_last:
             return (of.blocks("cudnn_batch_norm_last"),)
         return (MemoryWork("cudnn_batch_norm_training", 2 * num_bytes, num_bytes, channels, positions),)
     if has_channels_last(grad) or not has_channels_last(x):  # a CTA for each channel, which reads twice
         if not is_last:
-            return (MemoryWork("torch_batch_norm_gradient", 4 * num_bytes, num_bytes, channels, channel_width(x)),)
-        sums = channels_work("torch_statistics_last", 2 * num_bytes, 0, channels, positions)
+            return (
+                MemoryWork("torch_batch_norm_gradient", 4 * num_bytes, num_bytes, channels, eager.channel_width(x)),
+            )
+        sums = eager.channels_work("torch_statistics_last", 2 * num_bytes, 0, channels, positions)
     else:
-        sums = MemoryWork("torch_statistics", 2 * num_bytes, 0, channels, channel_width(x))
+        sums = MemoryWork("torch_statistics", 2 * num_bytes, 0, channels, eager.channel_width(x))
     out, few = of.outputs[0], [0 if dim != 1 else 1 for dim in range(x.dim())]
-    kernel = loop_kernel(x.shape, (out.stride(), grad.stride(), x.stride(), *[few] * 5), x.element_size())
+    kernel = eager.loop_kernel(x.shape, (out.stride(), grad.stride(), x.stride(), *[few] * 5), x.element_size())
     return sums, constant_work(channels * 4), blocks(kernel, 2 * num_bytes, num_bytes, x.numel())
 
 
 def _softmax(of: Operation) -> tuple[MemoryWork, ...]:
-    """A product with the gradient before, but of a logarithm, and a row at a time."""
+    """Return a product with the gradient, but of a logarithm, and a kernel of rows."""
     x, rows, width = of.args[0], of.domain.rows or 1, of.domain.width
     if not of.domain.is_inner:
         return ()
     num_bytes = bytes_of(x)
     product = vector_work(2 * num_bytes, num_bytes)
-    return *[product] * ("log" not in of.name), softmax_work(rows, width, 2 * num_bytes, num_bytes)
+    return *[product] * ("log" not in of.name), eager.softmax_work(rows, width, 2 * num_bytes, num_bytes)
 
 
 def _embedding(of: Operation) -> tuple[MemoryWork, ...]:
-    """Few rows are added by a CTA for 32 columns; of more, places are sorted before, and each has a CTA."""
+    """Return a kernel of a CTA for 32 columns; of many rows places are sorted before, and each has a CTA."""
     grad, indices, out = of.args[0], of.args[1], of.outputs[0]
     count, width = indices.numel(), int(out.shape[-1])
     before = *copied_work(grad), constant_work(bytes_of(out))
     if count <= _MOST_FUSED_INDICES:
-        return *before, chain_work("torch_parts", 0, 0, -(-width // _WARP) * _WARP, -(-count // 12))
+        return *before, eager.chain_work("torch_parts", 0, 0, -(-width // _WARP) * _WARP, -(-count // 12))
     rows = min(count, int(out.shape[0]))
     sums = MemoryWork("torch_exp", bytes_of(grad), rows * width * 4, rows * -(-width // 256) * 2, 2 * width)
     return *before, *_sorted(count), *[constant_work(4)] * _NUM_CHECKS, sums, sums
@@ -122,17 +109,22 @@ def _sorted(count: int, num_passes: int = _SORT_BYTES) -> list[MemoryWork]:
 
 
 def _index_put(of: Operation) -> tuple[MemoryWork, ...]:
-    """Rows that are added up, not replaced: places are looked at and sorted, and one warp adds all that have one."""
+    """Return the kernels that add up rows: places are looked at and sorted, and a warp adds all that have one.
+
+    Nothing where rows are replaced.
+    """
     if len(of.args) < 4 or not of.args[3]:
         return ()
     out, indices = of.outputs[0], [index for index in of.args[1] if index is not None]
     count, rows = max(index.numel() for index in indices), max(1, int(out.shape[0]))
-    look = [work for index in indices * 2 for work in reduction_works(index, list(range(index.dim())), 0, 8, "_max")]
+    look = [
+        work for index in indices * 2 for work in eager.reduction_works(index, list(range(index.dim())), 0, 8, "_max")
+    ]
     num_passes = max(1, math.ceil(math.log2(rows + 1) / 8))
     steps = -(-count // rows)
     return (
         constant_work(bytes_of(out)), *look, *[constant_work(4)] * _NUM_CHECKS, *_sorted(count, num_passes),
-        chain_work("torch_parts", 0, 0, min(count, rows), 2 * steps),
+        eager.chain_work("torch_parts", 0, 0, min(count, rows), 2 * steps),
     )  # fmt: skip
 
 
@@ -143,18 +135,18 @@ def _interpolation(of: Operation) -> tuple[MemoryWork, ...]:
     if "bicubic" in of.name:
         images, channels, *sides = map(int, grad.shape)
         warps = -(-math.prod(sides) // _PIXEL_THREADS) * _WARP
-        return *before, chain_work("torch_norm_weights", 0, 0, warps, images * channels * _BICUBIC_STEPS // 4)
+        return *before, eager.chain_work("torch_norm_weights", 0, 0, warps, images * channels * _BICUBIC_STEPS // 4)
     instructions = round(_PIXEL * (1.0 + elements / out.numel() / _SHARED_PIXELS))
     return *before, blocks(f"torch_scattered {instructions}", bytes_of(grad), bytes_of(grad), elements)
 
 
 def _grid(of: Operation) -> tuple[MemoryWork, ...]:
-    """A thread for each position, which goes over all channels."""
+    """Return a kernel of a thread for each position, which goes over all channels."""
     x, grid = of.args[0], of.args[1 + ("backward" in of.name)]
     warps = -(-grid.numel() // 2 // _GRID_THREADS) * (_GRID_THREADS // _WARP)
     steps = _GRID_GRADIENT_STEPS if "backward" in of.name else _GRID_STEPS
     before = (constant_work(bytes_of(x)),) if "backward" in of.name else ()
-    work = chain_work("torch_norm_weights", of.read_bytes, of.write_bytes, warps, int(x.shape[1]) * steps // 4)
+    work = eager.chain_work("torch_norm_weights", of.read_bytes, of.write_bytes, warps, int(x.shape[1]) * steps // 4)
     return *before, work
 
 

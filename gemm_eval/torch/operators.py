@@ -248,11 +248,8 @@ def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) 
     works = (*of_input, *of_weight)
     if not all(isinstance(work, ConvolutionWork) for work in works):
         return works, ()
-    first, second = (
-        next((work for work in some if isinstance(work, ConvolutionWork)), None) for some in (of_input, of_weight)
-    )
     return works, gradient_kernels(
-        first, second, grad, x, weight, args[4], args[6], bool(args[7]), int(args[9]), has_bias=bool(wanted[2])
+        of_input, of_weight, grad, x, weight, args[4], args[6], bool(args[7]), int(args[9]), has_bias=bool(wanted[2])
     )
 
 

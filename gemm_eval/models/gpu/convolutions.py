@@ -231,34 +231,27 @@ def _fp32_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     return _CORE_START_CYCLES + (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
 
 
-def _planes_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    """Return the cycles of a CTA for each element of the weights, whose threads divide the rows."""
-    ctas = of.groups * of.columns * of.window
-    busy = ctas / arch.num_sms * (_PLANES_CTA_CYCLES + of.rows * _PLANES_ROW_CYCLES)
-    return max(busy, of.rows * _PLANES_ALONE_CYCLES)
-
-
-def _direct_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    """Return the cycles of a warp for each element of the weights, whose threads divide the rows."""
-    warps = of.groups * of.columns * of.window * of.channels
-    return _WARP_ROW_CYCLES * of.rows * max(1.0, warps / (_MOST_WARPS * arch.num_sms))
+def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return the cycles of a sum over rows for each element of depthwise weights: by CTAs, warps, or channels."""
+    elements = of.groups * of.columns * of.window * of.channels / arch.num_sms
+    if of.engine == "direct_weights":
+        return _WARP_ROW_CYCLES * of.rows * max(1.0, elements / _MOST_WARPS)
+    if of.engine == "tiled_weights":
+        return of.rows * max(_TILED_ALONE_CYCLES, elements / of.window * _TILED_WEIGHT_CYCLES)
+    if of.engine == "planes_weights":
+        busy = elements * (_PLANES_CTA_CYCLES + of.rows * _PLANES_ROW_CYCLES)
+        return max(busy, of.rows * _PLANES_ALONE_CYCLES)
+    alone = _LAST_ALONE_ROW_CYCLES if of.dtype.bits > _HALF_BITS else 0.0
+    return _LAST_START_CYCLES + of.rows * max(alone, elements * _LAST_WEIGHT_CYCLES)
 
 
 _CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
     "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "fp32": _fp32, "direct": _direct,
     "planes": _planes, "channels": _channels,
     "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
-    "weights": _weights, "fp32_weights": _fp32_weights, "planes_weights": _planes_weights,
-    "direct_weights": _direct_weights,
-    "channels_inputs": lambda arch, of: _channels(arch, of) * _INPUT_FACTOR,
-    "channels_weights": lambda arch, of: _LAST_START_CYCLES
-    + of.rows
-    * max(
-        _LAST_ALONE_ROW_CYCLES if of.dtype.bits > _HALF_BITS else 0.0,
-        of.groups * of.columns * of.window * _LAST_WEIGHT_CYCLES / arch.num_sms,
-    ),
-    "tiled_weights": lambda arch, of: of.rows
-    * max(_TILED_ALONE_CYCLES, of.groups * of.columns * _TILED_WEIGHT_CYCLES / arch.num_sms),
+    "weights": _weights, "fp32_weights": _fp32_weights,
+    "channels_inputs": lambda *args: _channels(*args) * _INPUT_FACTOR,
+    **dict.fromkeys(("planes_weights", "direct_weights", "channels_weights", "tiled_weights"), _depthwise_weights),
 }  # fmt: skip
 """Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
 GEMM (any order; channels first in fp32), or output by output; depthwise ones by planes (torch's; cuDNN's in shared
