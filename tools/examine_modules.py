@@ -73,7 +73,7 @@ def _answer(row: dict[str, str], fusion: str, arch: str, backward: bool) -> Answ
     try:
         with draw.settings(), torch.set_grad_enabled(backward):
             result = predict_module(draw.module, draw.tensors(), arch, fusion=fusion, backward=backward)
-    except GemmEvalError:
+    except (GemmEvalError, RuntimeError):  # of torch, where another version of a library is installed
         return Answer(row["text"], row["family"], measured_us, float("nan"), math.inf, 0)
     off_us = measured_us - result.latency_us
     needed = off_us / ((result.high_us if off_us > 0.0 else result.low_us) - result.latency_us)
