@@ -568,7 +568,7 @@ def channel_width(x: Any) -> int:
     positions = x.numel() // max(1, int(x.shape[1]))
     threads = _threads_of(max(1, positions // max(1, int(x.shape[0]))))
     in_use = min(_BATCH_NORM_THREADS[-1], threads * min(int(x.shape[0]), _BATCH_NORM_THREADS[-1] // threads))
-    return -(-positions // in_use) * _BATCH_NORM_THREADS[-1]
+    return int(-(-positions // in_use) * _BATCH_NORM_THREADS[-1])
 
 
 def channels_work(kernel: str, read_bytes: int, write_bytes: int, channels: int, positions: int) -> MemoryWork:
