@@ -33,6 +33,7 @@ from tools.drawn.families import FAMILIES
 
 SEEDS = {
     "fit": 1, "interval": 2, "report": 3, "second report": 4, "third report": 5, "fourth report": 6, "fifth report": 7,
+    "second fit": 8, "sixth report": 9, "second interval": 10,
 }  # fmt: skip
 """The seed of each split. Earlier reports became data that rules are made from when the fifth was drawn."""
 

@@ -8,7 +8,7 @@ Each draw is measured as `gemm_eval.torch.compare` measures a module: three warm
 profiler, and the median of ten replays of a CUDA graph with pauses of 30 ms. Columns of FOLDER/MODE.csv:
 
     graph_us    replays one after the other: what fits L2 stays there
-    cold_us     the same, with 256 MB of other memory read before each of six replays
+    cold_us     the same, with 256 MB of other memory read before each of six replays; 0: whole modules of a report
     kernels_us  medians of all kernels under the profiler, added up
     error       why there is no time; the next draw is measured all the same
 
@@ -49,7 +49,7 @@ from tools.draw_modules import REAL_SEED, SEEDS, Draw, drawn, order, order_of_re
 
 _WARM_UPS, _PROFILED, _COLD_REPLAYS = 3, 3, 6
 _FLUSH_BYTES = 256_000_000
-_WHOLES = REAL_SEED, SEEDS["fifth report"]
+_WHOLES = REAL_SEED, *(SEEDS[split] for split in ("fifth report", "sixth report", "second interval"))
 """Seeds of draws that have no times of operators: of a report the whole counts."""
 
 _HANGS_S = 100.0
@@ -59,13 +59,16 @@ _LOST = 3
 """Exit code of a process that can use the GPU no more, and has written why."""
 
 _MODES = "eager", "compiled", "eager-backward", "compiled-backward"
-_EAGER_WORKERS, _GRACE_S = 4, 12.0
+_EAGER_WORKERS, _GRACE_S = 6, 12.0
 """Workers that take eager modules first, while others compile; seconds to end after the time limit."""
 
 _TYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int64: "i64",
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
 }  # fmt: skip
+OUTSIDE = "outside"
+"""In the place of an operator: all kernels of a run of which some ran outside of all operators."""
+
 Kernel = tuple[str, float, str, str]
 """Name, microseconds, grid and block."""
 
@@ -150,11 +153,11 @@ def _median_kernels(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
     ]
 
 
-def profiled(run: Callable[[], Any], *, marks: bool) -> list[tuple[str, str, str, list[Kernel]]]:
-    """Return operators that launched kernels, in their order, with these; without marks all kernels as one."""
+def profiled(run: Callable[[], Any], *, marks: bool) -> tuple[Any, Marks]:
+    """Run under the profiler; return it, and the operators that ran where there are marks."""
     from torch.profiler import ProfilerActivity, profile
 
-    from gemm_eval.torch.measure_module import MARK, attribute
+    from gemm_eval.torch.measure_module import MARK
 
     mode = Marks(MARK)
     torch.cuda.synchronize()
@@ -166,16 +169,27 @@ def profiled(run: Callable[[], Any], *, marks: bool) -> list[tuple[str, str, str
             else:
                 run()
         torch.cuda.synchronize()
+    return profiler, mode
+
+
+def operators_of(profiler: Any, mode: Marks) -> list[tuple[str, str, str, list[Kernel]]]:
+    """Return operators that launched kernels, in their order, with these; without marks all kernels as one.
+
+    Kernels outside of all marks are a last row.
+    """
+    from gemm_eval.torch.measure_module import attribute
+
     grids = _grids(profiler)
     events = [_Named(event, grids) for event in profiler.profiler.kineto_results.events()]
-    if not marks:
-        kernels = sorted(
-            (event for event in events if event.device_type() != torch.autograd.DeviceType.CPU
-             and not event.is_user_annotation()), key=lambda event: event.start_ns(),
-        )  # fmt: skip
-        every = [_kernel(event.name(), event.duration_ns() / 1000) for event in kernels]
-        each = len(every) // _PROFILED
-        return [("compiled", "", "", _median_kernels([every[each * n : each * (n + 1)] for n in range(_PROFILED)]))]
+    kernels = sorted(
+        (event for event in events if event.device_type() != torch.autograd.DeviceType.CPU
+         and not event.is_user_annotation()), key=lambda event: event.start_ns(),
+    )  # fmt: skip
+    every = [_kernel(event.name(), event.duration_ns() / 1000) for event in kernels]
+    each = len(every) // _PROFILED
+    medians = _median_kernels([every[each * n : each * (n + 1)] for n in range(_PROFILED)])
+    if not mode.calls:
+        return [("compiled", "", "", medians)]
     by_mark, outside_us = attribute(events)
     each = len(mode.calls) // _PROFILED
     if [call[0] for call in mode.calls] != [call[0] for call in mode.calls[:each]] * _PROFILED:
@@ -186,7 +200,7 @@ def profiled(run: Callable[[], Any], *, marks: bool) -> list[tuple[str, str, str
         if any(runs):
             rows.append((*call, _median_kernels(runs)))
     if outside_us:
-        rows.append(("outside", "", "", [("outside", round(outside_us / _PROFILED, 3), "", "")]))
+        rows.append((OUTSIDE, f"{outside_us / _PROFILED:.3f} us of all", "", medians))
     return rows
 
 
@@ -211,8 +225,8 @@ def _run_of(draw: Draw, module: Any, backward: bool) -> Callable[[], Any]:
     return both
 
 
-def measured(draw: Draw, module: Any, *, backward: bool, marks: bool) -> tuple[dict[str, Any], list[Any]]:
-    """Return columns of a draw that is measured, and its operators."""
+def measured(draw: Draw, module: Any, gpu: Gpu, *, backward: bool, marks: bool) -> tuple[dict[str, Any], list[Any]]:
+    """Return columns of a draw that is measured, and its operators; the GPU is free after its last run."""
     from gemm_eval.torch.measure_module import capture_graph, replay_us
 
     torch.cuda.reset_peak_memory_stats()
@@ -224,12 +238,15 @@ def measured(draw: Draw, module: Any, *, backward: bool, marks: bool) -> tuple[d
     is_finite = all(bool(x.isfinite().all()) for x in tensors if x is not None)
     del out, tensors
     peak_bytes = torch.cuda.max_memory_allocated()
-    operators = [] if draw.seed in _WHOLES else profiled(run, marks=marks)
+    is_whole = draw.seed in _WHOLES
+    profile = None if is_whole else profiled(run, marks=marks)
     graph = capture_graph(run)
     other = torch.zeros(_FLUSH_BYTES // 4, device="cuda")
-    cold_us = replay_us(graph, lambda: other.sum(), _COLD_REPLAYS)
+    cold_us = 0.0 if is_whole else replay_us(graph, lambda: other.sum(), _COLD_REPLAYS)
     times = {"graph_us": replay_us(graph), "cold_us": cold_us}
-    kernels = [kernel for row in operators for kernel in row[-1]]
+    gpu.free()
+    operators = [] if profile is None else operators_of(*profile)
+    kernels = [kernel for row in operators if row[0] != OUTSIDE for kernel in row[-1]]
     times["kernels_us"] = sum(kernel[1] for kernel in kernels)
     columns = {name: round(us, 3) for name, us in times.items()}
     return columns | {"num_kernels": len(kernels), "peak_bytes": peak_bytes, "is_finite": is_finite}, operators
@@ -245,13 +262,14 @@ _OPERATOR_COLUMNS = ("seed", "number", "index", "operator", "arguments", "result
 
 def _append(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows to a table, which may be compressed: a member of its own for each call."""
-    is_new, text = not path.exists(), io.StringIO()
+    text = io.StringIO()
     writer = csv.DictWriter(text, tuple(columns), restval="")
-    if is_new:
-        writer.writeheader()
-    writer.writerows(rows)
-    data = text.getvalue().encode()
     with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # tables have one writer
+        if not path.stat().st_size:
+            writer.writeheader()
+        writer.writerows(rows)
+        data = text.getvalue().encode()
         file.write(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
@@ -381,16 +399,16 @@ def _time_draw(options: argparse.Namespace, gpu: Gpu, case: Sequence[Any]) -> No
                 row["compile_s"] = round(time.perf_counter() - begin, 2)
                 del inputs
             gpu.take()
-            columns, operators = measured(draw, module, backward=backward, marks=is_eager)
+            columns, operators = measured(draw, module, gpu, backward=backward, marks=is_eager)
         row |= columns
     except Exception as error:  # of one draw; the others are worth having
         row["error"] = _words(error)
         is_lost = _is_lost(error)
     row["wall_s"] = round(time.perf_counter() - begin, 2)
+    gpu.free()
     draw = module = None  # type: ignore[assignment]
     gc.collect()
     torch.cuda.empty_cache()
-    gpu.take()  # tables have one writer
     _append(options.out / f"{mode}.csv", _COLUMNS, [row])
     rows = [
         {
@@ -406,7 +424,6 @@ def _time_draw(options: argparse.Namespace, gpu: Gpu, case: Sequence[Any]) -> No
                 [{"seed": seed, "number": number, "code": "\n\n".join(codes)}])  # fmt: skip
     print(mode, split, number, row.get("family"), "" if seed in _WHOLES else row.get("graph_us"), row.get("error", ""),
           f"{row['wall_s']} s", flush=True)  # fmt: skip
-    gpu.free()
     if is_lost:
         os._exit(_LOST)  # the GPU answers this process no more
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import ConvolutionKernel
-from gemm_eval.torch.eager_mode import bytes_of, copied_work, far, has_channels_last, vector_work
+from gemm_eval.torch.eager_mode import bytes_of, copied_work, far, has_channels_last, reduction_works, vector_work
 from gemm_eval.torch.graph import ConvolutionWork, Work, blocks
 from gemm_eval.transformer import MemoryWork
 
@@ -160,6 +160,77 @@ def convolution_kernels(
     num_bytes, name = bytes_of(out), "torch_bias_last" if is_last else "torch_bias"
     name = "torch_offsets_wide" if out.element_size() >= 4 else far(name, 2 * num_bytes)
     return compiled, (*copies, *main, blocks(name, num_bytes, num_bytes, out.numel()))
+
+
+_TILED_WINDOW = 9  # of a depthwise convolution, in places, for whose weights fp32 has a kernel of its own
+_WEIGHT_ENGINES = {"planes": "planes_weights", "tiled_planes": "tiled_weights", "channels": "channels_weights"}
+
+
+def gradient_kernels(
+    of_input: Sequence[Any], of_weight: Sequence[Any], grad: Any, x: Any, weight: Any,
+    stride: Sequence[int], dilation: Sequence[int], is_transposed: bool, groups: int, *, has_bias: bool,
+) -> tuple[Work, ...]:  # fmt: skip
+    """Return the kernels of eager mode for the gradients of a convolution; arguments as of `convolution_kernels`.
+
+    `of_input` and `of_weight` have the work of each gradient, nothing where it is not wanted. The gradient of the input
+    is the convolution the other way round. With channels last, operands are copied once; else for each gradient.
+    """
+    rank = weight.dim()
+    is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
+    sizes = int(x.shape[0]) if x.dim() == rank else 1, int(grad.shape[1 - rank]), int(x.shape[1 - rank])
+    is_other = not is_transposed and max(stride) > 1
+    of = _Convolution(grad, weight, None, stride, dilation, is_other, groups, x, *sizes, int(weight.shape[2:].numel()))
+
+    def copied(*tensors: Any) -> list[MemoryWork]:
+        return [copy for tensor in tensors for copy in copied_work(tensor, is_last=is_last)]
+
+    works: list[Work] = [*copied(grad, x, weight)] if is_last else []
+    engine = ""
+    for work in of_input:
+        kernel = _kernel_of(of, work.problem.input_dtype, is_last=is_last)
+        if kernel is not None and kernel.engine == "channels":
+            kernel = kernel._replace(engine="channels_inputs")
+        engine = "" if kernel is None else kernel.engine
+        works += [] if is_last else copied(grad, weight)
+        works += _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
+    for work in of_weight:
+        works += [] if is_last or engine == "planes" else copied(grad, x)
+        works += _weight_kernels(of, work, x if is_transposed else grad, is_last=is_last)
+    if has_bias:
+        few = int(grad.shape[1 - rank]) * grad.element_size()
+        works += reduction_works(grad, [dim for dim in range(grad.dim()) if dim != grad.dim() + 1 - rank],
+                                 bytes_of(grad), few)  # fmt: skip
+    return tuple(works)
+
+
+def _weight_kernels(of: _Convolution, work: ConvolutionWork, rows_of: Any, *, is_last: bool) -> tuple[Work, ...]:
+    """Return the kernels of the gradient of weights: a sum over the positions of `rows_of`, in all images."""
+    grad, x, weight, dtype = of.x, of.out, of.weight, work.problem.input_dtype
+    filters, channels = int(weight.shape[0]) // of.groups, int(weight.shape[1])
+    kernel = ConvolutionKernel(
+        "weights", dtype, of.groups, of.images * of.positions(rows_of), filters, of.window, channels,
+        of.stride[-1] * grad.element_size(), images=of.images,
+    )  # fmt: skip
+    if of.groups > 1 and channels == 1:
+        engine = _WEIGHT_ENGINES.get(_depthwise_engine(of, is_last=is_last), "direct_weights")
+        is_wide = dtype in (DType.FP32, DType.TF32) and of.window != _TILED_WINDOW
+        is_direct = is_last and (is_wide or filters > 1)
+        return (replace(work, kernel=kernel._replace(engine="direct_weights" if is_direct else engine)),)
+    if dtype is DType.FP32:
+        return (replace(work, kernel=kernel._replace(engine="fp32_weights")),)
+    num_bytes = bytes_of(weight)
+    if of.window == of.groups == 1:  # a GEMM; with channels first parts of it are summed up after
+        return replace(work, padded=None), *[vector_work(2 * num_bytes, num_bytes)] * (not is_last)
+    main = replace(work, kernel=kernel)
+    if is_last:
+        return (main,)
+    layouts = [
+        _layout(
+            of.images, int(tensor.shape[1 - weight.dim()]), of.positions(tensor), bytes_of(tensor), bytes_of(tensor)
+        )
+        for tensor in (x, grad)
+    ]
+    return *layouts, main, _layout(filters * of.groups, channels, of.window, num_bytes, num_bytes)
 
 
 def _laid_out(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[Work, ...]:

@@ -79,7 +79,6 @@ _LINE_BYTES, _L1_STEPS = 128, 256  # of a line, and elements after which its oth
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
 _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
 _NORM_VECTOR = 4  # elements of a load of a norm of layers; other rows take two kernels
-_NORM_GRADIENTS = tuple(f"{name}_backward" for name in _NORMS)
 
 
 class Operation(NamedTuple):
@@ -102,12 +101,12 @@ class Operation(NamedTuple):
         return blocks(what, self.read_bytes, self.write_bytes, self.domain.num_elements)
 
 
-def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
-    """Return the kernels that eager mode runs for an operation, in their order."""
+def forward_works(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernels that eager mode runs for an operation that `gradients` has no rule of, in their order."""
     if of.role is Role.REDUCTION:
         return _batch_norm(of) if "batch_norm" in of.name and "backward" not in of.name else _of_rows(of)
     if of.name == "nll_loss_backward" and of.args[1].dim() == 2:
-        return _constant(of.write_bytes), _nll_loss(of.args[1])
+        return constant_work(of.write_bytes), _nll_loss(of.args[1])
     if of.name == "im2col":
         return _windows_apart(of)
     if of.role is Role.WINDOW and of.name not in _GATHERED:
@@ -121,7 +120,7 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
 
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
-    constant = _constant(item_bytes)
+    constant = constant_work(item_bytes)
     return constant, constant, blocks("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
@@ -164,8 +163,8 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
         if max(of.args[1], default=0) <= 0:
             return (_copy(of.outputs[0]),)
         x, out = of.inputs[0], of.outputs[0]
-        kernel = _loop_kernel(x.shape, (out.stride(), x.stride()), out.element_size())
-        return _constant(written), blocks(kernel, read, read, read // _item_bytes(of.outputs))
+        kernel = loop_kernel(x.shape, (out.stride(), x.stride()), out.element_size())
+        return constant_work(written), blocks(kernel, read, read, read // _item_bytes(of.outputs))
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED:
@@ -173,13 +172,14 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _INTO:
         return _into(of)
     if of.role is Role.CONSTANT:
-        return (_constant(written),)
+        return (constant_work(written),)
     if of.name == "masked_fill" and not _is_in_place(of):
         return _copy(of.outputs[0]), _loop(of)
     return (_loop(of),)
 
 
-def _constant(num_bytes: int) -> MemoryWork:
+def constant_work(num_bytes: int) -> MemoryWork:
+    """Return a kernel that writes one value everywhere."""
     return vector_work(0, num_bytes, "torch_constant")
 
 
@@ -208,7 +208,7 @@ def _joined(of: Operation) -> tuple[MemoryWork, ...]:
         if of.name == "stack":
             del steps[dim]
         kernels = [
-            _loop_kernel(part.shape, (steps, part.stride()), out.element_size(), is_cast=part.dtype != out.dtype)
+            loop_kernel(part.shape, (steps, part.stride()), out.element_size(), is_cast=part.dtype != out.dtype)
             for part in parts
         ]
         return tuple(
@@ -233,6 +233,8 @@ def _gather(of: Operation) -> MemoryWork:
     is_of_rows = of.name in ("embedding", "index_select", "index") and indices == 1 and dim == 0
     if is_of_rows and of.name == "index":
         is_of_rows = of.args[1][0] is not None and "bool" not in str(of.inputs[1].dtype)
+    elif of.name == "gather":  # an index that is expanded over the columns
+        is_of_rows = of.args[1] == 0 and not any(of.inputs[1].stride()[1:])
     row = math.prod(source.shape[1:])
     row_bytes = row * source.element_size()
     if is_of_rows and source.is_contiguous() and row_bytes and row_bytes % _VECTOR_BYTES == 0:
@@ -274,10 +276,10 @@ def _loop(of: Operation) -> MemoryWork:
     out = of.outputs[0]
     strides = [_strides_over(tensor, out.dim()) for tensor in (out, *of.inputs)]
     more = function + (_MIXED if is_mixed else _BYTES * (len(set(types)) > 1))
-    return of.blocks(_loop_kernel(out.shape, strides, out.element_size(), more, is_cast=is_mixed))
+    return of.blocks(loop_kernel(out.shape, strides, out.element_size(), more, is_cast=is_mixed))
 
 
-def _loop_kernel(
+def loop_kernel(
     shape: Sequence[int], strides: Sequence[Sequence[int]], item_bytes: int, more: int = 0, *, is_cast: bool = False
 ) -> str:
     """Return the kernel of a loop that finds each element by divisions, with its instructions for each element.
@@ -329,7 +331,7 @@ def _shuffle_kernel(of: Operation) -> str:
         shape = (images, channels, factor, factor, height // factor, width // factor)
         strides = (image, channel, row, column, row * factor, column * factor)
     dense = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-    return _loop_kernel(shape, (dense, strides), x.element_size())
+    return loop_kernel(shape, (dense, strides), x.element_size())
 
 
 def _strides_over(tensor: Any, num_dims: int) -> list[int]:
@@ -361,17 +363,10 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
         scales = blocks("torch_scales", few, few, x.shape[0] * x.shape[1])
-        return moments, scales, of.blocks(_loop_kernel((2, 2), [(2, 1), (2, 1), (0, 1), (0, 1)], x.element_size()))
+        return moments, scales, of.blocks(loop_kernel((2, 2), [(2, 1), (2, 1), (0, 1), (0, 1)], x.element_size()))
     if of.name in _SOFTMAXES and of.domain.is_inner:
-        softmax = (*copied_work(of.inputs[0]), _softmax(rows, width, read, written))
+        softmax = (*copied_work(of.inputs[0]), softmax_work(rows, width, read, written))
         return (*softmax, *_zeros_of_masked_rows(of, rows, width)) if of.name == "_safe_softmax" else softmax
-    if of.name in _NORM_GRADIENTS:  # of inputs, and of weights by a kernel that reads both again
-        written_each = [
-            [out for out in of.outputs if (out.numel() == x.numel()) is is_input] for is_input in (True, False)
-        ]
-        return tuple(
-            blocks("torch_offsets", read, sum(map(bytes_of, outs)), x.numel()) for outs in written_each if outs
-        )
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (of.blocks("torch_offsets"),)
     if of.name == "nll_loss_forward" and of.args[0].dim() == 2:
@@ -390,9 +385,9 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
         if of.outputs[0].dim():
             return tuple(before)
     if of.name in _PLACES and width == 1:
-        return (_constant(written),)
+        return (constant_work(written),)
     kind = "_arg" if of.name in _PLACES else "_max" if of.name in _EXTREMES else ""
-    return (*before, *_reduction(x, _dims(of), num_bytes, written, kind))
+    return (*before, *reduction_works(x, _dims(of), num_bytes, written, kind))
 
 
 def _nll_loss(scores: Any) -> MemoryWork:
@@ -414,7 +409,7 @@ def _adaptive_pool_last(of: Operation) -> MemoryWork:
     windows = math.prod(-(-size // side) for size, side in zip((height, width), sides, strict=True))
     steps = outputs * windows * -(-channels // (along * parts))
     warps = images * parts * max(1, along * columns * rows // _WARP)
-    return _chain("torch_adaptive_pool_last", of.read_bytes, of.write_bytes, warps, steps)
+    return chain_work("torch_adaptive_pool_last", of.read_bytes, of.write_bytes, warps, steps)
 
 
 def _floor_power(size: int) -> int:
@@ -440,13 +435,13 @@ def _cross_entropy(of: Operation) -> tuple[MemoryWork, ...]:
     """Return the five kernels that PyTorch composes it of, and the sum: a logarithm, a product, sums."""
     x, out = of.inputs[0], of.outputs[0]
     num_bytes = x.numel() * x.element_size()
-    works = [vector_work(num_bytes, num_bytes), _constant(num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
+    works = [vector_work(num_bytes, num_bytes), constant_work(num_bytes), *[vector_work(2 * num_bytes, num_bytes)] * 3]
     if not out.dim() and x.dim():
-        works += _reduction(x, list(range(x.dim())), num_bytes, out.element_size())
+        works += reduction_works(x, list(range(x.dim())), num_bytes, out.element_size())
     return tuple(works)
 
 
-def _reduction(x: Any, dims: Sequence[int], read: int, written: int, kind: str = "") -> tuple[MemoryWork, ...]:
+def reduction_works(x: Any, dims: Sequence[int], read: int, written: int, kind: str = "") -> tuple[MemoryWork, ...]:
     """Return the kernel of Reduce.cuh, whose threads each go over some values, and what several CTAs meet at.
 
     Follows `setReduceConfig`: a CTA is as wide as the dimension that moves fastest; its threads divide outputs or,
@@ -483,8 +478,12 @@ def _reduction(x: Any, dims: Sequence[int], read: int, written: int, kind: str =
         ctas = -(-outputs // (at_once * height))
     kernel = "torch_sum" if is_inner else "torch_columns"
     kernel += "_shared" if parts > 1 else kind
+    if is_inner and len(_iterated([x.shape[dim] for dim in dims], [[x.stride(dim) for dim in dims]])) > 1:
+        kernel = "torch_sum_apart"  # elements are found by divisions
     warps = ctas * -(-width * height // _WARP)
-    return (MemoryWork(kernel, read, written, warps, _WARP * values),)
+    work = MemoryWork(kernel, read, written, warps, _WARP * values)
+    steps = -(-parts // (width * height if is_inner else height))
+    return (work, MemoryWork("torch_parts", 0, 0, 1, _WARP * steps)) if steps > 1 else (work,)
 
 
 def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]:
@@ -494,7 +493,7 @@ def copied_work(tensor: Any, *, is_last: bool = False) -> tuple[MemoryWork, ...]
         dense[dim], step = step, step * int(tensor.shape[dim])
     if all(tensor.shape[dim] == 1 or tensor.stride(dim) == dense[dim] for dim in dims):
         return ()
-    kernel = _loop_kernel(tensor.shape, (dense, tensor.stride()), tensor.element_size())
+    kernel = loop_kernel(tensor.shape, (dense, tensor.stride()), tensor.element_size())
     return (blocks(kernel, num_bytes, num_bytes, tensor.numel()),)
 
 
@@ -508,12 +507,13 @@ def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryW
     return (
         vector_work(of.read_bytes, num_elements),
         MemoryWork("torch_sum", num_elements, rows, rows, width),
-        _constant(_item_bytes(of.outputs)),
+        constant_work(_item_bytes(of.outputs)),
         blocks("torch_offsets_wide", of.write_bytes + rows, of.write_bytes, num_elements),
     )
 
 
-def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+def softmax_work(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return the kernel of softmax over rows, or of its gradient: a warp, or a CTA for each."""
     if width > _MAX_WARP_SOFTMAX:
         return MemoryWork("torch_softmax_cta", read_bytes, write_bytes, rows, width)
     filled = 1 << max(0, math.ceil(math.log2(max(1, width))))
@@ -523,10 +523,6 @@ def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> Memory
 
 def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     """Statistics as fp32 and their roots, then all elements: by planes of an image, or channels side by side."""
-
-    def threads_of(size: int) -> int:
-        return next((threads for threads in _BATCH_NORM_THREADS if size <= threads), _BATCH_NORM_THREADS[-1])
-
     x, weight, bias, mean, *_ = of.args
     channels = int(x.shape[1])
     is_last = has_channels_last(x) or (x.is_contiguous() and x.stride(1) == 1)
@@ -534,10 +530,10 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     positions = x.numel() // max(1, channels)
     planes = int(x.shape[0]) * channels
     plane = max(1, x.numel() // max(1, planes))
-    warps = max(threads_of(plane // 4), min(threads_of(plane), 64)) // _WARP
+    warps = max(_threads_of(plane // 4), min(_threads_of(plane), 64)) // _WARP
     planes_name = far("torch_batch_norm", of.read_bytes + of.write_bytes)
     by_planes = MemoryWork(planes_name, of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
-    if _is_of_cudnn(x, weight, bias, has_mean=mean is not None or is_training):
+    if is_of_cudnn(x, weight, bias, has_mean=mean is not None or is_training):
         if not is_training:
             return (of.blocks("cudnn_batch_norm_last") if is_last else by_planes,)
         if is_last:
@@ -548,27 +544,42 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     is_cast = mean is not None and mean.element_size() < 4
     small = blocks("torch_cast", few, few, channels) if is_cast and channels > _CAST_ELEMENTS else root
     if is_last:
-        threads_x = min(1 << (channels.bit_length() - 1), _WARP)
-        threads_y = _BATCH_NORM_THREADS[-1] // threads_x
-        columns = -(-channels // threads_x)
-        ctas = columns * min(-(-positions // (threads_y * 16)), _MAX_COLUMN_CTAS)
-        width = -(-positions * threads_x * columns // ctas)
-        statistics = MemoryWork("torch_statistics_last", of.read_bytes, 0, ctas, width)
-        last = MemoryWork("torch_transform_last", of.read_bytes, of.write_bytes, ctas, width)
+        statistics, last = (channels_work(name, of.read_bytes, num_bytes, channels, positions) for name, num_bytes in (
+            ("torch_statistics_last", 0), ("torch_transform_last", of.write_bytes)))  # fmt: skip
         return (small, statistics, root, last) if is_training else (small, root, last)
     if not x.is_contiguous():  # a loop with divisions, and a sum of columns
         loop = of.blocks("torch_batch_norm_loop")
         dims = [dim for dim in range(x.dim()) if dim != 1]
-        return (*(_reduction(x, dims, of.read_bytes, few, "_arg") if is_training else (small,)), root, loop)
+        return (*(reduction_works(x, dims, of.read_bytes, few, "_arg") if is_training else (small,)), root, loop)
     if not is_training:
         return small, root, by_planes
-    threads = threads_of(plane)  # of a CTA's 512, as many as a plane has, times the planes
+    return MemoryWork("torch_statistics", of.read_bytes, few, channels, channel_width(x)), root, by_planes
+
+
+def _threads_of(size: int) -> int:
+    return next((threads for threads in _BATCH_NORM_THREADS if size <= threads), _BATCH_NORM_THREADS[-1])
+
+
+def channel_width(x: Any) -> int:
+    """Return the elements of a channel that a CTA goes over, those of idle threads included.
+
+    Of a CTA's 512 threads, as many as a plane has are in use, times the planes.
+    """
+    positions = x.numel() // max(1, int(x.shape[1]))
+    threads = _threads_of(max(1, positions // max(1, int(x.shape[0]))))
     in_use = min(_BATCH_NORM_THREADS[-1], threads * min(int(x.shape[0]), _BATCH_NORM_THREADS[-1] // threads))
-    width = -(-positions // in_use) * _BATCH_NORM_THREADS[-1]
-    return MemoryWork("torch_statistics", of.read_bytes, few, channels, width), root, by_planes
+    return int(-(-positions // in_use) * _BATCH_NORM_THREADS[-1])
 
 
-def _is_of_cudnn(x: Any, weight: Any, bias: Any, *, has_mean: bool) -> bool:
+def channels_work(kernel: str, read_bytes: int, write_bytes: int, channels: int, positions: int) -> MemoryWork:
+    """Return a kernel of batch norm whose CTAs have some channels side by side, at some of the positions."""
+    threads_x = min(1 << (channels.bit_length() - 1), _WARP)
+    columns = -(-channels // threads_x)
+    ctas = columns * min(-(-positions // (_BATCH_NORM_THREADS[-1] // threads_x * 16)), _MAX_COLUMN_CTAS)
+    return MemoryWork(kernel, read_bytes, write_bytes, ctas, -(-positions * threads_x * columns // ctas))
+
+
+def is_of_cudnn(x: Any, weight: Any, bias: Any, *, has_mean: bool) -> bool:
     """Say whether batch norm is cuDNN's: values in fp32, or in fp16 with weights in fp32."""
     if weight is None or bias is None or not has_mean or x.dim() <= 2:
         return False
@@ -629,7 +640,7 @@ def _interpolation(of: Operation) -> tuple[MemoryWork, ...]:
     lines = _TAPS * reads + min(_WARP, _WARP * out.stride(3) * item_bytes / _LINE_BYTES + 1)
     warps = _BICUBIC_WARPS + warps * (_LINES_BASE + _LINES_SHARE * lines)
     work = MemoryWork(kernel, of.read_bytes, of.write_bytes, round(warps * _NUM_SMS), round(_WARP * steps))
-    return _constant(of.write_bytes), work
+    return constant_work(of.write_bytes), work
 
 
 def _windows_apart(of: Operation) -> tuple[MemoryWork, ...]:
@@ -639,11 +650,11 @@ def _windows_apart(of: Operation) -> tuple[MemoryWork, ...]:
     ctas = -(-out.numel() // (images * window * _MAX_POOL_THREADS))
     waves = -(-ctas // _NUM_SMS)
     warps, num_bytes = ctas * _MAX_POOL_THREADS // _WARP, bytes_of(x)
-    each = _chain("torch_im2col", of.read_bytes // images, of.write_bytes // images, warps, waves * (window + 4))
+    each = chain_work("torch_im2col", of.read_bytes // images, of.write_bytes // images, warps, waves * (window + 4))
     return *copied_work(x), vector_work(num_bytes, num_bytes), *[each] * images
 
 
-def _chain(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:
+def chain_work(kernel: str, read_bytes: int, write_bytes: int, warps: int, steps: int) -> MemoryWork:
     """Return a kernel whose threads take so many steps, each after the last one's memory."""
     return MemoryWork(kernel, read_bytes, write_bytes, warps, _WARP * steps)
 
@@ -653,11 +664,11 @@ def _scan(of: Operation) -> tuple[MemoryWork, ...]:
     x, dim = of.args[0], of.args[1] % max(1, of.args[0].dim()) if len(of.args) > 1 else 0
     before = copied_work(x)
     if x.dim() <= 1:
-        return _constant(4), of.blocks("act")
+        return constant_work(4), of.blocks("act")
     inner = math.prod(x.shape[dim + 1 :])
     rows = max(1, x.numel() // max(1, x.shape[dim]))
     if inner > 1:
-        return *before, _chain("torch_scan", of.read_bytes, of.write_bytes, -(-rows // _WARP), int(x.shape[dim]))
+        return *before, chain_work("torch_scan", of.read_bytes, of.write_bytes, -(-rows // _WARP), int(x.shape[dim]))
     return *before, MemoryWork("torch_scan_rows", of.read_bytes, of.write_bytes, rows, int(x.shape[dim]))
 
 
@@ -674,8 +685,8 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
             MemoryWork("torch_digits", num_bytes, 0, x.numel() // _WARP, times * _WARP) for times in (1, 2)
         )
         sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
-        works += [_constant(4)] * 3 + [digit, sums, sums] * x.element_size()
-        works += [_constant(4)] * 5 + [choice]
+        works += [constant_work(4)] * 3 + [digit, sums, sums] * x.element_size()
+        works += [constant_work(4)] * 5 + [choice]
     else:
         steps = _WARP * -(-width // 1024) if width > 1 else _WARP // 4  # one digit tells a single element
         works.append(MemoryWork("torch_topk", num_bytes, 0, rows * -(-min(width, 1024) // _WARP), steps))
@@ -698,10 +709,10 @@ def _sort(of: Operation) -> tuple[MemoryWork, ...]:
     dim = next((arg for arg in of.args[1:] if type(arg) is int), -1)
     width = int(x.shape[dim]) if x.dim() else 1
     rows = x.numel() // max(1, width)
-    copy, index = vector_work(of.read_bytes, of.read_bytes), _constant(x.numel() * 8)
+    copy, index = vector_work(of.read_bytes, of.read_bytes), constant_work(x.numel() * 8)
     if width <= _MAX_SORTED_IN_CTA:
         return copy, index, index, copy, *_sorted_rows(rows, width)
-    few = _constant(4)
+    few = constant_work(4)
     passes = [
         few,
         MemoryWork("torch_sort_pass", of.read_bytes, of.write_bytes, -(-x.numel() // CTA_ELEMENTS), CTA_ELEMENTS),

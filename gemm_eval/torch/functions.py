@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
-from gemm_eval.torch.eager_mode import Operation, bytes_of, eager_works
+from gemm_eval.torch.eager_mode import Operation, bytes_of
+from gemm_eval.torch.gradients import eager_works
 from gemm_eval.torch.graph import Domain, Role, Work
 from gemm_eval.torch.operators import attention_work, flex_attention_work, is_fused
 from gemm_eval.torch.recorder import Recorder

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.torch.convolutions import LOAD_BYTES, convolution_kernels
+from gemm_eval.torch.convolutions import LOAD_BYTES, convolution_kernels, gradient_kernels
 from gemm_eval.torch.eager_mode import bias_of_mask_works, bytes_of, has_channels_last
 from gemm_eval.torch.graph import (
     DEALT,
@@ -243,12 +243,14 @@ def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) 
         return None, ()
     grad, x, weight, wanted = args[0], args[1], args[2], args[10]
     G, M, K, N = _conv_sizes(x, weight, grad.shape, int(args[9]), bool(args[7]))
-    result: Works = ()
-    if wanted[0]:
-        result += _implicit_works((G, M, N, K), (grad, weight), bytes_of(x), weight, x.dtype, is_tf32)
-    if wanted[1]:
-        result += _implicit_works((G, K, M, N), (grad, x), bytes_of(weight), weight, x.dtype, is_tf32)
-    return result, ()
+    of_input = _implicit_works((G, M, N, K), (grad, weight), bytes_of(x), weight, x.dtype, is_tf32) * bool(wanted[0])
+    of_weight = _implicit_works((G, K, M, N), (grad, x), bytes_of(weight), weight, x.dtype, is_tf32) * bool(wanted[1])
+    works = (*of_input, *of_weight)
+    if not all(isinstance(work, ConvolutionWork) for work in works):
+        return works, ()
+    return works, gradient_kernels(
+        of_input, of_weight, grad, x, weight, args[4], args[6], bool(args[7]), int(args[9]), has_bias=bool(wanted[2])
+    )
 
 
 # ---- attention -----------------------------------------------------------------------------------------------------

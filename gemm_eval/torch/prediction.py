@@ -157,7 +157,9 @@ class ModulePrediction:
                 total[place] += end_us
         low_us, high_us = sum_interval((us, low_us, high_us) for us, low_us, high_us in totals.values())
         is_gpu = isinstance(self._evaluator.arch, GpuSpec)
-        factor, us = _factors(interval_path()).get(self.fusion, 1.0) if is_gpu else 1.0, self.latency_us
+        factors, us = _factors(interval_path()) if is_gpu else {}, self.latency_us
+        has_gradients = any(each.phase == "backward" for each in self.operations)
+        factor = factors.get(f"{self.fusion}-backward" if has_gradients else self.fusion, factors.get(self.fusion, 1.0))
         return max(0.0, us - (us - low_us) * factor), us + (high_us - us) * factor
 
     @property

@@ -72,8 +72,7 @@ class ModulePrices(Prices):
         arch = evaluator.arch
         check_nvidia(arch, "PyTorch's kernels")
         self._gpu = arch if isinstance(arch, GpuSpec) else None
-        code_us = evaluator.switch_us(0)  # all that kernels of modules take more: an H100's drawn modules
-        self._switch_us = cache(lambda _: code_us)
+        self._switch_us = cache(lambda _: 0.0)  # kernels of modules take as long as alone: an H200's drawn modules
         is_hopper = self._gpu is not None and self._gpu.sm_arch.startswith("sm_90")
         self._library = attention_library or ("cudnn" if is_hopper else "flash")
         self._dram_bytes_per_us = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
@@ -98,7 +97,7 @@ class ModulePrices(Prices):
             words = filter(None, [str(work.problem), "with a bias" if work.has_bias else "", work.note])
             more_us = 0.0
             if work.has_bias and self._gpu is not None:
-                more_us = _bias_us(work.problem, self._gpu, price.latency_us - self._switch_us(work.problem.rows))
+                more_us = _bias_us(work.problem, self._gpu, price.latency_us)
             longer = price.longer(more_us)
             results.append(longer._replace(detail=", ".join(words), num_bytes=work.problem.compulsory_bytes))
         return results
@@ -107,10 +106,7 @@ class ModulePrices(Prices):
         prices = []
         for work, price in zip(works, super()._price_memory(works), strict=True):
             rows = "" if work.width == CTA_ELEMENTS else f", {work.rows:,} x {work.width:,}"
-            between = (
-                self._between(price, 0) if self._gpu is not None else price
-            )  # code alone: they were timed on inputs
-            prices.append(between._replace(detail=f"{work.num_bytes / 1e6:,.3g} MB{rows}", num_bytes=work.num_bytes))
+            prices.append(price._replace(detail=f"{work.num_bytes / 1e6:,.3g} MB{rows}", num_bytes=work.num_bytes))
         return prices
 
     def _refused(self, problem: GemmProblem, error: GemmEvalError) -> Price:
@@ -147,12 +143,12 @@ class ModulePrices(Prices):
         num_bytes, problem, gpu = work.read_bytes + work.write_bytes, work.problem, self._gpu
         words = f"{'depthwise ' * work.is_depthwise}convolution as {problem}"
         kernel = work.kernel
-        is_tensor = kernel is not None and kernel.engine in ("tensor", "few")
+        is_tensor = kernel is not None and kernel.engine in ("tensor", "few", "weights")
         if kernel is not None and gpu is not None and (not is_tensor or kernel.dtype in gpu.tensor_flop_per_cycle):
             latency_us = convolution_us(gpu, kernel)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
             bound = "dram" if bytes_us > latency_us else "compute" if is_tensor else "cuda cores"
-            latency_us = max(latency_us, bytes_us) + self._switch_us(problem.M)
+            latency_us = max(latency_us, bytes_us)
             return Price(latency_us, bound, "analytic", detail=words, num_bytes=num_bytes)
         if work.is_depthwise:
             most = max(work.read_bytes, work.write_bytes)
@@ -167,7 +163,7 @@ class ModulePrices(Prices):
             arch = self.evaluator.arch
             faster = self.evaluator.on(arch.with_(dram_gb_per_s=arch.dram_gb_per_s * factor))
             runs = work.padded or problem
-            price = self._between(Price.of(faster.evaluate_problem(runs)), runs.rows)
+            price = Price.of(faster.evaluate_problem(runs))
         return price._replace(detail=words, num_bytes=num_bytes)
 
     def _price_one_attention(self, work: AttentionWork) -> Price:
@@ -187,7 +183,7 @@ class ModulePrices(Prices):
             latency_us += cycles / cycles_per_us(self._gpu.boost_clock_ghz)
         words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
         return Price(
-            latency_us + self._switch_us(problem.q_len), result.bound,
+            latency_us, result.bound,
             result.source, detail=", ".join(words), num_bytes=problem.num_bytes + work.mask_bytes,
         )  # fmt: skip
 

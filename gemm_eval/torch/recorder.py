@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.torch.eager_mode import Operation, eager_works, has_channels_last
+from gemm_eval.torch.eager_mode import Operation, has_channels_last
+from gemm_eval.torch.gradients import eager_works
 from gemm_eval.torch.graph import UNROLLED_WINDOW, Access, Call, Domain, Role, Trace, UnpricedWork, Work
 from gemm_eval.torch.operators import Precision, convolution_layout, library_works
 from gemm_eval.words import needs_extra
@@ -76,6 +77,7 @@ _WINDOWS = (
     "max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
     "adaptive_max_pool2d fractional_max_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
     "upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_bicubic2d upsample_linear1d "
+    "upsample_bicubic2d_backward grid_sampler_2d_backward "
     "_upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d im2col "
     "col2im embedding index gather index_select take take_along_dim _unsafe_index nll_loss_backward "
     "nll_loss2d_backward max_unpool2d"

@@ -32,7 +32,10 @@ _SIZED_BY_VALUES = frozenset(
 )
 _CONVOLUTION = "aten::convolution"
 _ROWS = ("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax", "_safe_softmax")
-_LIES_OTHERWISE = frozenset((_CONVOLUTION, "aten::pixel_unshuffle", *(f"aten::{name}" for name in _ROWS)))
+_BATCH_NORM_GRADIENT = "aten::native_batch_norm_backward"
+_LIES_OTHERWISE = frozenset(
+    (_CONVOLUTION, _BATCH_NORM_GRADIENT, "aten::pixel_unshuffle", *(f"aten::{name}" for name in _ROWS))
+)
 """On a GPU their first result is contiguous, or has channels last as an operand has; on "meta" it is not so."""
 _MASKS = (torch.bool, torch.uint8)
 _NEVER_KNOWN = ("rand", "normal", "bernoulli", "multinomial", "dropout", "empty", "uniform", "exponential")
@@ -176,6 +179,8 @@ def _as_on_a_gpu(name: str, args: Sequence[Any], out: Any) -> Any:
     """Return the result of an operation as it lies in memory on a GPU."""
     first, *rest = tensors_of(out)
     form = torch.contiguous_format
+    if name == _BATCH_NORM_GRADIENT and args[7]:  # with statistics of its own it lies as the input
+        return out
     if name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
         form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
     if not first.is_contiguous(memory_format=form) or (form is torch.channels_last and not has_channels_last(first)):

@@ -463,14 +463,19 @@ _KERNELS = {
     "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.42, 0.22), is_dealt=False),  # of 4 bytes
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
     "torch_softmax": _of_torch(0.33, 0.15, 32, (0.073, 0.18)),  # a warp, its row in registers
-    "torch_softmax_cta": _of_torch(0.5, 0, 1024, (1.5, 0.37), is_dealt=False),
+    "torch_softmax_cta": _of_torch(2.5, 0.1, 1024, (0.42, 0.38), is_dealt=False),
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
     "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
     "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest
     "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
+    "torch_sum_apart": _of_torch(1.4, 0.67, 32, (0.17, 0.15)),  # over dimensions apart, of a bias's gradient
     "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
+    "torch_parts": _of_torch(-2, 0, 32, (0.42, 0)),  # likewise, a thread of the last CTA for many
     "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
+    "torch_norm_gradient": _of_torch(1.2, 0.65, 128, (0.1, 0.11), is_dealt=False),
+    "torch_norm_weights": _of_torch(1, 0, 32, (0.135, 0)),  # the gradient, a CTA for all rows
+    "torch_batch_norm_gradient": _of_torch(2, 0.7, 512, (0.55, 0.2), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
     "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
     "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.165)),  # from DRAM, as others of this name

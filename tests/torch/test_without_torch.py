@@ -40,9 +40,7 @@ def conv(problem: GemmProblem = CONV, **options: object) -> ConvolutionWork:
 def test_a_gemm_has_the_price_interval_and_bound_of_the_evaluator() -> None:
     problem = GemmProblem(1, 512, 4096, 4096, "bf16")  # type: ignore[arg-type]
     price, result = PRICES[GemmWork(problem)], H200.evaluate_problem(problem)
-    more_us = H200.switch_us(0)
-    assert (price.latency_us, price.low_us) == (result.latency_us + more_us, result.low_us + more_us)  # type: ignore[operator]
-    assert price.high_us == result.high_us + more_us  # type: ignore[operator]
+    assert (price.latency_us, price.low_us, price.high_us) == (result.latency_us, result.low_us, result.high_us)
     assert (price.bound, price.source) == (result.bound, result.source)
     assert price.num_bytes == problem.compulsory_bytes == 2 * (512 * 4096 * 2 + 4096 * 4096)
 
@@ -67,8 +65,7 @@ def test_the_input_of_a_convolution_is_not_read_for_each_place_of_the_window() -
 def test_a_convolution_with_a_window_of_one_is_a_gemm() -> None:
     problem = GemmProblem(1, 100352, 64, 256, "bf16")  # type: ignore[arg-type]
     work = ConvolutionWork(problem, 2 * (100352 * 64 + 64 * 256), 2 * 100352 * 256)
-    expected_us = H200.evaluate_problem(problem).latency_us + H200.switch_us(0)
-    assert PRICES[work].latency_us == pytest.approx(expected_us)
+    assert PRICES[work].latency_us == pytest.approx(H200.evaluate_problem(problem).latency_us)
 
 
 def test_few_channels_are_filled_up() -> None:
@@ -90,8 +87,7 @@ def test_a_depthwise_convolution_takes_its_bytes() -> None:
 def test_gradients_of_attention_are_those_of_its_library() -> None:
     gradients = replace(FULL, backward=True)
     (alone,) = H200.evaluate_attention_problems([gradients], library="flash")
-    more_us = H200.switch_us(0)
-    assert PRICES[AttentionWork(gradients)].latency_us == pytest.approx(alone.latency_us + more_us)
+    assert PRICES[AttentionWork(gradients)].latency_us == pytest.approx(alone.latency_us)
     assert work_flop(AttentionWork(gradients))[0] == 2.5 * work_flop(AttentionWork(FULL))[0]
 
 
@@ -105,8 +101,7 @@ def test_heads_that_no_fused_kernel_takes_are_not_fused() -> None:
     problem = AttentionProblem(1, 4096, 4096, 1, 1, 512, causal=False)
     price = PRICES[AttentionWork(problem)]
     unfused = H200.evaluate_attention_problems([problem], fused=False)[0]
-    more_us = H200.switch_us(0)
-    assert (price.latency_us, price.bound) == (unfused.latency_us + more_us, unfused.bound)
+    assert (price.latency_us, price.bound) == (unfused.latency_us, unfused.bound)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,7 @@ def test_levers_are_those_of_everything_together() -> None:
     alone = GEMMEvaluator("h200-sxm", disk_cache=False, correction=False)
     arch = load_arch("h200-sxm")
     faster = alone.on(arch.with_(dram_gb_per_s=2 * arch.dram_gb_per_s)).evaluate_problem(gemm.problem)  # type: ignore[union-attr]
-    assert levers[0].latency_us == pytest.approx(3 * (faster.latency_us + alone.switch_us(0)))
+    assert levers[0].latency_us == pytest.approx(3 * faster.latency_us)
     assert [lever.gain_frac for lever in levers] == sorted((lever.gain_frac for lever in levers), reverse=True)
 
 

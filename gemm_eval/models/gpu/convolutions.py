@@ -12,7 +12,7 @@ from gemm_eval.units import FLOP_PER_MAC, cycles_per_us
 
 
 class ConvolutionKernel(NamedTuple):
-    """A convolution forward as the implicit GEMM that a kernel goes over.
+    """A convolution forward, or a gradient, as the implicit GEMM that a kernel goes over.
 
     `engine` is one of `_CYCLES_OF`; it goes over `groups` one by one, with `rows` positions of the output in all
     images, `columns` filters and `channels` of a group, and `window` positions of a filter. `step_bytes` lie between
@@ -76,6 +76,22 @@ _DIRECT_OUTPUTS, _DIRECT_CYCLES = 1024, 0.26
 _CHANNEL_CYCLES, _ROW_CYCLES = 0.45, 2.5e-6
 """Outputs of a CTA that has an SM for itself, and cycles for each product; of one channel, whose threads each read
 filters of their own, and more for each byte of the rows of all channels that a window covers."""
+
+_SUM_BYTES, _MIN_STEPS, _WIDE_STEP_FACTOR, _FEW_STEP_FACTOR = 4, 64, 2.8, 3.2
+"""Gradients of weights on tensor cores: bytes of a sum of parts, least steps of a part, and how much longer steps of
+tf32, and of few channels, take."""
+_FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CYCLES = 45.0, 30.0, 512, 1200.0
+"""The same in fp32: of a tile of 32 x 32, for each row; the same of larger windows than one; rows of an image that a
+CTA takes, and cycles of a CTA."""
+_WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
+"""Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
+_PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
+_WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
+_TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES, _INPUT_FACTOR = 0.86, 1.36, 0.055, 2.1
+_LAST_ALONE_ROW_CYCLES, _HALF_BITS = 2.0, 16
+"""The same of depthwise weights: of a CTA, and of each of its rows; of a row of a warp; of each row in shared memory and
+of a channel alone; of each product of channels side by side, whose gradient of inputs takes more than the forward
+pass. 225 convolutions of 28 drawn modules with gradients on an H200."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09
@@ -184,10 +200,58 @@ def _channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
     return _LAST_START_CYCLES + max(busy, of.window * _LAST_ALONE_CYCLES)
 
 
+def _weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return the gradient of weights on tensor cores: CTAs of one wave divide the rows, which are summed up."""
+    item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
+    step_elements = _STEP_BYTES // item_bytes
+    flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
+    factor = _WIDE_STEP_FACTOR if item_bytes >= _SUM_BYTES else 1.0
+    windows, columns = of.window, of.channels
+    if of.channels * item_bytes < _STEP_BYTES:  # a tile takes several places of the window
+        unit = _CHUNK_BYTES // item_bytes
+        windows, columns, factor = 1, of.window * math.ceil(of.channels / unit) * unit, _FEW_STEP_FACTOR
+    times, steps = [], math.ceil(of.rows / step_elements)
+    for tile_m, tile_n in _TILES:
+        tiles = of.groups * windows * math.ceil(of.columns / tile_m) * math.ceil(columns / tile_n)
+        parts = max(1, min(arch.num_sms // tiles, steps // _MIN_STEPS))
+        load = (_A_CYCLES * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
+        multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / (flop_per_cycle * _RATE_FRAC)
+        store = _C_CYCLES * tile_m * tile_n * (_SUM_BYTES if parts > 1 else item_bytes) / _CHUNK_BYTES
+        waves = math.ceil(tiles * parts / arch.num_sms)
+        times.append(waves * (store + math.ceil(steps / parts) * max(load, multiply) * factor))
+    return 2 * _START_CYCLES + min(times)
+
+
+def _fp32_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    tiles = of.groups * math.ceil(of.columns / _CORE_TILE) * math.ceil(of.window * of.channels / _CORE_TILE)
+    row_cycles = _FP32_WEIGHT_CYCLES if of.window == 1 else _FP32_WINDOW_WEIGHT_CYCLES
+    if of.window == _WINOGRAD_WINDOW and min(of.columns, of.channels) >= _CORE_TILE and of.step_bytes < _STRIDED_BYTES:
+        return _CORE_START_CYCLES + tiles * of.rows * _WINOGRAD_CYCLES / arch.num_sms
+    ctas = tiles * of.images * math.ceil(of.rows / of.images / _FP32_WEIGHT_ROWS)
+    return _CORE_START_CYCLES + (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
+
+
+def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    """Return the cycles of a sum over rows for each element of depthwise weights: by CTAs, warps, or channels."""
+    elements = of.groups * of.columns * of.window * of.channels / arch.num_sms
+    if of.engine == "direct_weights":
+        return _WARP_ROW_CYCLES * of.rows * max(1.0, elements / _MOST_WARPS)
+    if of.engine == "tiled_weights":
+        return of.rows * max(_TILED_ALONE_CYCLES, elements / of.window * _TILED_WEIGHT_CYCLES)
+    if of.engine == "planes_weights":
+        busy = elements * (_PLANES_CTA_CYCLES + of.rows * _PLANES_ROW_CYCLES)
+        return max(busy, of.rows * _PLANES_ALONE_CYCLES)
+    alone = _LAST_ALONE_ROW_CYCLES if of.dtype.bits > _HALF_BITS else 0.0
+    return _LAST_START_CYCLES + of.rows * max(alone, elements * _LAST_WEIGHT_CYCLES)
+
+
 _CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
     "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "fp32": _fp32, "direct": _direct,
     "planes": _planes, "channels": _channels,
     "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
+    "weights": _weights, "fp32_weights": _fp32_weights,
+    "channels_inputs": lambda *args: _channels(*args) * _INPUT_FACTOR,
+    **dict.fromkeys(("planes_weights", "direct_weights", "channels_weights", "tiled_weights"), _depthwise_weights),
 }  # fmt: skip
 """Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
 GEMM (any order; channels first in fp32), or output by output; depthwise ones by planes (torch's; cuDNN's in shared
