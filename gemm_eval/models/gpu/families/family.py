@@ -131,6 +131,7 @@ class Family:
     for_types: Callable[[GemmTypes], bool] | None = None
     plain_types: Callable[[GemmTypes], bool] | None = None
     tile_cost: Mapping[str, float] = field(default_factory=dict)
+    along_m_cost: float = 1.0
     carries_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
