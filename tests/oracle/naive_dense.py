@@ -360,6 +360,8 @@ def chip_cycles(
         slowest = max(resident * step.busy, step.round_trip, step.work + step.lost)
         steps = w.steps * slowest
         if config.family == "simt" and config.schedule != Schedule.VECTOR:
+            shared = step.lost * min(1, 2 / (config.num_stages - 1))
+            slowest = max(resident * step.busy, step.round_trip, step.work + shared)
             num_first = min(config.num_stages - 1, w.steps)
             steps = num_first * max(resident * step.busy, step.work) + (w.steps - num_first) * slowest
         tile = c["tile_cycles"]

@@ -515,6 +515,8 @@ def config_cost(p: Any, row: Any, c: Any, t: kernels.ProblemTerms, split: int, r
     tile_loss = c["tile_cycles"] + (c["vector_tile_cycles"] if is_vector else 0.0)
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
     step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"] + c["lone_frac"] * work
+    if row["ring_steps"] > 2:  # a wait for loads, which more steps in flight share
+        step_loss *= 2.0 / row["ring_steps"]
     smem = (row["stage_bytes"] + row["operand_bytes"]) / p["smem_bytes_per_cycle"]
     fill = np.sqrt(work * work + smem * smem) if is_compiled else max(work, smem)
     # of a full tile, as the slowest CTA decides; where rows beyond groups are masked, of a tile in the mean

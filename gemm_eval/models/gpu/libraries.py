@@ -385,7 +385,7 @@ LIBRARIES: dict[str, Library] = {
                 "sm90_wgmma": SplitRule(21, is_full=True, is_lone=True),
                 "sm90_wgmma_full": SplitRule(21, is_full=True, is_lone=True),
                 "sm90_tf32": SplitRule(4, is_full=False, is_lone=True, is_short=True),
-                "simt": SplitRule(4, is_full=False, is_lone=True),
+                "simt": SplitRule(8, is_full=False, is_lone=True),
                 "sm80_mma": SplitRule(4, is_full=False, max_parts=32, is_lone=True),
                 "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8, is_lone=True),
                 "mma_unaligned": SplitRule(1, is_full=False, is_lone=True),

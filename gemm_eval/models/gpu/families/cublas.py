@@ -251,43 +251,41 @@ TF32_HOPPER = replace(
     MMA_SYNC, name="sm90_tf32", number=75, sm_archs=("sm_90",), own_of=("sm_90",),
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.TF32),
     coefficients=with_defaults(
-        **_DEFAULTS | {"matrix_frac": 0.98, "step_cycles": 200.0, "tile_cycles": 50.0, "coop_tile_cycles": 1500.0}, l2_frac=1.4,
-        sm_l2_frac=1.3, store_exposed_frac=0.05, reduce_us=1.2, reduce_frac=0.2, vector_kernel_us=0.6,
+        **_DEFAULTS | {"matrix_frac": 0.98, "step_cycles": 200.0, "tile_cycles": 50.0, "coop_tile_cycles": 1500.0},
+        l2_frac=1.4, sm_l2_frac=1.3, store_exposed_frac=0.05, reduce_us=1.2, reduce_frac=0.2, vector_kernel_us=0.6,
     ) + LONE_OWN,
     dense_tiles=_tf32_on_hopper_tiles, weight_only_tiles=no_tiles,
 )  # fmt: skip
 
 
-# tiles of cuBLAS 12.1's fp32 kernels before Hopper, N x M in their names ("volta_sgemm_128x64_tn", "ampere_sgemm_..")
-# with their warps: where K runs along memory, and elsewhere (https://github.com/sitar-lab/NeuSight)
+# tiles of cuBLAS 12.1's fp32 kernels ("volta_sgemm_128x64_tn", columns first) by generation of SMs, with their warps:
+# where K runs along memory, and in other layouts (names in NeuSight's timings, https://github.com/sitar-lab/NeuSight)
 _SGEMM_TILES = {
-    "volta": (((128, 128, 8), (64, 128, 4), (128, 32, 8), (32, 128, 8), (64, 64, 2)), ((64, 64, 2), (128, 32, 8))),
-    "turing": (((128, 128, 8), (64, 128, 4), (64, 64, 2)), ((64, 128, 4), (32, 128, 8), (64, 64, 2))),
-    "ampere": (((128, 128, 8), (64, 128, 4), (128, 32, 8), (32, 128, 8), (32, 32, 4)), ((128, 128, 8),)),
+    "sm_70": (((128, 128, 8), (64, 128, 4), (32, 128, 8)), ((64, 64, 2), (128, 32, 8))),
+    "sm_75": (((128, 128, 8),), ((64, 128, 4), (32, 128, 8), (64, 64, 2))),
+    "sm_80": (((64, 128, 4), (128, 32, 8), (32, 128, 8), (32, 32, 4)), ((128, 128, 8),)),
 }
-_SGEMM_OF = {"sm_70": "volta", "sm_75": "turing", "sm_80": "ampere", "sm_86": "ampere", "sm_89": "ampere"}
-
-
-def _simt_tiles(sm_arch: str, _: DType) -> Iterator[TileChoice]:
-    """Tiles of cuBLAS's fp32 kernels on CUDA cores ("ffma", "simt_sgemm": names in arch/measured/h100-sxm/torch)."""
-    if sm_arch in _SGEMM_OF:
-        along_k, others = _SGEMM_TILES[_SGEMM_OF[sm_arch]]
-        for m, n, warps in dict.fromkeys((*along_k, *others)):
-            yield TileChoice("simt", m, n, warps, _MS, SINGLE, is_along_k=(m, n, warps) not in others)
-    else:
-        for stages, sizes in _HOPPER_SIMT:
-            for m, n, warps in sizes:
-                yield TileChoice("simt", m, n, warps, _MS, SINGLE, num_stages=stages)
-    yield from single_row_tiles()
-    yield from (tile._replace(is_along_k=True) for tile in _few_row_tiles(16))  # "gemmSN_TN"
-
-
-_HOPPER_SIMT = (
+_FFMA_TILES = (
     (3, ((32, 32, 2), (32, 64, 2), (64, 32, 2), (32, 128, 2), (128, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4),
          (128, 128, 4), (256, 64, 4), (64, 256, 4))),
     (4, ((128, 128, 4), (256, 128, 8), (128, 256, 8))),
     (5, ((32, 128, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4))),
 )  # fmt: skip
+
+
+def _simt_tiles(sm_arch: str, _: DType) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's fp32 kernels on CUDA cores: `_SGEMM_TILES`, or those of cuBLAS 13 on Hopper.
+
+    The latter are "ffma" and "simt_sgemm" in names of arch/measured/h100-sxm/torch, by stages.
+    """
+    along_k, others = _SGEMM_TILES.get(sm_arch, ((), ()))
+    for m, n, warps in (*along_k, *others):
+        yield TileChoice("simt", m, n, warps, _MS, SINGLE, is_along_k=(m, n, warps) in along_k)
+    for stages, sizes in () if others else _FFMA_TILES:
+        for m, n, warps in sizes:
+            yield TileChoice("simt", m, n, warps, _MS, SINGLE, num_stages=stages)
+    yield from single_row_tiles()
+    yield from (tile._replace(is_along_k=True) for tile in _few_row_tiles(16))  # "gemmSN_TN"
 
 
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
@@ -297,7 +295,7 @@ SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows sta
         kernel_us=0.5, step_cycles=420.0, tile_cycles=100.0, epilogue_bytes_per_cycle=24.0, dram_frac=0.93,
         sm_l2_frac=0.7, line_waste=0.0, reduce_us=2.5, reduce_frac=0.8, vector_kernel_us=0.4, vector_step_cycles=100.0,
         vector_frac=0.3,
-    ) + LONE_OWN,
+    ) + LONE_OWN[1:],
 )  # fmt: skip
 
 
