@@ -34,8 +34,8 @@ MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31, "sm_103": 0.31}
 WITHOUT_CP_ASYNC = ("sm_70", "sm_75")
 CHOSEN_BY_THIS_MODEL = ("hypothetical",)
 INSTRUCTION_ROWS = {
-    "sm90_wgmma": 64, "sm90_wgmma_full": 64, "sm90_tf32_wgmma": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128, "sm100_block_fp8": 128,
-    "sm100_block_fp4": 128,
+    "sm90_wgmma": 64, "sm90_wgmma_full": 64, "sm90_tf32_wgmma": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128,
+    "sm100_block_fp8": 128, "sm100_block_fp4": 128,
 }  # fmt: skip
 """Of the families whose tensor cores read shared memory."""
 WARP_SPECIALIZED = {*INSTRUCTION_ROWS, "sm120_block_fp4"}

@@ -93,6 +93,7 @@ class Family:
         plain_types: likewise, of one of plain GEMMs that a library lists (`plain_families`).
         tile_cost: sm_arch -> cost of a tile outside its main loop over that on the generation that was timed, where its
             kernels differ.
+        along_m_cost: cycles of an instruction where A lies along M over those where it lies along K.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
