@@ -388,6 +388,7 @@ LIBRARIES: dict[str, Library] = {
                 "simt": SplitRule(8, is_full=False, is_lone=True),
                 "sm80_mma": SplitRule(4, is_full=False, max_parts=32, is_lone=True),
                 "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8, is_lone=True),
+                "sm90_tf32_unaligned": SplitRule(1, is_full=False, is_lone=True),
                 "mma_unaligned": SplitRule(1, is_full=False, is_lone=True),
                 "mma_elementwise": SplitRule(1, is_full=False, is_lone=True),
                 "sm100_tcgen05": SplitRule(4, is_full=False, is_lone=True),

@@ -82,7 +82,8 @@ def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threa
             problem, m, n, 1, next(across for least, across in _SWIZZLES if -(-problem.N // n) >= least)
         )
     if not is_fp32 and load_bytes < gpu_model.LOAD_BYTES[0]:
-        family = "mma_unaligned" if load_bytes >= gpu_model.LOAD_BYTES[1] else "mma_elementwise"
+        narrow = "sm90_tf32_unaligned" if own == "sm90_tf32" else "mma_unaligned"
+        family = narrow if load_bytes >= gpu_model.LOAD_BYTES[1] else "mma_elementwise"
         across = next(across for least, across in _SWIZZLES if -(-problem.N // n) >= least)
         tiles = tiles_of_grid(problem, m, n, 1, across)
     stages, part = _TWO_STAGES, 0

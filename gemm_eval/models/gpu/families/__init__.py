@@ -12,6 +12,7 @@ from gemm_eval.models.gpu.families.cublas import (
     SIMT,
     TCGEN05,
     TF32_HOPPER,
+    TF32_UNALIGNED,
     TF32_WGMMA,
     UNALIGNED,
     VECTOR_FAMILY,
@@ -43,6 +44,7 @@ FAMILIES: dict[str, Family] = {
         WGMMA_FULL,
         TF32_HOPPER,
         TF32_WGMMA,
+        TF32_UNALIGNED,
         SIMT,
         INT8_ODD_COLUMNS,
         *BLOCK_SCALED,
@@ -81,6 +83,8 @@ def family_for(
         return WGMMA_FULL
     if load_bytes == ODD_COLUMNS:
         return INT8_ODD_COLUMNS
+    if load_bytes == NARROW_BYTES and input_dtype == DType.TF32 and sm_arch in TF32_UNALIGNED.sm_archs:
+        return TF32_UNALIGNED
     if load_bytes < ROW_BYTES and sm_arch in SM_ARCHS:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     if is_block_scaled:

@@ -186,6 +186,16 @@ def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
         yield from _few_row_tiles(1)
 
 
+def _tf32_unaligned_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "s1688gemm .. align1" and "sm80_xmma" for tf32 (names in arch/measured/h100-sxm)."""
+    for m, n, warps in (
+        (32, 32, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (64, 256, 4), (128, 128, 4), (128, 256, 8), (256, 128, 8),
+    ):  # fmt: skip
+        yield TileChoice("sm90_tf32_unaligned", m, n, warps, _MS, SINGLE)
+    yield from single_row_tiles()
+    yield from (tile._replace(is_along_k=True) for tile in _few_row_tiles(16))
+
+
 def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's kernels "cutlass_75 .. align1", small ones in fp16 alone (names in arch/measured/h200-sxm)."""
     for m, n, warps in ((16, 16, 1), (32, 32, 4), (64, 64, 4), (128, 128, 4), (128, 256, 8)):
@@ -311,6 +321,14 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
     ),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=no_tiles,
+)  # fmt: skip
+TF32_UNALIGNED = replace(
+    UNALIGNED, name="sm90_tf32_unaligned", number=79, sm_archs=("sm_90",),
+    coefficients=with_defaults(
+        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.85}, line_waste=0.1,
+        unaligned_frac=0.3, reduce_us=3.0, reduce_frac=1.0, vector_step_cycles=200.0, vector_frac=0.1,
+    ) + LONE_OWN,
+    dense_tiles=_tf32_unaligned_tiles,
 )  # fmt: skip
 ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
     UNALIGNED,
