@@ -422,6 +422,8 @@ def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
         return "simt"
     if problem.accumulate == "full" and arch.sm_arch == "sm_90":
         return "sm90_wgmma_full"
+    if arch.sm_arch == "sm_90" and problem.input_dtype is DType.TF32 and row_alignment(problem) < 16:
+        return "sm90_tf32_unaligned"
     if row_alignment(problem) < 16:
         return "mma_unaligned" if row_alignment(problem) >= 4 else "mma_elementwise"
     of_blocks = OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch))
