@@ -10,7 +10,7 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, UnsupportedError, transformer_gemms
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.mapping import Schedule
+from gemm_eval.mapping import KernelConfig, Schedule
 from gemm_eval.models.gpu.candidates import as_config, stage_bytes
 from gemm_eval.models.gpu.families import TileChoice
 from gemm_eval.transformer import load_model, model_memory
@@ -220,10 +220,20 @@ def test_a_problem_says_its_layout() -> None:
     assert H100.evaluate_problem(problem).to_dict()["problem"]["layout"] == "nt"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "schedule"), [((1, 64, 8192, 64), "MULTISTAGE"), ((1, 4096, 4096, 4096), "COOPERATIVE")]
+)
+def test_large_tf32_kernels_are_persistent_and_keep_k_whole(sizes: tuple[int, ...], schedule: str) -> None:
+    mapping = H100.evaluate(*sizes, dtype="tf32").mapping
+    assert isinstance(mapping, KernelConfig)
+    assert mapping.schedule.name == schedule
+    assert (mapping.split_k > 1) is (schedule == "MULTISTAGE")
+
+
 def test_fp32_runs_on_cuda_cores_and_tf32_on_tensor_cores() -> None:
     sizes = 1, 4096, 4096, 4096
     assert family(*sizes, dtype="fp32") == "simt"
-    assert family(*sizes, dtype="tf32") == "sm90_tf32"
+    assert family(*sizes, dtype="tf32") == "sm90_tf32_wgmma"
     slow, fast = (H100.evaluate(*sizes, dtype).latency_us for dtype in ("fp32", "tf32"))
     assert 0.5 * 67 < 2e-6 * 4096**3 / slow < 67  # TFLOP/s of the data sheet
     assert slow > 5 * fast

@@ -34,8 +34,8 @@ MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31, "sm_103": 0.31}
 WITHOUT_CP_ASYNC = ("sm_70", "sm_75")
 CHOSEN_BY_THIS_MODEL = ("hypothetical",)
 INSTRUCTION_ROWS = {
-    "sm90_wgmma": 64, "sm90_wgmma_full": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128, "sm100_block_fp8": 128,
-    "sm100_block_fp4": 128,
+    "sm90_wgmma": 64, "sm90_wgmma_full": 64, "sm90_tf32_wgmma": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128,
+    "sm100_block_fp8": 128, "sm100_block_fp4": 128,
 }  # fmt: skip
 """Of the families whose tensor cores read shared memory."""
 WARP_SPECIALIZED = {*INSTRUCTION_ROWS, "sm120_block_fp4"}
@@ -234,9 +234,10 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
         return m * n * k / arch.fp32_ops_per_cycle + beside / arch.issue_slots_per_cycle
     rate = arch.tensor_flop_per_cycle[problem.input_dtype]
     if config.family in INSTRUCTION_ROWS:
-        return min(instruction_cycles(arch, problem, config, rate, weights_on_rows=w) for w in (False, True))
-    if config.family != "sm90_tf32":
-        rate *= MMA_SYNC_FRAC.get(arch.sm_arch, 1.0)
+        is_turned = config.family == "sm90_tf32_wgmma" and problem.types.layout[1] == "t"
+        ways = (instruction_cycles(arch, problem, config, rate, weights_on_rows=w) for w in (False, True))
+        return min(ways) * (2 if is_turned else 1)
+    rate *= MMA_SYNC_FRAC.get(arch.sm_arch, 1.0)
     warps_m, warps_n = 1, config.num_warps
     while warps_n > 1 and m / (2 * warps_m) >= max(n / warps_n, 16):
         warps_m, warps_n = 2 * warps_m, warps_n // 2
@@ -304,10 +305,12 @@ def step_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, t: Traffi
     ingest = step_bytes / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"] * load)
     dram_cycles = arch.dram_latency_ns * arch.max_clock_ghz
     lost = {Schedule.VECTOR: "vector_step_cycles", Schedule.COOPERATIVE: "coop_step_cycles"}
+    loss = c[lost.get(config.schedule, "step_cycles")]
+    if config.schedule == Schedule.MULTISTAGE:
+        loss += c.get("lone_frac", 0.0) * work
     return Step(
-        matrix, reached, work, math.hypot(fill, ingest), (fill + ingest + dram_cycles) / (config.num_stages - 1),
-        c[lost.get(config.schedule, "step_cycles")],
-    )  # fmt: skip
+        matrix, reached, work, math.hypot(fill, ingest), (fill + ingest + dram_cycles) / (config.num_stages - 1), loss
+    )
 
 
 # Tiles and waves
@@ -357,6 +360,8 @@ def chip_cycles(
         slowest = max(resident * step.busy, step.round_trip, step.work + step.lost)
         steps = w.steps * slowest
         if config.family == "simt" and config.schedule != Schedule.VECTOR:
+            shared = step.lost * min(1, 2 / (config.num_stages - 1))
+            slowest = max(resident * step.busy, step.round_trip, step.work + shared)
             num_first = min(config.num_stages - 1, w.steps)
             steps = num_first * max(resident * step.busy, step.work) + (w.steps - num_first) * slowest
         tile = c["tile_cycles"]
@@ -417,6 +422,8 @@ def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
         return "simt"
     if problem.accumulate == "full" and arch.sm_arch == "sm_90":
         return "sm90_wgmma_full"
+    if arch.sm_arch == "sm_90" and problem.input_dtype is DType.TF32 and row_alignment(problem) < 16:
+        return "sm90_tf32_unaligned"
     if row_alignment(problem) < 16:
         return "mma_unaligned" if row_alignment(problem) >= 4 else "mma_elementwise"
     of_blocks = OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch))

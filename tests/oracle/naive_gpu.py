@@ -76,6 +76,7 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     max_parts = 1 if rule.is_lone and problem.G > 1 else rule.max_parts
     by_length = np.minimum(-(-problem.K // menu["cta_k"]) // rule.min_steps, max_parts)
     room = menu["grid_cap"] - (menu["cluster_m"] * menu["cluster_n"] > 2)
+    room = np.where(rule.is_short & (menu["schedule"] != Schedule.MULTISTAGE), 0, room)
     most = np.maximum(1, np.minimum(by_length, room // tiles))
     first, stop = np.ones_like(most), most + 1
     if rule.is_full:

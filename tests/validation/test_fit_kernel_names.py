@@ -65,6 +65,15 @@ def test_a_kernel_of_cutlass() -> None:
     assert config.decomposition is Decomposition.DATA_PARALLEL
 
 
+def test_a_kernel_of_tf32_with_a_grid_of_whole_rasters() -> None:
+    problem = GemmProblem(1, 64, 4352, 3520, DType.TF32, DType.TF32, DType.FP32)
+    name = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_32x3_nn_align4>(Params)"
+    config = config_of_kernel(problem, name, 8 * 2 * 9, 128)  # 14 tiles in two columns of 8
+    assert config is not None
+    assert (config.family, config.cta_m, config.cta_n, config.cta_k) == ("sm90_tf32", 64, 256, 32)
+    assert (config.num_stages, config.split_k) == (3, 9)
+
+
 @pytest.mark.parametrize(
     ("name", "stages"),
     [

@@ -130,6 +130,7 @@ def _splits(
     by_length = min(steps // rule.min_steps, 1 if rule.is_lone and problem.G > 1 else rule.max_parts)
     cluster = config.cluster_m * config.cluster_n
     room = cluster_grid_sms(arch, cluster) * resources.ctas_per_sm - (cluster > _FULL_GRID_CLUSTER)
+    room *= not rule.is_short or config.schedule is Schedule.MULTISTAGE
     most = max(1, min(by_length, room // tiles))
     if rule.is_even:
         return tuple(split for split in range(1, most + 1) if steps % split == 0)

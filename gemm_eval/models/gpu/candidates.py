@@ -370,7 +370,7 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
         operands = (a_bytes + width * arch.mma_k_bytes) / arch.smem_bytes_per_cycle
         flop = 2.0 * family.mma_m * width * (arch.mma_k_bytes * 8 // types.a.dtype.bits) / rate
         best = min(best, count * max(flop, operands, arch.mma_floor_cycles))
-    return float(best)
+    return float(best) * (family.along_m_cost if types.is_a_along_m else 1.0)
 
 
 _LOAD_SLOTS = 6.0  # address, predicate, copy: of an element that cp.async brings, as cuBLAS's times over tiles have it

@@ -155,6 +155,21 @@ TRTLLM_OWN: tuple[Coefficient, ...] = (
 )  # fmt: skip
 """Those that only TensorRT-LLM's own families have, besides all of a generic one."""
 
+LONE_OWN: tuple[Coefficient, ...] = (
+    Coefficient(
+        "lone_frac",
+        "1",
+        0.0,
+        3.0,
+        0.3,
+        FREE,
+        "more work of a CTA alone on its SM, whose few warps wait for their own products",
+        "round, within what fits of an H100's timings gave (arch/calibration/h100-sxm)",
+    ),
+    TRTLLM_OWN[0]._replace(default=0.05),
+)
+"""Those that only cuBLAS's families of tf32 and fp32 have, besides all of a generic one."""
+
 _OF_LAYERS = "round, within what fits of AIConfigurator's layers gave (arch/calibration, grouped families)"
 
 TRITON_OWN: tuple[Coefficient, ...] = (

@@ -248,12 +248,13 @@ def _outside_us(
 
 
 @kernel
-def split_cap(grid_cap: int, cluster_log2: float) -> int:
+def split_cap(p: Any, schedule: int, grid_cap: int, cluster_log2: float) -> int:
     """CTAs among which a library splits K: those that fit the GPU, one less in clusters of four and more.
 
-    cuBLAS's proposals in such clusters stay below.
+    cuBLAS's proposals in such clusters stay below. 0: it leaves K whole in kernels that are persistent.
     """
-    return grid_cap - (cluster_log2 > 1.0)
+    is_split = (p["is_split_short"] == 0) | (schedule == kernels.MULTISTAGE)
+    return (grid_cap - (cluster_log2 > 1.0)) * is_split
 
 
 @kernel
@@ -511,9 +512,11 @@ def config_cost(p: Any, row: Any, c: Any, t: kernels.ProblemTerms, split: int, r
     is_vector = schedule == kernels.VECTOR
     matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
     dequant = row["dequant_cycles"] * (c["vector_dequant"] if is_vector else c["dequant"])
-    step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
     tile_loss = c["tile_cycles"] + (c["vector_tile_cycles"] if is_vector else 0.0)
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
+    step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"] + c["lone_frac"] * work
+    if row["ring_steps"] > 2:  # a wait for loads, which more steps in flight share
+        step_loss *= 2.0 / row["ring_steps"]
     smem = (row["stage_bytes"] + row["operand_bytes"]) / p["smem_bytes_per_cycle"]
     fill = np.sqrt(work * work + smem * smem) if is_compiled else max(work, smem)
     # of a full tile, as the slowest CTA decides; where rows beyond groups are masked, of a tile in the mean
@@ -634,7 +637,8 @@ def list_splits(p: Any, row: Any, t: kernels.ProblemTerms, splits: Any) -> int:
     tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * kernels.ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), _max_parts(p, t), p["is_split_full"] != 0,
-        tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == kernels.VECTOR,
+        tiles, float(steps), float(split_cap(p, row["schedule"], row["grid_cap"], row["cluster_log2"])),
+        row["schedule"] == kernels.VECTOR,
         row["max_rows"] < t.M or row["min_rows"] > t.M,
     )  # fmt: skip
     limit = 0 if is_refused else int(most)

@@ -63,6 +63,7 @@ class SplitRule(NamedTuple):
     max_parts: int = 1 << 20  # never more parts
     is_even: bool = False  # all parts have equally many k-steps
     is_lone: bool = False  # it leaves the K of batches whole
+    is_short: bool = False  # it leaves the K of persistent kernels whole
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
@@ -383,10 +384,11 @@ LIBRARIES: dict[str, Library] = {
             {
                 "sm90_wgmma": SplitRule(21, is_full=True, is_lone=True),
                 "sm90_wgmma_full": SplitRule(21, is_full=True, is_lone=True),
-                "sm90_tf32": SplitRule(4, is_full=False, is_lone=True),
-                "simt": SplitRule(4, is_full=False, is_lone=True),
+                "sm90_tf32": SplitRule(4, is_full=False, is_lone=True, is_short=True),
+                "simt": SplitRule(8, is_full=False, is_lone=True),
                 "sm80_mma": SplitRule(4, is_full=False, max_parts=32, is_lone=True),
                 "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8, is_lone=True),
+                "sm90_tf32_unaligned": SplitRule(1, is_full=False, is_lone=True),
                 "mma_unaligned": SplitRule(1, is_full=False, is_lone=True),
                 "mma_elementwise": SplitRule(1, is_full=False, is_lone=True),
                 "sm100_tcgen05": SplitRule(4, is_full=False, is_lone=True),

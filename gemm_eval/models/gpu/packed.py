@@ -69,7 +69,8 @@ def pack_bound_columns(
     p, c, schedule = params[0], coefficients[0], candidates["schedule"]
     is_vector, is_pingpong, is_coop = schedule == VECTOR, schedule == PINGPONG, schedule == COOPERATIVE
     matrix = candidates["matrix_cycles"] / np.where(is_vector, c["vector_frac"], c["matrix_frac"])
-    loss = np.where(is_vector, c["vector_step_cycles"], np.where(is_coop, c["coop_step_cycles"], c["step_cycles"]))
+    loss = np.where(is_coop, c["coop_step_cycles"], c["step_cycles"] + c["lone_frac"] * matrix)
+    loss = np.where(is_vector, c["vector_step_cycles"], loss)
     kernel_us = np.where(is_vector, c["vector_kernel_us"], c["kernel_us"])
     clusters: Any = candidates["cluster_log2"]
     grid_cap: Any = candidates["grid_cap"]
@@ -77,7 +78,7 @@ def pack_bound_columns(
     values = BoundColumns(
         cta_m=candidates["cta_m"], cta_n=candidates["cta_n"], cta_k=candidates["cta_k"],
         cluster_m=candidates["cluster_m"], cluster_n=candidates["cluster_n"], grid_cap=grid_cap,
-        split_cap=split_cap(grid_cap, clusters), min_rows=candidates["min_rows"],
+        split_cap=_split_cap(p, schedule, grid_cap, clusters), min_rows=candidates["min_rows"],
         max_rows=candidates["max_rows"], is_vector=is_vector, is_pingpong=is_pingpong,
         busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
         work_cycles=matrix + loss * (candidates["ring_steps"] == 0),
@@ -183,7 +184,7 @@ if TYPE_CHECKING:
 
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "is_a_along_m", "is_b_along_n", "min_split_steps",
-    "is_split_full", "is_split_lone", "max_split_parts",
+    "is_split_full", "is_split_lone", "is_split_short", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
     "num_l2_partitions", "least_step",
 )  # fmt: skip
@@ -370,6 +371,7 @@ def pack_kernels(
     params["min_split_steps"] = split.min_steps
     params["is_split_full"] = split.is_full
     params["is_split_lone"] = split.is_lone
+    params["is_split_short"] = split.is_short
     params["max_split_parts"] = split.max_parts
     params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k

@@ -218,8 +218,10 @@ class _Goal:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
-        has_vector = bool((rows.candidates["schedule"] == Schedule.VECTOR).any())
-        free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
+        has_vector, has_coop = (
+            bool((rows.candidates["schedule"] == of).any()) for of in (Schedule.VECTOR, Schedule.COOPERATIVE)
+        )
+        free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector, has_coop=has_coop)
         items = [item for item in FAMILIES[family].coefficients if item.name in free]
         self.ranges = fit.Ranges(items, default_coefficients(family))
         # every row at its best config, then the known ones at theirs
@@ -267,7 +269,7 @@ class _Goal:
         return latency_us
 
 
-def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
+def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool, has_coop: bool) -> set[str]:
     """Return the coefficients that timings of such kernels can tell something about."""
     if family in ("mma_unaligned", "mma_elementwise"):
         return _FREE_OF_NARROW
@@ -285,7 +287,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
         names -= {name for name in names if name.startswith("vector_")}
     if not of_family.is_warp_specialized:
         names -= {"l2_frac", "l2_first"} if of_family.operands == "lanes" else set()
-        return names - _OF_WARPGROUPS
+        return names - ({"pingpong_cycles"} if has_coop else _OF_WARPGROUPS)
     names -= {"unaligned_frac"}  # TMA loads aligned rows only
     # fits end at the bounds of these, or do without them; fewer coefficients generalize better
     names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}

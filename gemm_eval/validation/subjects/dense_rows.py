@@ -31,7 +31,7 @@ _COMPUTING_WARPS = 8
 # cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16: tile N x M, k-step x stages, elements of one load; names
 # cutlass_75_tensorop_.. have no stages: two k-steps, or parts of one, of which one is in registers
 _CUTLASS = re.compile(
-    r"cutlass_(?:75|80)_(?:(?:wmma_)?tensorop_\w+?gemm_\w+?|simt_sgemm)_(?P<cta_n>\d+)x(?P<cta_m>\d+)"
+    r"cutlass_(?:75|80)_(?:(?:wmma_)?tensorop_\w+?gemm(?:_\w+?)??|simt_sgemm)_(?P<cta_n>\d+)x(?P<cta_m>\d+)"
     r"(?:_(?P<cta_k>\d+)x(?P<stages>\d+))?_[nt][nt]_align(?P<elements>\d+)"
 )
 # sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x128x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4: tile M x N
@@ -73,11 +73,17 @@ def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threa
     if match is None:
         return None
     n, m = int(match["cta_n"]), int(match["cta_m"])
-    family, tiles = "simt" if is_fp32 else "sm80_mma", tiles_of_grid(problem, m, n, 1, 1)
+    own = {DType.FP32: "simt", DType.TF32: "sm90_tf32"}.get(problem.types.a.dtype, "sm80_mma")
+    family, tiles = own, tiles_of_grid(problem, m, n, 1, 1)
     k = gpu_model.step_elems(problem.types, family)
     load_bytes = 0 if is_fp32 else int(match["elements"]) * problem.types.a.dtype.bits // 8
+    if family == "sm90_tf32":
+        tiles = tiles_of_grid(
+            problem, m, n, 1, next(across for least, across in _SWIZZLES if -(-problem.N // n) >= least)
+        )
     if not is_fp32 and load_bytes < gpu_model.LOAD_BYTES[0]:
-        family = "mma_unaligned" if load_bytes >= gpu_model.LOAD_BYTES[1] else "mma_elementwise"
+        narrow = "sm90_tf32_unaligned" if own == "sm90_tf32" else "mma_unaligned"
+        family = narrow if load_bytes >= gpu_model.LOAD_BYTES[1] else "mma_elementwise"
         across = next(across for least, across in _SWIZZLES if -(-problem.N // n) >= least)
         tiles = tiles_of_grid(problem, m, n, 1, across)
     stages, part = _TWO_STAGES, 0

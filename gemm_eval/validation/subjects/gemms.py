@@ -290,7 +290,7 @@ ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = FITTED, "interpolation", "physics"
 """Predictors in the order of columns: a roofline whose constants are fitted on the training rows; the table of these
 rows, interpolated; the model's terms alone; the model with what was learned beyond its terms."""
 
-_MIN_ROWS = 200  # of a set: smaller ones are left to `validate dense`
+_MIN_ROWS = 200  # of a set: smaller ones are left to `validate dense`, unless their GEMMs were drawn
 _LIBRARIES = ("cublas", "trtllm", "aiter", "hipblaslt")
 
 
@@ -323,11 +323,17 @@ def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Ite
 
 
 def _sets_of(gpu: str) -> list[Timings]:
-    """Return default sets and those held back from fits, of libraries' own choices; large enough to say something."""
+    """Return default sets and those held back from fits, of libraries' own choices; large enough, or drawn."""
     sets = [item for item in tables.list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
-    by_table = _by_table(sets).values()
-    large = {index for of_table in by_table if sum(len(sets[i]) for i in of_table) >= _MIN_ROWS for index in of_table}
-    return [item for index, item in enumerate(sets) if index in large]
+    shown: set[int] = set()
+    for indices in _by_table(sets).values():
+        if sum(len(sets[i]) for i in indices) >= _MIN_ROWS or all(_is_drawn(sets[i]) for i in indices):
+            shown.update(indices)
+    return [item for index, item in enumerate(sets) if index in shown]
+
+
+def _is_drawn(timings: Timings) -> bool:
+    return "layout" in timings.frame
 
 
 def _by_library(sets: Sequence[Timings]) -> Iterator[list[Timings]]:
@@ -393,7 +399,7 @@ def _lines(
     us = {who: np.concatenate(parts) for who, parts in predicted.items()}
     head = {"gpu": gpu, "data": name, "types": sets[0].problems()[0].types.inputs}
     groups = {regime.name: [regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets] for regime in REGIMES}
-    if all("layout" in item.frame for item in sets):
+    if all(map(_is_drawn, sets)):
         groups |= {group: [_drawn_mask(item, rule) for item in sets] for group, rule in drawn_groups().items()}
     for group, masks in groups.items():
         mask = np.concatenate(masks)

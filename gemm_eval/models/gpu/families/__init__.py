@@ -12,6 +12,8 @@ from gemm_eval.models.gpu.families.cublas import (
     SIMT,
     TCGEN05,
     TF32_HOPPER,
+    TF32_UNALIGNED,
+    TF32_WGMMA,
     UNALIGNED,
     VECTOR_FAMILY,
     WGMMA,
@@ -41,6 +43,8 @@ FAMILIES: dict[str, Family] = {
         MMA_FP8,
         WGMMA_FULL,
         TF32_HOPPER,
+        TF32_WGMMA,
+        TF32_UNALIGNED,
         SIMT,
         INT8_ODD_COLUMNS,
         *BLOCK_SCALED,
@@ -79,6 +83,8 @@ def family_for(
         return WGMMA_FULL
     if load_bytes == ODD_COLUMNS:
         return INT8_ODD_COLUMNS
+    if load_bytes == NARROW_BYTES and input_dtype == DType.TF32 and sm_arch in TF32_UNALIGNED.sm_archs:
+        return TF32_UNALIGNED
     if load_bytes < ROW_BYTES and sm_arch in SM_ARCHS:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     if is_block_scaled:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import with_defaults
+from gemm_eval.models.gpu.coefficients import LONE_OWN, with_defaults
 from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice, no_tiles, since
 
 
@@ -186,6 +186,16 @@ def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
         yield from _few_row_tiles(1)
 
 
+def _tf32_unaligned_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "s1688gemm .. align1" and "sm80_xmma" for tf32 (names in arch/measured/h100-sxm)."""
+    for m, n, warps in (
+        (32, 32, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (64, 256, 4), (128, 128, 4), (128, 256, 8), (256, 128, 8),
+    ):  # fmt: skip
+        yield TileChoice("sm90_tf32_unaligned", m, n, warps, _MS, SINGLE)
+    yield from single_row_tiles()
+    yield from (tile._replace(is_along_k=True) for tile in _few_row_tiles(16))
+
+
 def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's kernels "cutlass_75 .. align1", small ones in fp16 alone (names in arch/measured/h200-sxm)."""
     for m, n, warps in ((16, 16, 1), (32, 32, 4), (64, 64, 4), (128, 128, 4), (128, 256, 8)):
@@ -233,30 +243,55 @@ MMA_FP8 = replace(
 def _tf32_on_hopper_tiles(*_: object) -> Iterator[TileChoice]:
     """Tiles of the kernels that cuBLAS 13.1 takes for tf32 on Hopper (names in arch/measured/h100-sxm/torch)."""
     for m, n, warps in (
-        (32, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4), (128, 128, 4), (256, 64, 4), (64, 256, 4), (256, 128, 8),
+        (64, 64, 4), (128, 64, 4), (64, 128, 4), (128, 128, 4), (256, 64, 4), (64, 256, 4), (256, 128, 8),
         (128, 256, 8),
     ):  # fmt: skip
         yield TileChoice("sm90_tf32", m, n, warps, _MS, SINGLE)
+    for m, n in ((64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128)):
+        yield TileChoice(TF32_WGMMA.name, m, n, 8, _COOP, _TF32_CLUSTERS)
     yield from single_row_tiles()
 
 
-# small tiles are multiplied by mma.sync, large ones by wgmma: one set of coefficients explains both
+_TF32_CLUSTERS = ((1, 1), (1, 2), (2, 1), (1, 4), (4, 1), (2, 2))
+TF32_WGMMA = replace(
+    WGMMA, name="sm90_tf32_wgmma", number=78, own_of=(), other_dtypes=(), dense_tiles=no_tiles,
+    weight_only_tiles=no_tiles, along_m_cost=2.0,
+)  # fmt: skip
 TF32_HOPPER = replace(
-    MMA_SYNC, name="sm90_tf32", number=75, sm_archs=("sm_90",), own_of=("sm_90",), rate_frac={},
+    MMA_SYNC, name="sm90_tf32", number=75, sm_archs=("sm_90",), own_of=("sm_90",),
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.TF32),
-    coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.8}),
+    coefficients=with_defaults(
+        **_DEFAULTS | {"matrix_frac": 0.98, "step_cycles": 200.0, "tile_cycles": 50.0, "coop_tile_cycles": 1500.0},
+        l2_frac=1.4, sm_l2_frac=1.3, store_exposed_frac=0.05, reduce_us=1.2, reduce_frac=0.2, vector_kernel_us=0.6,
+    ) + LONE_OWN,
     dense_tiles=_tf32_on_hopper_tiles, weight_only_tiles=no_tiles,
 )  # fmt: skip
 
 
-def _simt_tiles(*_: object) -> Iterator[TileChoice]:
-    """Tiles of cuBLAS's fp32 kernels on CUDA cores ("ffma", "simt_sgemm": names in arch/measured/h100-sxm/torch)."""
-    for stages, sizes in (
-        (3, ((32, 32, 2), (32, 64, 2), (64, 32, 2), (32, 128, 2), (128, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4),
-             (128, 128, 4), (256, 64, 4), (64, 256, 4))),
-        (4, ((128, 128, 4), (256, 128, 8), (128, 256, 8))),
-        (5, ((32, 128, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4))),
-    ):  # fmt: skip
+# tiles of cuBLAS 12.1's fp32 kernels ("volta_sgemm_128x64_tn", columns first) by generation of SMs, with their warps:
+# where K runs along memory, and in other layouts (names in NeuSight's timings, https://github.com/sitar-lab/NeuSight)
+_SGEMM_TILES = {
+    "sm_70": (((128, 128, 8), (64, 128, 4), (32, 128, 8)), ((64, 64, 2), (128, 32, 8))),
+    "sm_75": (((128, 128, 8),), ((64, 128, 4), (32, 128, 8), (64, 64, 2))),
+    "sm_80": (((64, 128, 4), (128, 32, 8), (32, 128, 8), (32, 32, 4)), ((128, 128, 8),)),
+}
+_FFMA_TILES = (
+    (3, ((32, 32, 2), (32, 64, 2), (64, 32, 2), (32, 128, 2), (128, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4),
+         (128, 128, 4), (256, 64, 4), (64, 256, 4))),
+    (4, ((128, 128, 4), (256, 128, 8), (128, 256, 8))),
+    (5, ((32, 128, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4))),
+)  # fmt: skip
+
+
+def _simt_tiles(sm_arch: str, _: DType) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's fp32 kernels on CUDA cores: `_SGEMM_TILES`, or those of cuBLAS 13 on Hopper.
+
+    The latter are "ffma" and "simt_sgemm" in names of arch/measured/h100-sxm/torch, by stages.
+    """
+    along_k, others = _SGEMM_TILES.get(sm_arch, ((), ()))
+    for m, n, warps in (*along_k, *others):
+        yield TileChoice("simt", m, n, warps, _MS, SINGLE, is_along_k=(m, n, warps) in along_k)
+    for stages, sizes in () if others else _FFMA_TILES:
         for m, n, warps in sizes:
             yield TileChoice("simt", m, n, warps, _MS, SINGLE, num_stages=stages)
     yield from single_row_tiles()
@@ -270,7 +305,7 @@ SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows sta
         kernel_us=0.5, step_cycles=420.0, tile_cycles=100.0, epilogue_bytes_per_cycle=24.0, dram_frac=0.93,
         sm_l2_frac=0.7, line_waste=0.0, reduce_us=2.5, reduce_frac=0.8, vector_kernel_us=0.4, vector_step_cycles=100.0,
         vector_frac=0.3,
-    ),
+    ) + LONE_OWN[1:],
 )  # fmt: skip
 
 
@@ -286,6 +321,14 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
     ),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=no_tiles,
+)  # fmt: skip
+TF32_UNALIGNED = replace(
+    UNALIGNED, name="sm90_tf32_unaligned", number=79, sm_archs=("sm_90",),
+    coefficients=with_defaults(
+        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.85}, line_waste=0.1,
+        unaligned_frac=0.3, reduce_us=3.0, reduce_frac=1.0, vector_step_cycles=200.0, vector_frac=0.1,
+    ) + LONE_OWN,
+    dense_tiles=_tf32_unaligned_tiles,
 )  # fmt: skip
 ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
     UNALIGNED,
