@@ -489,7 +489,7 @@ _INSTRUCTIONS = {
 `_OTHER_INSTRUCTIONS`. Fitted on 1,600 kernels of drawn modules, matched with those that ran on an H100 and an H200."""
 _MAP, _HELD = {"": 5.0}, {"online_softmax_reduce": 10.0}
 _COLUMNS = {"welford_reduce": 20.0, "welford_combine": 20.0}
-_LOOPED = {
+_LOOPED: dict[str, float] = {
     "sum": 13, "max": 13, "min": 13, "any": 13, "prod": 13, "argmax": 50, "argmin": 50, "welford_reduce": 40,
     "welford_combine": 40, "online_softmax_reduce": 90,
 }  # fmt: skip

@@ -316,7 +316,7 @@ def _padded(works: tuple[Work, ...], prices: ModulePrices) -> tuple[Work, ...]:
         return works
     problem, unit = gemm.problem, _ALIGNED_BITS // gemm.problem.input_dtype.bits
     K, N = (-(-size // unit) * unit if size > 1 else size for size in (problem.K, problem.N))
-    copy = map_work(problem.G * K * N * problem.weight_dtype.bits // 8)
+    copy = map_work(problem.G * K * N * problem.input_dtype.bits // 8)
     padded = replace(gemm, problem=replace(problem, K=K, N=N))
     is_worth_it = padded != gemm and (
         prices[gemm].latency_us
