@@ -89,8 +89,8 @@ _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
 _WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
 _TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES, _INPUT_FACTOR = 0.86, 1.36, 0.055, 2.1
 _LAST_ALONE_ROW_CYCLES, _HALF_BITS = 2.0, 16
-"""The same of depthwise weights: of a CTA, and of each of its rows; of a row of a warp; of each row in shared memory and
-of a channel alone; of each product of channels side by side, whose gradient of inputs takes more than the forward
+"""The same of depthwise weights: of a CTA, and of each of its rows; of a row of a warp; of each row in shared memory,
+and of a channel alone; of each product of channels side by side, whose gradient of inputs takes more than the forward
 pass. 225 convolutions of 28 drawn modules with gradients on an H200."""
 
 _BUILT_WINDOWS = (1, 9, 25)
