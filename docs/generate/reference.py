@@ -31,7 +31,7 @@ from gemm_eval.models.gpu.attention.rows import (
     PACKED_PLAIN,
     SINGLE_HEADS,
 )
-from gemm_eval.models.gpu.coefficients import QUANTIZATION, TRITON_OWN, TRTLLM_OWN
+from gemm_eval.models.gpu.coefficients import LONE_OWN, QUANTIZATION, TRITON_OWN, TRTLLM_OWN
 from gemm_eval.models.gpu.collective import COLLECTIVE_COEFFICIENTS
 from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS, SWITCH_COEFFICIENTS
 from gemm_eval.models.gpu.triton.model import TRITON_COEFFICIENTS
@@ -51,6 +51,7 @@ COEFFICIENT_TABLES: Mapping[str, Sequence[Coefficient]] = {
     "GEMMs, every family": COEFFICIENTS,
     "Quantization of A": QUANTIZATION,
     "TensorRT-LLM's own kernels": TRTLLM_OWN,
+    "cuBLAS's kernels of tf32 and fp32": LONE_OWN,
     "Triton's grouped kernels": TRITON_OWN,
     "Layers of experts": MOE_LAYER,
     "Our W4A16 kernels": [item.coefficient for item in W4A16_COEFFICIENTS],

@@ -254,7 +254,8 @@ def split_cap(p: Any, schedule: int, grid_cap: int, cluster_log2: float) -> int:
     cuBLAS's proposals in such clusters stay below. 0: it leaves K whole in kernels that are persistent.
     """
     is_split = (p["is_split_short"] == 0) | (schedule == kernels.MULTISTAGE)
-    return (grid_cap - (cluster_log2 > 1.0)) * is_split
+    result: int = (grid_cap - (cluster_log2 > 1.0)) * is_split
+    return result
 
 
 @kernel
