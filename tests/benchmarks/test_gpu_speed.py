@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import itertools
 import time
+import timeit
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
 from gemm_eval import progress as _threads
-from gemm_eval.models.gpu import Packed, pack_gpu
+from gemm_eval.models import gpu as model
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
 from tests.benchmarks.test_batch_speed import distinct_gemms
@@ -100,23 +103,37 @@ def test_design_space(benchmark: Any, evaluator: GEMMEvaluator) -> None:
     assert len(set(found)) == NUM_CHIPS
 
 
-@pytest.mark.benchmark(group="a learned correction, one GEMM on an H200")
+@pytest.mark.benchmark(group="learned correction and interval of an answer, one GEMM on an H200")
 def test_correction(benchmark: Any) -> None:
-    """`extra_info` has the time of a search with and without its correction, in us, and their ratio."""
+    """`extra_info` has CPU times in us, and that of search, correction and interval over that of the search."""
     arch = load_arch("h200-sxm")
     gemms = [GemmProblem(*sizes, "bf16") for sizes in transformer_gemms(NUM_SHAPES)]
     options = RunOptions("cublas", "cold", "burst")
-    corrected, physics = (pack_gpu(arch, gemms[0].types, options._replace(correction=on)) for on in (True, False))
+    packed, physics = (pack_gpu(arch, gemms[0].types, options._replace(correction=is_on)) for is_on in (True, False))
+    assert packed.correction is not None
+    records = [find_best_config(arch, gemm, physics) for gemm in gemms]
+    sizes, first, logs = [np.array([gemm.sizes]) for gemm in gemms], np.zeros(1, np.int64), np.zeros((5, 4))
 
-    def search(packed: Packed) -> float:
-        start = time.perf_counter()
+    def search() -> None:
         for gemm in gemms:
-            find_best_config(arch, gemm, packed)
-        return (time.perf_counter() - start) * 1e6 / len(gemms)
+            find_best_config(arch, gemm, physics)
 
-    search(physics)
-    benchmark.pedantic(search, (corrected,), rounds=3)
-    with_us, without_us = (min(search(packed) for _ in range(3)) for packed in (corrected, physics))
-    benchmark.extra_info |= {"with_us": with_us, "without_us": without_us, "ratio": with_us / without_us}
-    found = [find_best_config(arch, gemm, corrected)["correction_factor"][0] for gemm in gemms]
-    assert any(factor != 1.0 for factor in found)
+    def correct() -> None:
+        for record, of_gemm in zip(records, sizes, strict=True):
+            model.correct(record.view(model.KERNEL_COST_DTYPE), first, of_gemm, *packed.correction)
+
+    def add_intervals() -> None:
+        for record, gemm in zip(records, gemms, strict=True):
+            model.interval_ends(model.regime_place(*gemm.sizes), record["correction_trust"][0], logs)
+
+    correct()
+    benchmark.pedantic(correct, rounds=3)
+    search_us, correction_us, interval_us = (
+        min(timeit.repeat(part, timer=time.process_time, number=1, repeat=5)) * 1e6 / len(gemms)
+        for part in (search, correct, add_intervals)
+    )
+    benchmark.extra_info |= {
+        "search_us": search_us, "correction_us": correction_us, "interval_us": interval_us,
+        "ratio": 1.0 + (correction_us + interval_us) / search_us,
+    }  # fmt: skip
+    assert any(record["correction_factor"][0] != 1.0 for record in records)
