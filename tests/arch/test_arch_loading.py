@@ -1,7 +1,5 @@
 """`load_arch`: names, paths, inheritance, provenance, and hostile files."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

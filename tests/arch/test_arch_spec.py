@@ -1,7 +1,5 @@
 """Specs of both kinds are frozen values; `MulticoreSpec`: strict, consistent; published figures, notes on numbers."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

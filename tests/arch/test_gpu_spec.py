@@ -1,7 +1,5 @@
 """`GpuSpec`: frozen, strict, consistent; what follows from its numbers, and names of GPUs as drivers give them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmark of pruned tuning, but for its timing: sizes, configs, methods, summary, and its committed results."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

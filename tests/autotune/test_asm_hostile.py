@@ -1,7 +1,5 @@
 """Files that are damaged, or made to cost: an error that says why, in time and memory in proportion to the file."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

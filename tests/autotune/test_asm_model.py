@@ -1,7 +1,5 @@
 """From a score card to the cost model: k of an iteration, the code of a kernel, occupancy, cycles."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval import load_arch

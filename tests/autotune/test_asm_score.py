@@ -1,7 +1,5 @@
 """Scoring cubins: what they say beside instructions, one call of nvdisasm for many, and cards in the cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Score cards from PTX and SASS: what each instruction is, scopes and labels, and the texts that tools write."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A Triton kernel's arguments become a GEMM and a config; what does not fit is an error that says what there is."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

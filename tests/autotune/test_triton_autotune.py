@@ -1,7 +1,5 @@
 """The pruner in Triton's own `Autotuner`, and configs that are really compiled, without a GPU."""
 
-from __future__ import annotations
-
 import math
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Pruning of Triton configs without Triton: rules, ranking in two steps, what stays of a list, and what is said."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """Report pages in a browser: sorting, filter, tooltips, small screens, dark mode, and no word to the network."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line: errors, help, appearance, a process of its own, words and numbers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The commands on files: `arch`, `configs` and `checkpoint`."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

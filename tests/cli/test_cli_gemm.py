@@ -1,7 +1,5 @@
 """The commands `evaluate`, `top` and `grouped`, sizes in a row or by name, lists and ranges."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The commands `kernels` and `profile`: lists, timings beside other engines, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands on whole models, `gemms`, `prewarm` and `model`: what they print, and their exit codes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The commands `attention`, `collective` and `moe`: tables, fits and what they write."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command `serve`: what it prints, and its exit codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

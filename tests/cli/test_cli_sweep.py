@@ -1,7 +1,5 @@
 """The commands on design spaces, `sweep`, `pareto` and `report`: what they print and write, and their exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Shapes from files, and results into files: CSV and parquet."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

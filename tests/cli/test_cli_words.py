@@ -1,7 +1,5 @@
 """The words of a command line: each option once and with an effect, mistyped ones understood, names as they are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every `gemm-eval ...` that the documentation shows is a command that exists, with options that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Machine code of kernels, and which versions of CUDA there are."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import struct
 import sys

@@ -1,7 +1,5 @@
 """Whole models: steps are the sums of their operations; pipelines against a simulation of their events."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import pickle

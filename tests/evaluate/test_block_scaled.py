@@ -1,7 +1,5 @@
 """Block-scaled types, fp4, layouts of operands, fp32, tf32 and fp8 added in fp32: what moves, and who runs them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Costs in memory and on disk: whose entries are whose, where they lie, and threads and processes that share them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

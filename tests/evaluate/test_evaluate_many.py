@@ -1,7 +1,5 @@
 """`evaluate_many` and its table: the same answers as one by one, columns, DataFrames, progress, and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """`GEMMEvaluator`, `GEMMResult` and `select_config`: laws, refusals, how answers are shared, and their order."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """`GEMMEvaluator` on GPUs: the lines that serve every chip, and the options that only GPUs take."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

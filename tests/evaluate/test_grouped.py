@@ -1,7 +1,5 @@
 """Grouped GEMMs between users and models: `evaluate_grouped`, batches, DataFrames, tables, what is kept in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

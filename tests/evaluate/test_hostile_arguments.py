@@ -1,7 +1,5 @@
 """Arguments that nobody should give: a project's error before any work, never one of comparing or converting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Libraries of chips: rules that leave mappings out, and paths for GEMMs of some sizes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

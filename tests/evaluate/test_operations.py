@@ -1,7 +1,5 @@
 """Attention, collectives and memory-bound kernels: what users ask, what they get, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

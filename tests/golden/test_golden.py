@@ -1,7 +1,5 @@
 """Answers and rankings stay what they are, on every machine, until somebody changes them on purpose."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval.models.gpu import BOUNDS

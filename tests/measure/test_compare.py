@@ -1,7 +1,5 @@
 """`benchmarks.compare`: engines on the same GEMMs are checked, timed in turn and summed up; its tables and document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

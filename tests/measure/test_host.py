@@ -1,7 +1,5 @@
 """What this CPU is, GEMMs and streams on it, the spec that is written of them, and the rules of its BLAS."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """How GEMMs are timed, and the files of a campaign."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

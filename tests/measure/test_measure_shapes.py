@@ -1,7 +1,5 @@
 """Which GEMMs are measured: sets, groups of experts, and those that a seed draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

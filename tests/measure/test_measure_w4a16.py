@@ -1,7 +1,5 @@
 """Our kernels under the timing framework: what is chosen, checked, given up, resumed and written."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from types import SimpleNamespace

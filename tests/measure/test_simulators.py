@@ -1,7 +1,5 @@
 """Other simulators beside our model: what they write is read right, and rules of why they differ hold on numbers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """AMD Instinct: presets, whose kernels run, what carries over to siblings, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients of attention: what a problem counts, which kernels run, laws of their times, and forms without fusion."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

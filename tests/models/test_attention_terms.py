@@ -1,7 +1,5 @@
 """Fused attention: kernels of GPUs with laws of their times, and mappings of multi-core chips by hand."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

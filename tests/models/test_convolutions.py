@@ -1,7 +1,5 @@
 """cuDNN's convolutions on GPUs: waves, places of a window, rates; against timings that come along."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Kernel configs of GPUs: what is legal and why not, what a CTA needs, and which there are; numbers by hand."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Cycles of the GPU model as they were measured, alignment, bytes and waves by hand, shortages, and DRAM traffic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

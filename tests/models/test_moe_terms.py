@@ -1,7 +1,5 @@
 """Layers of experts on a GPU: times around their GEMMs by hand, whose kernels run them, and Triton's tiles."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing and waking by hand."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Narrow types on GPUs: quantization of A before a GEMM, and families of kernels for block-scaled types."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

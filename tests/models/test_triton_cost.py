@@ -1,7 +1,5 @@
 """The cost of Triton kernels by hand, their coefficients, and the estimate of code against that of timed kernels."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

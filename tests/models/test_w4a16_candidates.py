@@ -1,7 +1,5 @@
 """Our W4A16 kernels in the GPU model are those of the registry: the same configs, what they take, and their bytes."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

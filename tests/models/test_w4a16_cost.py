@@ -1,7 +1,5 @@
 """The cost of our W4A16 kernels by hand: bytes, terms, cuts of K, and what each coefficient moves."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

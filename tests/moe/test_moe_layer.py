@@ -1,7 +1,5 @@
 """A layer of experts: its GEMMs by hand, terms that add up, ranks, draws, what is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

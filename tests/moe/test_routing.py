@@ -1,7 +1,5 @@
 """How tokens spread over experts: small cases by hand, the laws that all distributions keep, seeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations, product
 from math import comb

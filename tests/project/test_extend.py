@@ -1,7 +1,5 @@
 """Every recipe of docs/extend is carried out with its toy, on a copy of the package, and what it promises is tried."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import re

@@ -1,7 +1,5 @@
 """Some fuzzed inputs of each kind, the same in every run; ``make fuzz`` runs many."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

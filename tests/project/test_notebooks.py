@@ -4,8 +4,6 @@ Each runs once: ``pytest tests/project/test_notebooks.py --durations=0`` prints 
 is meant to change outputs, `make notebooks` stores them anew.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """What README and docs show, runs; README is short, and its figures are those of the tables."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plots of designs, and what all plots have in common: labels, missing packages, what they refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Sequence

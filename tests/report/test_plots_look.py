@@ -1,7 +1,5 @@
 """How plots look: one colour for a term, neutral colours by name, texts apart and inside, units that suit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Plots of GEMMs: roofline, breakdown, mapping, latency over M."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

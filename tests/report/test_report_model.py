@@ -1,7 +1,5 @@
 """Reports on models and comparisons of archs, and groups of rows in both."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

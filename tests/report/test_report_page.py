@@ -1,7 +1,5 @@
 """Report pages: what stands in the file, how numbers are written, what is refused, and how files are replaced."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

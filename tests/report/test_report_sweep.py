@@ -1,7 +1,5 @@
 """The report on a sweep: its numbers are those of the sweep, and every kind of sweep has a page that says so."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

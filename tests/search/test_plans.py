@@ -1,7 +1,5 @@
 """Search plans and partitions: options, candidates, cost models of one's own, the evaluator under a plan."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

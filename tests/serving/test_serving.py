@@ -1,7 +1,5 @@
 """Batching of requests against a simulation, and the search of deployments."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

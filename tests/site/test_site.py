@@ -1,7 +1,5 @@
 """The built site asks no network for anything, its links lead somewhere, and it has all that it should."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

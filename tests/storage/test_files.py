@@ -1,7 +1,5 @@
 """Files that are replaced whole, locks, folders of caches, and files of tensors."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`ResultFile`: what is merged is found by others, of damaged and foreign files too, and by all who write at once."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -1,7 +1,5 @@
 """Pareto fronts and ranks: a readable case, what is taken and what is refused; the laws are in tests/property."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sensitivity of outputs to inputs of the unit cube, and of objectives to the fields of a space."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

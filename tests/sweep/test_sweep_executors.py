@@ -1,7 +1,5 @@
 """Sweeps on threads, processes and a Dask cluster: the same table to the bit, a worker killed in the middle or not."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

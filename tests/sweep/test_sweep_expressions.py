@@ -1,7 +1,5 @@
 """Expressions of dependent fields: the arithmetic of Python on numbers, and nothing else, whatever the text."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Sweeps as YAML files: every key, and refusals that name file and key."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

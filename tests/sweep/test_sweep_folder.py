@@ -1,7 +1,5 @@
 """Folders of sweeps: one writer at a time, and nothing in them is believed that does not prove where it belongs."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Sweeps in a folder: interrupted anywhere they go on where they were, and nothing half-written is ever read."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Sweeps in this process: columns, objectives, constraints, groups of rows, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

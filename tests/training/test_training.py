@@ -1,7 +1,5 @@
 """Training steps: terms, memory and layouts, and schedules of pipelines."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The operations of a step: in order, for every kind of layer, with GEMMs, bytes and messages that add up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """Prewarming: what it counts, and that what it warmed is a hit with the same bits, here and in later processes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from itertools import product

@@ -1,7 +1,5 @@
 """`quantization_config` of checkpoints: which GEMMs are quantized, in which layers, and how many bytes that takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

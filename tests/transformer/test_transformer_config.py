@@ -1,7 +1,5 @@
 """Model configs: presets, YAML files, and Hugging Face `config.json` files, sound, incomplete and hostile."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

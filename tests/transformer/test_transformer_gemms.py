@@ -1,7 +1,5 @@
 """The GEMMs of a forward pass: shapes by hand, operations against parameter counts, sharding, experts, data types."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations, product

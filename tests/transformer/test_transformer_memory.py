@@ -1,7 +1,5 @@
 """What a model takes of a device: exact parameter counts, published models, and what vLLM was seen to take."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Attention that was timed: its tables, fits that find what was planted, heads held out, committed calibrations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

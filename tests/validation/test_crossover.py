@@ -1,7 +1,5 @@
 """When W4A16 pays: the predicted crossover, the measured one, their comparison, the plot and the command."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex

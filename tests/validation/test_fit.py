@@ -1,7 +1,5 @@
 """The fit of the GPU model: it finds what was planted, looks at nothing held out, and refuses what it cannot use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Configs that are read from the names of cuBLAS kernels, on committed timings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Choosing among timed W4A16 kernels: points by hand, orders, regret and the cost of a choice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The fit of our W4A16 families: it finds what was planted, sees nothing held out, and refuses what it cannot use."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

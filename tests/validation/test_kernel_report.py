@@ -1,7 +1,5 @@
 """Scores of W4A16 kernels: errors on made-up timings, ablation, tables, documents, and `gemm-eval validate w4a16`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory-bound kernels that were timed: a fit finds what was planted, widths held out, the committed calibration."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml

@@ -1,7 +1,5 @@
 """Kernels of linear and sparse attention: heads held out, what was planted, laws, whole steps, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

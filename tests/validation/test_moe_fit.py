@@ -1,7 +1,5 @@
 """Layers of experts that were timed: their loads, fits that find what was planted, models held out, committed files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Multi-core chips against timings: tables, fits, held-out errors, calibrations, and whose mapping an answer is of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fit of the quantization of A: it finds what was planted, holds sizes of A out, and refuses what it cannot use."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole steps of stacks of layers beside what was timed: nothing is fitted on them; the figures of MODEL.md."""
 
-from __future__ import annotations
-
 import json
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """Reading timings: what is committed, files of one's own, and what is wrong with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

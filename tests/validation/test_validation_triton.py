@@ -1,7 +1,5 @@
 """Timings of Triton kernels: loading, machine code as a table, folds, fits, scores, and the two commands."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """GEMM problems, plain and of groups of rows: sizes, types, refusals, words."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Unit conversions, data types and quantization shorthands."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
