@@ -4,8 +4,6 @@ Such a package imports its names under ``if TYPE_CHECKING:``, for people and typ
 `lazy_names` reads in it which module has which name.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable
