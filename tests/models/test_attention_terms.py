@@ -1,6 +1,5 @@
 """Fused attention: kernels of GPUs with laws of their times, and mappings of multi-core chips by hand."""
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
 from gemm_eval.models.gpu.attention import attention_coefficients, attention_costs, attention_rows, families_of_rows
 from gemm_eval.models.gpu.attention.rows import tile_counts
-from gemm_eval.models.gpu.attention.streams import _even_parts, padded_head_dim
+from gemm_eval.models.gpu.attention.streams import _even_parts
 from gemm_eval.models.multicore import MulticoreCost, attention_params, attention_sizes, unpack_attention_cost
 from gemm_eval.models.multicore.attention_kernels import attention_sram_bytes
 from gemm_eval.search import find_best_fused_attention
@@ -136,17 +135,6 @@ def test_flash_attention_cuts_keys_until_waves_are_full() -> None:
     assert parts.tolist() == [32.0, 4.0, 1.0, 2.0, 1.0]
 
 
-def test_few_queries_run_on_the_faster_kind() -> None:
-    evaluator = GEMMEvaluator("h200-sxm")
-    sizes = {"batch": 1, "kv_len": 32768, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
-    verified = evaluator.evaluate_attention(q_len=4, **sizes)  # type: ignore[arg-type]
-    one = evaluator.evaluate_attention(q_len=1, **sizes)  # type: ignore[arg-type]
-    assert verified.kernel == "packed_mma"
-    assert one.latency_us < 1.01 * verified.latency_us  # corrections are of each kind of kernel
-    assert verified.latency_us < 2 * one.latency_us
-    assert evaluator.evaluate_attention(q_len=512, **sizes).kernel == "context"  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", TIMED)
 @pytest.mark.parametrize("tokens", [1, 2, 7, 16])
 def test_short_prompts_are_of_the_context_phase(name: str, tokens: int) -> None:
@@ -186,19 +174,6 @@ def test_latents_of_many_heads_in_tcgen05(name: str) -> None:
     assert 1.4 * rows < two_rows < 2.0 * rows
 
 
-def test_128_heads_of_latents_in_fp8_run_in_clusters_on_sm_120() -> None:
-    evaluator = GEMMEvaluator("rtx-pro-6000-server")
-    sizes = {"batch": 8, "q_len": 1, "kv_len": 65536, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}
-    results = {
-        heads: evaluator.evaluate_attention(**sizes, num_heads=heads, dtype="bf16", kv_dtype="fp8", is_latent=True)  # type: ignore[arg-type]
-        for heads in (64, 128)
-    }
-    assert [result.kernel for result in results.values()] == ["latent_whole", "latent_cluster"]
-    assert [result.source for result in results.values()] == ["corrected", "analytic"]
-    assert results[128].latency_us < results[64].latency_us / 3
-    assert latents_us("rtx-pro-6000-server", 128) >= latents_us("rtx-pro-6000-server", 64)  # bf16 has no such kernel
-
-
 def test_windows_and_chunks_do_less() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
 
@@ -218,21 +193,6 @@ def test_coefficients_carry_over_by_family() -> None:
     assert (origins["latent_whole"].is_calibrated, origins["latent_whole"].gpu) == (False, "l40s")
     own, changed = attention_coefficients(gpu("h200-sxm").model_copy(update={"num_sms": 100}), "trtllm")
     assert (own, changed["context"].is_calibrated) == (fitted, False)
-
-
-def test_heads_are_padded_to_what_is_compiled() -> None:
-    assert [padded_head_dim(size) for size in (40, 64, 80, 128, 160, 256, 300)] == [64, 64, 128, 128, 192, 256, 320]
-
-
-def test_rows_are_columns_of_problems() -> None:
-    rows = attention_rows([AttentionProblem(2, 3, 9, 8, 4, 64, window=5, v_head_dim=32)])
-    assert len(rows) == 1
-    assert {item.name: getattr(rows, item.name).tolist() for item in fields(rows)} == {
-        "batch": [2], "q_len": [3], "kv_len": [9], "num_heads": [8], "num_kv_heads": [4], "head_dim": [64],
-        "value_dim": [32], "window": [5], "is_causal": [1], "q_bits": [16], "kv_bits": [16],
-        "is_latent": [0], "is_aliased": [0], "is_backward": [0],
-    }  # fmt: skip
-    assert np.array_equal(rows.kv_bytes, [2 * 7 * 4 * 96 * 2])
 
 
 # ---- multi-core chips ------------------------------------------------------------------------------------------------
