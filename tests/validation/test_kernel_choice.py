@@ -88,14 +88,6 @@ def test_points_by_hand() -> None:
     assert studies.static_points(timings_of([(SMALL, larger, 1, 1.0)])).tolist() == [4 + step(larger) + 20]
 
 
-def test_ties_follow_the_registry_and_not_the_table() -> None:
-    timings = two_gemms()
-    assert studies.order_by(timings, np.zeros(5)).tolist() == [1, 2, 0, 4, 3]
-    assert studies.order_by(timings, np.array([2.0, 3.0, 1.0, 5.0, 6.0])).tolist() == [2, 0, 1, 3, 4]
-    parts = timings_of([(LARGE, 200, num, 1.0) for num in (0, 8, 1, 2)])  # stream-K after all numbers of parts
-    assert studies.order_by(parts, np.zeros(4)).tolist() == [2, 3, 1, 0]
-
-
 def test_regret_of_known_choices() -> None:
     timings = two_gemms()
     order = studies.order_by(timings, np.array([3.0, 1.0, 2.0, 1.0, 2.0]))  # chooses 11 of 10 us, and 40 of 40 us
@@ -119,45 +111,6 @@ def test_regret_of_known_choices() -> None:
     assert studies.ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
     alike = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])  # equal best configs count by the first
     assert studies.ranked_choice(alike, "", studies.order_by(alike, np.array([1.0, 0.0]))).in_top[0, 0] == 1.0
-
-
-def test_a_share_of_the_configs_of_each_gemm() -> None:
-    timings = two_gemms()
-    order = studies.order_by(timings, np.array([3.0, 1.0, 2.0, 2.0, 1.0]))
-    assert studies.share_of_configs(timings, 0.7).tolist() == [2, 1]
-    assert studies.share_of_configs(timings, 0.1).tolist() == [1, 1]
-    assert studies.ranked_choice(timings, "", order, studies.share_of_configs(timings, 1.0)).chosen_us.tolist() == [
-        10.0,
-        40.0,
-    ]
-    assert studies.ranked_choice(timings, "", order, studies.share_of_configs(timings, 0.7)).chosen_us.tolist() == [
-        11.0,
-        60.0,
-    ]
-
-
-def test_regret_of_a_random_choice() -> None:
-    timings = two_gemms()
-    choices = studies.random_choice(timings)
-    assert choices.chosen_us.tolist() == pytest.approx([41 / 3, 50.0])
-    assert choices.in_top.tolist() == [[pytest.approx(1 / 3), 1.0, 1.0], [0.5, 1.0, 1.0]]
-    assert studies.measure_loss(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
-
-
-def test_time_of_profiling() -> None:
-    timings = two_gemms()
-    protocol = {"l2": "cold", "clock": "burst", "idle_s": 0.5, "max_short_rows": 256, "cold_bytes": 0}
-    assert studies.profile_us(timings).tolist() == [300.0, 330.0, 600.0, 1200.0, 1800.0]
-    assert w4a16.pauses_and_flushes_s(H200, timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
-    assert w4a16.pauses_and_flushes_s(H200, timings, {"other": protocol}).tolist() == [0.0] * 5
-    flushes_s = w4a16.pauses_and_flushes_s(
-        H200, timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
-    )
-    assert flushes_s.tolist() == pytest.approx([9.0] * 5)
-    ticks = iter(range(100))
-    assert w4a16.time_select_config(H200, timings, np.ones(2, bool), lambda: next(ticks)).tolist() == [1e6, 1e6]
-    given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
-    assert w4a16.pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
 
 
 def test_which_gemms_have_all_configs() -> None:
