@@ -125,13 +125,6 @@ def test_zero_is_a_value(field: str) -> None:
     assert getattr(DEMO.with_(**{field: 0}), field) == 0.0
 
 
-@pytest.mark.parametrize("field", ["frequency_ghz", "dram_gb_per_s", "noc_gb_per_s", "sram_usable_frac"])
-def test_denormal_speeds_are_refused(field: str) -> None:
-    """They overflow to infinite times, which no search can compare."""
-    with pytest.raises(ArchValidationError, match=f"^{field} must be"):
-        DEMO.with_(**{field: 5e-324})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -186,13 +179,6 @@ def test_all_problems_are_told_at_once() -> None:
         DEMO.with_(num_cores=0, cube_m=0)
 
 
-def test_long_input_is_cut_in_messages() -> None:
-    for value in ("x" * 10_000, 10**5000):
-        with pytest.raises(ArchValidationError) as caught:
-            DEMO.with_(num_cores=value)
-        assert len(str(caught.value)) < 300
-
-
 def test_with_updates_provenance_and_keeps_the_rest() -> None:
     changed = DEMO.with_(num_cores=np.int64(16), cube_k_by_dtype={"int8": np.int64(64)})
 
@@ -203,14 +189,6 @@ def test_with_updates_provenance_and_keeps_the_rest() -> None:
     assert not [key for key in changed.provenance if key.startswith("cube_k_by_dtype.")]
     assert changed.provenance["sram_bytes"] == DEMO.provenance["sram_bytes"]
     assert DEMO.num_cores == 8
-
-
-def test_with_takes_the_provenance_that_is_given() -> None:
-    entry = Provenance(kind=ProvenanceKind.MEASURED, source="our own board, May")
-    changed = DEMO.with_(launch_us=1.5, provenance={**DEMO.provenance, "launch_us": entry})
-
-    assert changed.provenance["launch_us"] == entry
-    assert "provenance" not in changed.provenance
 
 
 def test_with_drops_published_figures_of_the_other_chip() -> None:
@@ -282,13 +260,6 @@ def test_a_missed_figure_fails(name: str, published: dict[str, object], field: s
     assert (finding.field, finding.ok) == (field, False)
     if "fp32" in field:
         assert "tensor_flop_per_cycle has no fp32" in finding.message
-
-
-@pytest.mark.parametrize(("dram", "ok"), [(101.0, True), (99.0, True), (101.1, False), (98.9, False)])
-def test_one_percent_is_still_close(dram: float, ok: bool) -> None:
-    (finding,) = check_arch(chip({"dram_gb_per_s": 100.0}, dram_gb_per_s=dram))
-
-    assert finding.ok is ok
 
 
 def test_nothing_published_is_a_note() -> None:

@@ -89,31 +89,12 @@ def test_the_document_has_the_errors_of_all_scores(scores: list[Score]) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_validate_writes_json(table: Path) -> None:
-    document = json.loads(run("validate", "dense", "--data", str(table), *GIVEN, "--json"))
-    assert document["arch"] == "h200-sxm"
-    assert [(predictor["name"], predictor["fit"]) for predictor in document["sets"][0]["predictors"]] == [
-        ("half", "3-fold"), ("naive roofline", "as it is"), ("fitted roofline", "3-fold"), ("interpolation", "3-fold"),
-    ]  # fmt: skip
-    assert document["coefficients"] == {"mine": "refitted on this set"}
-
-
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
     text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit")
     assert "not refitted; coefficients: of h200-sxm" in text
     (of_model,) = (row for row in rows_of(text) if row[:5] == ["all", "half", "on", "h200-sxm", "12"])
     assert of_model[5] != "50.0%"  # what users are answered, whatever a predictor would say
     assert ["fitted", "roofline", "3-fold"] in [row[:3] for row in rows_of(text)]
-
-
-def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Half, "fit", None)
-    text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN)
-    rows = [row[:5] for row in rows_of(text)]
-    assert "transfer; coefficients: of h200-sxm" in text
-    assert ["all", "half", "on", "h200-sxm", "12"] in rows
-    assert ["fitted", "roofline", "on", "h200-sxm", "12"] in rows
-    assert ["naive", "roofline", "as", "it", "is"] in rows
 
 
 def test_transferred_roofline_is_one_of_shares(table: Path) -> None:

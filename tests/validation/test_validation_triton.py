@@ -1,7 +1,6 @@
 """Timings of Triton kernels: loading, machine code as a table, folds, fits, scores, and the two commands."""
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import yaml
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import dataset_hash
 from gemm_eval.measure import read_timings as read_measured
-from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, MmaCount, TritonCalibration, triton_calibration_path
+from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, TritonCalibration, triton_calibration_path
 from gemm_eval.validation.fit import assign_folds
 from gemm_eval.validation.studies import order_by, ranked_choice, share_of_configs, worst_choices
 from gemm_eval.validation.subjects import triton as subject
@@ -80,15 +79,6 @@ def test_every_kernel_has_its_code_and_back(tmp_path: Path) -> None:
     assert all(code.is_compiled and code.loop.mma and code.loop.k % key.block_k == 0 for key, code in codes.items())
     assert (tmp_path / "codes.csv").read_bytes() == TABLE.with_name(subject.CODES_FILE).read_bytes()
     assert subject.read_codes(tmp_path / "codes.csv") == codes
-
-
-def test_instructions_as_text_and_back() -> None:
-    mma = (MmaCount(64, 128, 16, 16, False, 8), MmaCount(16, 8, 32, 8, True, 3))
-    assert subject.mma_text(mma) == "64x128x16:16:s*8 16x8x32:8:r*3"
-    assert subject.parse_mma(subject.mma_text(mma)) == mma
-    assert subject.parse_mma("") == ()
-    with pytest.raises(InvalidInputError, match="got '64x128'"):
-        subject.parse_mma("64x128")
 
 
 def test_what_lacks_is_named(tmp_path: Path, some: Timings) -> None:
@@ -179,16 +169,6 @@ def test_scores_of_a_table(some: Timings) -> None:
     (worst,) = worst_choices(study, 1)
     assert worst["speed_frac"] == first["model"].least_speed_frac
     assert worst["chosen"]["predicted_us"] <= worst["best"]["predicted_us"]
-
-
-def test_validate_prints_at_most_80_columns(small_table: Path) -> None:
-    text = run("validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, columns=80)
-    assert max(len(line) for line in text.splitlines()) <= 80
-    for word in ("model", "no code", "fitted roofline", "naive roofline", "at random", "w4a16-fp16", "decode"):
-        assert word in text
-    document = json.loads(run("validate", "triton", "--data", small_table, "--no-fit", "--worst", 2, "--json"))
-    assert (document["num_gemms"], len(document["worst"])) == (13, 2)
-    assert set(document["predictors"]) == {"model", "no code", "naive roofline"}
 
 
 def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Path) -> None:
