@@ -148,13 +148,9 @@ def test_small_is_what_a_launch_costs(problem: GemmProblem, expected: bool) -> N
     ],
 )  # fmt: skip
 def test_shared_memory_of_compiled_kernels_lies_within_the_bounds(
-    arch: str,
-    dtype: str,
-    size: int,
-    stages: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    arch: str, dtype: str, size: int, stages: int, tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     pytest.importorskip("triton")
     from gemm_eval.autotune.triton import compile_offline
     from tests.autotune.triton_kernels import matmul

@@ -13,13 +13,9 @@ from tests.browser.contrast import LEAST_CONTRAST, contrasts, luminance
 
 COLUMNS = [Column("design <b>", kind="text"), Column("area", "mm2"), Column("latency", "us")]
 ROWS: list[tuple[Any, ...]] = [
-    ("d10", 9.5, 1_000.0),
-    ("d9", 10_000, 30.0),
-    ("d2", None, 200.0),
-    ("D1", 1_200, 4.0),
-    ("d30", math.inf, 5_000.0),
+    ("d10", 9.5, 1_000.0), ("d9", 10_000, 30.0), ("d2", None, 200.0), ("D1", 1_200, 4.0), ("d30", math.inf, 5_000.0),
     ("d4", 1_200, 77.0),
-]
+]  # fmt: skip
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "device_scale_factor": 2}
 
 

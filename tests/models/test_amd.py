@@ -99,13 +99,8 @@ def test_experts_run_aiters_kernels_and_whole_models_answer() -> None:
 def test_latents_of_a_lone_sequence_are_read_by_16_cus() -> None:
     """aiter cuts a sequence into 16 parts at most: as many sequences as fill the GPU take hardly longer."""
     sizes: dict[str, Any] = {
-        "q_len": 1,
-        "kv_len": 32768,
-        "num_heads": 16,
-        "num_kv_heads": 1,
-        "head_dim": 576,
-        "v_head_dim": 512,
-    }
+        "q_len": 1, "kv_len": 32768, "num_heads": 16, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512,
+    }  # fmt: skip
     us = [GEMMEvaluator("mi300x").evaluate_attention(batch=of, is_latent=True, **sizes).latency_us for of in (1, 4, 64)]
     assert us[0] <= us[1] < 1.2 * us[0]
     assert us[2] > 2.0 * us[0]
@@ -178,14 +173,11 @@ def test_an_l2_for_each_die_reads_more_than_one_for_all() -> None:
 @pytest.mark.parametrize(
     ("gpu", "name", "most"),
     [
-        ("mi300x", "fp8_block-ck", 0.05),
-        ("mi300x", "fp8_block-ck-tile-split", 0.05),
-        ("mi355x", "fp8_block-preshuffled-split", 0.07),
-        ("mi355x", "bf16", 0.09),
-        ("mi355x", "mxfp4", 0.06),
+        ("mi300x", "fp8_block-ck", 0.05), ("mi300x", "fp8_block-ck-tile-split", 0.05),
+        ("mi355x", "fp8_block-preshuffled-split", 0.07), ("mi355x", "bf16", 0.09), ("mi355x", "mxfp4", 0.06),
         ("mi355x", "mxfp8", 0.07),
     ],
-)
+)  # fmt: skip
 def test_answers_are_near_what_was_timed(gpu: str, name: str, most: float) -> None:
     (timings,) = find_timings(gpu, [f"aiter/{name}"])
     answers = GEMMEvaluator(gpu, disk_cache=False).evaluate_many(

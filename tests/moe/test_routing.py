@@ -352,15 +352,11 @@ def test_a_router_of_groups_by_hand() -> None:
 @pytest.mark.parametrize(
     ("word", "value"),
     [
-        ("balanced", moe.Balanced()),
-        (" Uniform ", moe.Uniform()),
-        ("power_law_1.2", moe.PowerLaw(1.2)),
-        ("power_law_0", moe.PowerLaw(0)),
-        ("weights:1,2.5,0", moe.ExpertWeights((1.0, 2.5, 0.0))),
-        ("counts:3,0,1", moe.ExpertCounts((3, 0, 1))),
-        (moe.PowerLaw(2), moe.PowerLaw(2.0)),
+        ("balanced", moe.Balanced()), (" Uniform ", moe.Uniform()), ("power_law_1.2", moe.PowerLaw(1.2)),
+        ("power_law_0", moe.PowerLaw(0)), ("weights:1,2.5,0", moe.ExpertWeights((1.0, 2.5, 0.0))),
+        ("counts:3,0,1", moe.ExpertCounts((3, 0, 1))), (moe.PowerLaw(2), moe.PowerLaw(2.0)),
     ],
-)
+)  # fmt: skip
 def test_words_of_distributions(word: Any, value: moe.Distribution) -> None:
     assert moe.parse_distribution(word) == value
     assert moe.parse_distribution(str(value)) == value

@@ -42,34 +42,22 @@ def designs() -> dict[str, np.ndarray]:
     latency_us = 8000.0 / np.minimum(cores, gb / 10.0) + 1000.0 / kib
     latency_us[3] = np.nan
     return {
-        "num_cores": cores,
-        "sram_kib": kib,
-        "dram_gb_per_s": gb,
-        "latency_us": latency_us,
-        "area_mm2": cores * 2.0 + kib / 64 + gb / 10,
-        "bound": np.where(cores < gb / 10.0, "compute", "dram"),
-    }
+        "num_cores": cores, "sram_kib": kib, "dram_gb_per_s": gb, "latency_us": latency_us,
+        "area_mm2": cores * 2.0 + kib / 64 + gb / 10, "bound": np.where(cores < gb / 10.0, "compute", "dram"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "label"),
     [
-        ("latency_us", "latency (us)"),
-        ("energy_pj", "energy (pJ)"),
-        ("area_mm2", "area (mm$^2$)"),
-        ("tokens_per_s", "throughput (tokens/s)"),
-        ("tflop_per_s", "throughput (TFLOP/s)"),
-        ("dram_gb_per_s", "DRAM (GB/s)"),
-        ("energy_pj_per_token", "energy (pJ/token)"),
-        ("vector_ops_per_cycle", "vector (ops/cycle)"),
-        ("pj_per_mac", "ratio (pJ/MAC)"),
-        ("sram_bytes", "SRAM (bytes)"),
-        ("utilization_frac", "utilization (fraction)"),
-        ("num_cores", "number of cores"),
-        ("bound", "bound"),
-        ("us", "us"),
+        ("latency_us", "latency (us)"), ("energy_pj", "energy (pJ)"), ("area_mm2", "area (mm$^2$)"),
+        ("tokens_per_s", "throughput (tokens/s)"), ("tflop_per_s", "throughput (TFLOP/s)"),
+        ("dram_gb_per_s", "DRAM (GB/s)"), ("energy_pj_per_token", "energy (pJ/token)"),
+        ("vector_ops_per_cycle", "vector (ops/cycle)"), ("pj_per_mac", "ratio (pJ/MAC)"),
+        ("sram_bytes", "SRAM (bytes)"), ("utilization_frac", "utilization (fraction)"),
+        ("num_cores", "number of cores"), ("bound", "bound"), ("us", "us"),
     ],
-)
+)  # fmt: skip
 def test_axis_labels_come_from_names(name: str, label: str) -> None:
     assert axis_label(name) == label
 

@@ -148,15 +148,11 @@ def test_parts_of_sram_add_up(arch: str, dtype: str | None) -> None:
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
     [
-        ((1, 4096, 4096, 4096), "fp16"),
-        ((1, 1000, 8192, 3000), "fp16"),
-        ((1, 64, 16384, 256), "fp16"),
-        ((8, 100, 128, 77), "fp16"),
-        ((3, 300, 8192, 1000), "w4a16"),
-        ((1, 16, 4096, 12288), "w4a16"),
+        ((1, 4096, 4096, 4096), "fp16"), ((1, 1000, 8192, 3000), "fp16"), ((1, 64, 16384, 256), "fp16"),
+        ((8, 100, 128, 77), "fp16"), ((3, 300, 8192, 1000), "w4a16"), ((1, 16, 4096, 12288), "w4a16"),
         ((1, 4096, 4096, 4096), "fp8"),
     ],
-)
+)  # fmt: skip
 def test_waves_of_a_gpu(evaluators: dict[str, GEMMEvaluator], sizes: tuple[int, ...], dtype: str) -> None:
     evaluator = evaluators["h200-sxm"]
     best = evaluator.evaluate(*sizes, dtype=dtype)

@@ -73,13 +73,8 @@ def test_devices_hold_the_whole_model_and_what_is_replicated(name: str) -> None:
         local = {item.name: item.num_elems for item in part.weights}
         padding = -config.vocab_size % tp * config.hidden_size
         of_latents = (
-            "q_a_proj",
-            "kv_a_proj",
-            "index_q_proj",
-            "index_k_proj",
-            "index_weights_proj",
-            "linear_low_rank_a",
-        )
+            "q_a_proj", "kv_a_proj", "index_q_proj", "index_k_proj", "index_weights_proj", "linear_low_rank_a",
+        )  # fmt: skip
         more = dict.fromkeys(("norms", "router", "shared_gate", "positions", *of_latents), tp - 1)
         for item, num in whole.items():
             expected = num * (1 + more.get(item, 0))

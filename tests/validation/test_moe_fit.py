@@ -242,13 +242,10 @@ def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None
 @pytest.mark.parametrize(
     ("gpu", "name"),
     [
-        ("h200-sxm", "triton-bf16"),
-        ("h200-sxm", "marlin-w4a16"),
-        ("b200", "deepgemm-fp8_block"),
-        ("b200", "trtllm-gen-bf16"),
-        ("b200", "cutlass-nvfp4"),
+        ("h200-sxm", "triton-bf16"), ("h200-sxm", "marlin-w4a16"), ("b200", "deepgemm-fp8_block"),
+        ("b200", "trtllm-gen-bf16"), ("b200", "cutlass-nvfp4"),
     ],
-)
+)  # fmt: skip
 def test_what_is_scored_is_what_users_get(gpu: str, name: str) -> None:
     """Many rows at once, and `moe_layers` with what the table says: also of a warm L2, which has to hold both GEMMs."""
     arch, timings = load_arch(gpu, GpuSpec), some_rows(table(gpu, name), 6)

@@ -41,15 +41,9 @@ def test_times_for_people_have_three_digits_and_a_unit() -> None:
 
 def test_dtype_facts() -> None:
     cases: Any = [
-        ("fp32", 32, False, "fp32", "fp32"),
-        ("tf32", 32, False, "fp32", "fp32"),
-        ("fp16", 16, False, "fp32", "fp16"),
-        ("bf16", 16, False, "fp32", "bf16"),
-        ("fp8", 8, False, "fp32", "bf16"),
-        ("fp4", 4, False, "fp32", "bf16"),
-        ("e8m0", 8, False, "fp32", "e8m0"),
-        ("int8", 8, True, "int32", "int32"),
-        ("int4", 4, True, "int32", "int32"),
+        ("fp32", 32, False, "fp32", "fp32"), ("tf32", 32, False, "fp32", "fp32"), ("fp16", 16, False, "fp32", "fp16"),
+        ("bf16", 16, False, "fp32", "bf16"), ("fp8", 8, False, "fp32", "bf16"), ("fp4", 4, False, "fp32", "bf16"),
+        ("e8m0", 8, False, "fp32", "e8m0"), ("int8", 8, True, "int32", "int32"), ("int4", 4, True, "int32", "int32"),
         ("int32", 32, True, "int32", "int32"),
     ]  # fmt: skip
     for name, bits, is_integer, accumulator, output in cases:
