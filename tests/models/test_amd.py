@@ -22,6 +22,7 @@ from gemm_eval.models.gpu import coefficients_for
 from gemm_eval.models.gpu.learned import OTHER_MAKER
 from gemm_eval.models.gpu.memory_bound import memory_bound_coefficients
 from gemm_eval.moe import moe_layer
+from gemm_eval.validation.subjects.gemms import compare_choices
 from gemm_eval.validation.tables import find_timings
 
 PEAKS = {  # dense fp16 TFLOP/s of the data sheets; of the two GPUs of an MI250X one
@@ -155,6 +156,12 @@ def test_versions_of_aiter_have_their_own_tiles() -> None:
     assert {r.mapping.split_k for r in whole} == {1}  # type: ignore[union-attr]
     assert split[0].mapping.split_k > 1  # type: ignore[union-attr]
     assert split[0].latency_us < 0.9 * whole[0].latency_us
+
+
+def test_the_first_of_several_kernels_is_near_the_fastest() -> None:
+    (fp8,) = (item for item in compare_choices(load_arch("mi355x", GpuSpec)) if item.dtype == "fp8_row")
+    assert fp8.num_gemms > 200
+    assert fp8.model_frac < 0.08 < fp8.any_frac
 
 
 def test_an_l2_for_each_die_reads_more_than_one_for_all() -> None:

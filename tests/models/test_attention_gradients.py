@@ -115,6 +115,16 @@ def test_libraries_of_gradients(gpu: str, library: str | None, kernel: str) -> N
     assert not result.has_positions
 
 
+def test_sizes_of_deepseek_are_fast_where_they_are_causal() -> None:
+    sizes = {"num_heads": 16, "num_kv_heads": 16, "head_dim": 192, "v_head_dim": 128}
+    causal, full = (latency_us(gradients(**sizes, causal=causal), "cudnn") for causal in (True, False))
+    assert full > 2.2 * causal
+    with pytest.raises(UnsupportedError, match=r"values of another size.*gradients of attention by flash"):
+        latency_us(gradients(**sizes), "flash")
+    with pytest.raises(UnsupportedError, match="more than 256"):
+        latency_us(gradients(head_dim=512))
+
+
 def test_without_fusion_there_are_four_products_and_a_softmax() -> None:
     evaluator = GEMMEvaluator("demo-8core")
     result = evaluator.evaluate_attention(**SIZES | {"q_len": 256, "kv_len": 256}, backward=True)

@@ -174,6 +174,19 @@ def test_latents_of_many_heads_in_tcgen05(name: str) -> None:
     assert 1.4 * rows < two_rows < 2.0 * rows
 
 
+def test_128_heads_of_latents_in_fp8_run_in_clusters_on_sm_120() -> None:
+    evaluator = GEMMEvaluator("rtx-pro-6000-server")
+    sizes = {"batch": 8, "q_len": 1, "kv_len": 65536, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}
+    results = {
+        heads: evaluator.evaluate_attention(**sizes, num_heads=heads, dtype="bf16", kv_dtype="fp8", is_latent=True)  # type: ignore[arg-type]
+        for heads in (64, 128)
+    }
+    assert [result.kernel for result in results.values()] == ["latent_whole", "latent_cluster"]
+    assert [result.source for result in results.values()] == ["corrected", "analytic"]
+    assert results[128].latency_us < results[64].latency_us / 3
+    assert latents_us("rtx-pro-6000-server", 128) >= latents_us("rtx-pro-6000-server", 64)  # bf16 has no such kernel
+
+
 def test_windows_and_chunks_do_less() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
 

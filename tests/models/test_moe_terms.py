@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from gemm_eval import GemmProblem, InvalidOptionError
+from gemm_eval import GemmProblem, InvalidOptionError, UnsupportedError
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.models.gpu import (
     LayerShape,
@@ -16,7 +16,7 @@ from gemm_eval.models.gpu import (
 )
 from gemm_eval.models.gpu.coefficients import MOE_LAYER
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.moe_tiles import SGLANG_RELEASES, TritonTile, triton_tile
+from gemm_eval.models.gpu.moe_tiles import SGLANG_RELEASES, TritonTile, triton_tile, triton_types
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork, make_problem
 
@@ -164,6 +164,20 @@ def test_trtllm_gens_tiles_are_powers_of_two_above_the_mean(num_tokens: int, row
     assert layer_libraries(B200, "trtllm-gen", BF16, shape(num_tokens)) == (f"trtllm-gen/{rows}x128",) * 2
 
 
+@pytest.mark.parametrize(("dtype", "rows"), [("nvfp4", 256), ("bf16", 128), ("fp8_block", 128), ("w4a16_mxfp4", 64)])
+def test_trtllm_gens_tiles_end_where_its_ladder_does(dtype: str, rows: int) -> None:
+    types = GemmTypes.parse(dtype)
+    assert layer_libraries(B200, "trtllm-gen", types, shape(1 << 14)) == (f"trtllm-gen/{rows}x128",) * 2
+
+
+@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 8), (115, 8), (116, 16), (230, 16), (300, 32), (5000, 64)])
+def test_marlins_tiles_are_filled_to_nine_tenths(num_tokens: int, rows: int) -> None:
+    w4a16 = GemmTypes.parse("w4a16")
+    first, second = layer_libraries(H200, "marlin", w4a16, shape(num_tokens))
+    size = f"{rows}x128x128" if rows <= 16 else f"{rows}x256x64"
+    assert (first, second) == (f"marlin/{size}",) * 2
+
+
 def test_weights_are_padded_where_they_are() -> None:
     assert [padded_sizes("trtllm-gen", BF16, 100, inter)[1] for inter in (1, 128, 192, 1536)] == [128, 128, 256, 1536]
     assert padded_sizes("triton", BF16, 100, 192) == (100, 192)
@@ -249,6 +263,20 @@ def test_a_release_takes_the_table_of_its_triton_then_the_newest_that_it_has(ask
 
 def test_a_table_that_is_younger_than_a_release_is_not_its():
     assert tile("h200-sxm", 128, 704, "bf16", 128, "0.5.10") == (16, 32, 64, 1, 4, 3)
+
+
+def test_names_of_types():
+    def types(**words: object) -> str:
+        return triton_types(make_problem(1, 16, 4096, 4096, **BF16_TYPES, **words).types)
+
+    assert types(dtype="bf16") == types(dtype="fp16") == "16bit"
+    assert types(dtype="fp8") == "fp8"
+    assert types(dtype="fp8_block") == "fp8_block"
+    assert types(dtype="w8a8") == "int8"
+    assert types(dtype="w8a16") == "w8a16"
+    for dtype in ("w4a16", "nvfp4", "tf32"):
+        with pytest.raises(UnsupportedError, match="fused_moe takes"):
+            types(dtype=dtype)
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -17,6 +17,7 @@ from gemm_eval.models.gpu.triton import (
     MmaCount,
     TritonConfig,
     estimate_code,
+    pack_launches,
     triton_calibration_path,
     triton_coefficients,
     triton_costs,
@@ -78,6 +79,13 @@ def test_a_full_wave_by_hand() -> None:
     assert found.dram_us[0] == pytest.approx(dram_us)
     assert found.l2_us[0] == pytest.approx(l2_us)
     assert found.latency_us[0] == pytest.approx(4 + (sm_us**3 + dram_us**3 + l2_us**3) ** (1 / 3))
+
+
+def test_scales_and_zeros_are_read_with_their_weights() -> None:
+    problem = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4, group_size=128, zero_dtype=DType.INT4)
+    assert pack_launches(H200, problem, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + (16 + 4) / 128) / 8
+    column = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4)
+    assert pack_launches(H200, column, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + 16 / 4096) / 8
 
 
 # coefficients

@@ -113,6 +113,22 @@ def test_regret_of_known_choices() -> None:
     assert studies.ranked_choice(alike, "", studies.order_by(alike, np.array([1.0, 0.0]))).in_top[0, 0] == 1.0
 
 
+def test_time_of_profiling() -> None:
+    timings = two_gemms()
+    protocol = {"l2": "cold", "clock": "burst", "idle_s": 0.5, "max_short_rows": 256, "cold_bytes": 0}
+    assert studies.profile_us(timings).tolist() == [300.0, 330.0, 600.0, 1200.0, 1800.0]
+    assert w4a16.pauses_and_flushes_s(H200, timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
+    assert w4a16.pauses_and_flushes_s(H200, timings, {"other": protocol}).tolist() == [0.0] * 5
+    flushes_s = w4a16.pauses_and_flushes_s(
+        H200, timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
+    )
+    assert flushes_s.tolist() == pytest.approx([9.0] * 5)
+    ticks = iter(range(100))
+    assert w4a16.time_select_config(H200, timings, np.ones(2, bool), lambda: next(ticks)).tolist() == [1e6, 1e6]
+    given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
+    assert w4a16.pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
+
+
 def test_which_gemms_have_all_configs() -> None:
     M, K, N = SMALL
     problem = replace(TYPES, M=M, K=K, N=N)

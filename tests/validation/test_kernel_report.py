@@ -16,7 +16,7 @@ from gemm_eval.validation.metrics import make_score
 from gemm_eval.validation.subjects import configs, w4a16
 from gemm_eval.validation.subjects.dense import describe_held_out
 from gemm_eval.validation.tables import Timings
-from tests.validation.inputs import run
+from tests.validation.inputs import run, shown
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
 
 pytest.importorskip("scipy")
@@ -98,6 +98,20 @@ def test_a_term_that_matters_and_one_that_does_not() -> None:
     assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
     assert list(configs.ablate(w4a16.W4A16Model(H200), as_predicted(2), 2)) == []  # families with few rows are left out
+
+
+def test_what_buys_nothing() -> None:
+    table, *lines = configs.ablation_report(ABLATION)
+    text = shown(table)
+    assert [item.coefficient for item in ABLATION.useless] == ["part_cycles"]
+    assert "buys nothing: w4a16_sm90.part_cycles" in " ".join(text.split())
+    assert "w4a16_sm90 (4.50%)" in text
+    assert "+0.019" in text
+    assert lines == [
+        "w4a16_sm90: part_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
+        "kept, since the others are gone: ramp_us",
+        "",
+    ]
 
 
 def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:

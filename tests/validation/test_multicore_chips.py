@@ -267,6 +267,17 @@ def test_a_library_keeps_to_the_sram_and_cuts_what_does_not_fit(K: int, tile_k: 
         assert one.sram_used_bytes <= load_arch("rk3588-npu", MulticoreSpec).sram_usable_bytes
 
 
+def test_a_peak_is_that_of_the_passes_of_a_policy() -> None:
+    arch = load_arch("wormhole-n150", MulticoreSpec)
+    best, library = (GEMMEvaluator(arch, policy=policy) for policy in ("best", "library"))
+    result = library.evaluate(2, 4096, 8192, 8192)
+    assert arch.peak_tflop_per_s() < result.tflop_per_s  # in half of the passes
+    assert 0.5 < result.utilization_frac < 1.0
+    assert library.evaluate_many([result.problem])["utilization_frac"][0] == result.utilization_frac
+    assert "0.5 of the passes of policy best; the peak here is that of its passes, 131.1 TFLOP/s" in result.explain()
+    assert "passes" not in best.evaluate(2, 4096, 8192, 8192).explain()
+
+
 def test_the_best_has_what_the_library_does() -> None:
     """The library's mapping of this GEMM keeps sums out of the SRAM, which the chip's own mappings cannot."""
     best, library = (GEMMEvaluator("rk3588-npu", policy=policy) for policy in ("best", "library"))

@@ -89,6 +89,15 @@ def test_the_document_has_the_errors_of_all_scores(scores: list[Score]) -> None:
     json.dumps(document, allow_nan=False)
 
 
+def test_validate_writes_json(table: Path) -> None:
+    document = json.loads(run("validate", "dense", "--data", str(table), *GIVEN, "--json"))
+    assert document["arch"] == "h200-sxm"
+    assert [(predictor["name"], predictor["fit"]) for predictor in document["sets"][0]["predictors"]] == [
+        ("half", "3-fold"), ("naive roofline", "as it is"), ("fitted roofline", "3-fold"), ("interpolation", "3-fold"),
+    ]  # fmt: skip
+    assert document["coefficients"] == {"mine": "refitted on this set"}
+
+
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
     text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit")
     assert "not refitted; coefficients: of h200-sxm" in text

@@ -1,6 +1,7 @@
 """Timings of Triton kernels: loading, machine code as a table, folds, fits, scores, and the two commands."""
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,6 +170,16 @@ def test_scores_of_a_table(some: Timings) -> None:
     (worst,) = worst_choices(study, 1)
     assert worst["speed_frac"] == first["model"].least_speed_frac
     assert worst["chosen"]["predicted_us"] <= worst["best"]["predicted_us"]
+
+
+def test_validate_prints_at_most_80_columns(small_table: Path) -> None:
+    text = run("validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, columns=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for word in ("model", "no code", "fitted roofline", "naive roofline", "at random", "w4a16-fp16", "decode"):
+        assert word in text
+    document = json.loads(run("validate", "triton", "--data", small_table, "--no-fit", "--worst", 2, "--json"))
+    assert (document["num_gemms"], len(document["worst"])) == (13, 2)
+    assert set(document["predictors"]) == {"model", "no code", "naive roofline"}
 
 
 def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Path) -> None:

@@ -39,6 +39,14 @@ def test_times_for_people_have_three_digits_and_a_unit() -> None:
             assert units.time_text(np.float64(us)) == text
 
 
+def test_rates_of_arrays() -> None:
+    us = np.array([1.0, 4.0])
+
+    assert units.per_s(2, us).tolist() == [2e6, 5e5]
+    assert units.watt(np.array([1e6, 2e6]), us).tolist() == [1.0, 0.5]
+    assert units.watt(units.pj_per_us(350.0), 1.0) == 350.0
+
+
 def test_dtype_facts() -> None:
     cases: Any = [
         ("fp32", 32, False, "fp32", "fp32"), ("tf32", 32, False, "fp32", "fp32"), ("fp16", 16, False, "fp32", "fp16"),
