@@ -125,21 +125,6 @@ def cost_of_packer(mapping: Any = QUARTERS, problem: GemmProblem = PROBLEM, **ch
     return GEMMEvaluator(PACKER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
 
 
-@pytest.mark.parametrize(
-    ("packs", "packed_bytes"),
-    [
-        ({"A": "private"}, A_BYTES / 2), ({"A": "shared"}, A_BYTES / 4), ({"B": "private"}, B_BYTES / 2),
-        ({"B": "shared"}, B_BYTES / 4), ({"A": "shared", "B": "private"}, A_BYTES / 4 + B_BYTES / 2),
-    ],
-)  # fmt: skip
-def test_a_core_packs_its_block_or_a_part_of_it(packs: dict[str, str], packed_bytes: float) -> None:
-    plain, packed = cost_of_packer(), cost_of_packer(packs=packs, pack_gb_per_s=2.0)
-
-    assert packed.breakdown["pack_us"] == packed_bytes / 2000.0
-    assert packed.latency_us == pytest.approx(plain.latency_us + packed_bytes / 2000.0)
-    assert packed.dram_bytes == plain.dram_bytes
-
-
 def test_cores_are_woken_where_there_are_several() -> None:
     alone = ((1, 1, 1, 1), (16, 64, 64), "mnk")
     assert cost_of_packer(sync_us=3.0).breakdown["sync_us"] == 3.0

@@ -12,7 +12,6 @@ from gemm_eval.models.gpu import LIBRARIES, pack_gpu, quantization_of, unpack_gp
 from gemm_eval.models.gpu.generic_kernels import miss_frac
 from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, Quantization
 from gemm_eval.search.gpu import find_best_config, find_top_configs
-from gemm_eval.units import time_text
 from gemm_eval.workload import GemmTypes, RunOptions, make_problem
 from tests.cases import case
 from tools.laws.kernel_space import enumerate_configs, enumerate_kernels
@@ -86,18 +85,6 @@ def test_it_is_a_term_before_the_same_gemm(h200: GEMMEvaluator) -> None:
                 assert (result.mapping, result.traffic, result.dram_bytes) == (
                     alone.mapping, alone.traffic, alone.dram_bytes,
                 )  # fmt: skip
-
-
-def test_it_can_be_the_bound_and_is_explained(h200: GEMMEvaluator) -> None:
-    result = quantized(h200, FEW, PER_TENSOR)
-
-    assert result.bound == "quantize"
-    text = result.explain()
-    assert "bound by the quantization of A before it" in text
-    assert (
-        f"quantize {time_text(result.breakdown['quantize_us'])}, cast {time_text(result.breakdown['cast_us'])}" in text
-    )
-    assert quantized(h200, MANY, PER_TENSOR).bound == "compute"
 
 
 # what is refused

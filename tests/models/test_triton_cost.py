@@ -131,24 +131,6 @@ def test_dense_wgmma_reads_no_operands_with_warps() -> None:
     assert estimate_code(A100, PROBLEM, CONFIG).loop.shared_wavefronts == 96  # (64 + 32) x 64 fp16 of 128 bytes
 
 
-@pytest.mark.parametrize(
-    ("config", "spill"),
-    [
-        (TritonConfig(128, 128, 64, 4, 3), 0),
-        (TritonConfig(128, 128, 64, 4, 3, maxnreg=168), 0),  # ptxas: 3
-        (TritonConfig(128, 128, 64, 4, 3, maxnreg=160), 32),  # 34
-        (TritonConfig(64, 256, 64, 4, 3, maxnreg=160), 64),  # 71
-        (TritonConfig(128, 256, 64, 4, 3), 228),  # 256
-    ],
-    ids=str,
-)
-def test_registers_that_are_missing_spill(config: TritonConfig, spill: int) -> None:
-    found = estimate_code(H200, PROBLEM, config)
-    assert found.loop.spill == spill
-    assert found.registers <= min(255, config.maxnreg or 255)
-    assert found.loop.mma_wait == (found.loop.mma[0].num if spill else 0)
-
-
 CODES = read_codes(measured_root("h200-sxm") / "triton" / "codes.csv")
 """Machine code of the kernels of 792 timings, as Triton and ptxas made it."""
 

@@ -218,18 +218,6 @@ def test_a_chip_without_room_for_any_kernel_says_so() -> None:
             find(arch, problem, packed)
 
 
-def test_no_kernels_are_not_taken_for_those_of_another_kind() -> None:
-    """Joined are kernels of one kind each, also where there are none."""
-    arch = H200.with_(smem_per_cta_bytes=1024)
-    problems = [typed(64, 4096, 4096), GemmProblem(1, 64, 4096, 4096), typed(64, 4100, 4096)]
-    packed = [pack_gpu(arch, problem.types, RunOptions()) for problem in problems]
-    sizes = np.array([problem.sizes for problem in problems], np.int64)
-    found = find_best_config_many(packed, np.arange(3), sizes)
-
-    assert [one.is_ours for one in packed] == [True, False, True]
-    assert not found["active_sms"].any()
-
-
 # batches
 
 

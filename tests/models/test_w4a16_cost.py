@@ -188,18 +188,6 @@ def test_an_ampere_kernel_by_hand() -> None:
     assert found.breakdown["prologue_us"] == 0
 
 
-@ARCHS
-def test_rows_that_start_off_lines_take_longer(arch: GpuSpec) -> None:
-    """4,104 = 64 x 64 + 8: as many units of K as 4,160, which starts on lines."""
-    off, on = costs(typed(256, 4104, 4096), arch), costs(typed(256, 4160, 4096), arch)
-    dram = ("dram_us", "store_us")
-    slower = [config for config in off if off[config].breakdown["step_wait_us"] > on[config].breakdown["step_wait_us"]]
-
-    assert off.keys() == on.keys()
-    assert bool(slower) == any(config.family == SM90 for config in off)  # those of sm80 have other limits
-    assert all(off[config].breakdown[name] <= on[config].breakdown[name] for config in off for name in dram)
-
-
 # cuts of K
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
@@ -29,15 +28,6 @@ SMALL, LARGE = (1, 4096, 4096), (2048, 4096, 8192)  # M, K, N
 @cache
 def packed() -> Joined:
     return join_packed([pack_gpu(H200, TYPES.types, RunOptions("gemm-eval"))])
-
-
-def row_of(**wanted: Any) -> int:
-    """The first row of the menu with these values."""
-    menus = packed().candidates
-    mask = np.ones(len(menus), bool)
-    for name, value in wanted.items():
-        mask &= menus[name] == value
-    return int(np.flatnonzero(mask)[0])
 
 
 def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], replays: int = 3) -> Timings:
@@ -61,31 +51,6 @@ def two_gemms() -> Timings:
     return timings_of(
         [(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 11.0), (SMALL, 5, 1, 20.0), (LARGE, 9, 1, 40.0), (LARGE, 8, 1, 60.0)]
     )
-
-
-def test_points_by_hand() -> None:
-    coop, pingpong = int(Schedule.COOPERATIVE), int(Schedule.PINGPONG)
-    wide = row_of(coefficient_set=3, cta_m=128, cta_n=256, cta_k=128, cluster_m=1, cluster_n=1, schedule=coop)
-    pair = row_of(coefficient_set=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=1, cluster_n=2, schedule=coop)
-    few = row_of(coefficient_set=3, cta_m=64, cta_n=64, cluster_m=1, cluster_n=1, schedule=pingpong)
-    gemv = row_of(coefficient_set=0, cta_m=1)
-    menus = packed()[1]
-    on_large = [(LARGE, row, 1, 1.0) for row in (wide, pair, few)]
-    timings = timings_of([*on_large, (SMALL, few, 1, 1.0), (SMALL, gemv, 1, 1.0)])
-
-    def step(row: int) -> float:
-        return 10.0 if menus[row]["cta_k"] == 64 else 0.0
-
-    assert studies.static_points(timings).tolist() == [
-        100 + 8 + 0 + 5 + 20,
-        100 + 4 + 0 + 10 + 20,
-        50 + 2 + step(few) + 5 + 0,
-        100 + 2 + step(few) + 0 + 0,  # M below 128: clusters count nothing
-        50 + menus[gemv]["cta_n"] / 32 + step(gemv),
-    ]
-
-    larger = row_of(coefficient_set=3, cta_m=128, cta_n=128, schedule=coop)  # than preferred: no points for it
-    assert studies.static_points(timings_of([(SMALL, larger, 1, 1.0)])).tolist() == [4 + step(larger) + 20]
 
 
 def test_regret_of_known_choices() -> None:
