@@ -4,9 +4,19 @@ from gemm_eval.arch import SM_ARCHS
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ODD_COLUMNS, ROW_BYTES
 from gemm_eval.models.gpu.families.cublas import (
-    ELEMENTWISE, INT8_ODD_COLUMNS, MMA_FP8, MMA_SYNC, MMA_VOLTA, SIMT, TCGEN05, TF32_HOPPER, UNALIGNED, VECTOR_FAMILY,
-    WGMMA, WGMMA_FULL,
-)  # fmt: skip
+    ELEMENTWISE,
+    INT8_ODD_COLUMNS,
+    MMA_FP8,
+    MMA_SYNC,
+    MMA_VOLTA,
+    SIMT,
+    TCGEN05,
+    TF32_HOPPER,
+    UNALIGNED,
+    VECTOR_FAMILY,
+    WGMMA,
+    WGMMA_FULL,
+)
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.grouped import GROUPED
 from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_EXPERTS, MFMA_NARROW
