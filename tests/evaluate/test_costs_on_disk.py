@@ -65,7 +65,7 @@ def test_the_oldest_half_is_forgotten_where_there_are_too_many(maxsize: int) -> 
 # ---- disk ------------------------------------------------------------------------------------------------------------
 
 
-SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
+SIZES = (1, 16, 512, 768)
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]
 GROUPS = (120, 3, 0, 17)
 ARCH = load_arch("demo-8core")

@@ -26,7 +26,7 @@ GPUS = {
     arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec) and arch.sm_arch in SM_ARCHS
 }
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
-H100, A100, L40S, B200, B300 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200", "b300"))
+H100, A100, L40S, B200 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200"))
 RTX_PRO = GPUS["rtx-pro-6000-server"]
 V100, T4 = GPUS["v100"], GPUS["t4"]
 

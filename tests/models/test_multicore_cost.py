@@ -115,7 +115,6 @@ PACKER = MulticoreSpec(
     launch_us=1.0,
 )  # fmt: skip
 PROBLEM = GemmProblem(1, 32, 64, 128, input_dtype="fp32")
-A_BYTES, B_BYTES = 4 * 32 * 64, 4 * 64 * 128
 QUARTERS = ((1, 2, 2, 1), (16, 64, 64), "mnk")
 """Two cores need each half of A, and two each half of B."""
 PACKS = {"packs": {"A": "shared", "B": "private"}, "pack_gb_per_s": 2.0}
