@@ -24,14 +24,9 @@ from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 from gemm_eval.units import time_text
 from tests.cli.commands import Ran
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels", "own_cache")
 ARCH = ("--arch", "demo-8core")
 SHORT = ("--seq-len", "64")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    GEMMEvaluator("demo-8core", disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles, which stderr tells
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def typed(model: str, arch: str, **options: Any) -> tuple[ModelConfig, dict[str, Any]]:

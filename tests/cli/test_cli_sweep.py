@@ -10,6 +10,7 @@ from gemm_eval.sweep import SweepResult, load_sweep
 from gemm_eval.units import time_text
 from tests.cli.commands import Ran
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 SPACE = """
 base: demo-8core
 fields:
@@ -22,11 +23,6 @@ objectives: [latency_us, area_mm2]
 constraints: [area_mm2 <= 20]
 """
 NUM = 12
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

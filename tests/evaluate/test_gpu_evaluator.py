@@ -30,6 +30,7 @@ from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.terms import RESOURCES, Times
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)
 SHAPES = [(1, 1, 4096, 4096), (1, 16, 4096, 12288), (1, 300, 1024, 512), (1, 4096, 4096, 4096)]
@@ -53,12 +54,6 @@ ASKED: list[tuple[str, tuple[int, int, int, int], str, dict[str, Any]]] = [
     ("h200-sxm", BLOCKS, "int8", {"quantize_from": "fp16"}),
     ("b200", BLOCKS, "mxfp8", {"quantize_from": "fp32"}),
 ]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    GEMMEvaluator(ARCH, disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles, which stderr tells
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture
