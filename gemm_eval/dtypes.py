@@ -6,8 +6,6 @@ the names that numpy, ml_dtypes, torch and Triton have for the same type, as wor
 word that means two types (``float`` is 64 bits in numpy and 32 in torch), or one that is not here, stays an error.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterable

@@ -16,8 +16,6 @@ The tree::
     └── InfeasibleError             no mapping fits: demand, limit, gap, unit, levers
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 __all__ = [

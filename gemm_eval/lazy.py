@@ -4,15 +4,13 @@ Such a package imports its names under ``if TYPE_CHECKING:``, for people and typ
 `lazy_names` reads in it which module has which name.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-_IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|.+)$", re.MULTILINE)
+_IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|[^(\n]+)", re.MULTILINE)
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

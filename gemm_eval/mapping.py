@@ -1,7 +1,5 @@
 """The space of mappings: what a search chooses from and a user may replay, on multi-core chips and GPUs."""
 
-from __future__ import annotations
-
 import enum
 from functools import lru_cache
 from typing import NamedTuple

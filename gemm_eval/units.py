@@ -3,8 +3,6 @@
 Models count bytes, cycles and microseconds. Specs speak of GB/s (1e9 bytes a second) and GHz, because datasheets do.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

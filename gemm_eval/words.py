@@ -1,7 +1,5 @@
 """Words of errors and tables, checks of single arguments, and imports of packages that extras install."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import html

@@ -1,7 +1,5 @@
 """Many cases of one law in one test: a loop, in which a failure names its case; and how many examples a law gets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ Profiles are `default`, `thorough` (three times as many examples), `nojit` (kern
 (for long runs). All but `deep` draw the same examples in every run: a test fails for what was changed, not by chance.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Grouped GEMMs of GPUs for tests: which libraries run which types where, how much a row more may help, and draws."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

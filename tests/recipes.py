@@ -5,8 +5,6 @@ keeps and takes out has to stand in the file exactly once. A block ```` ```LANGU
 ```` ```python check ```` shows that it worked; it runs in the copy. Other blocks are for readers alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Those of multi-core chips are the draws of `tools.laws.multicore_draws`, small e
 sizes next to multiples of the cube are frequent, and SRAM goes from too small for any tile to large enough for blocks.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -11,8 +11,6 @@ layer that takes `MOST_SLOWER` times as long as one of the same model with more 
 `LEAST_RATE_FRAC` of the data sheet's rates, `OVERHEAD_US` apart, and what `_OTHERS` names. So are `impossible` layers.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

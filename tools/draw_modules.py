@@ -9,8 +9,6 @@ estimated time or memory is out of bounds is drawn again; `attempt` says which o
 where an estimate differs between versions of torch.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import statistics

@@ -7,8 +7,6 @@ Every run of pytest keeps its durations in .durations.json. A test is slow by th
 tests/slow.txt: the id of a test, that of all its parameters, a file, or a folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter, defaultdict

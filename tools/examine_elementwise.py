@@ -8,8 +8,6 @@ https://github.com/sitar-lab/NeuSight). All constants are an H200's, as specs ca
 twice the host's floor of the events is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -11,8 +11,6 @@ Times are those of arch/measured/GPU/modules, replays of CUDA graphs; prediction
 module and its inputs, with nothing else given.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

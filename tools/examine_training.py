@@ -13,8 +13,6 @@ partitioner keeps of the forward pass, which splits the graph of the step on "me
 neither number.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -16,8 +16,6 @@ work on that block:
 The loop's bookkeeping (waits, addresses, branches) is in the counts, by its share of a block.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import datetime

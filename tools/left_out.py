@@ -6,8 +6,6 @@ For each table of attention, and of 16-bit GEMMs: errors of log(measured / predi
 interval, its half width, and the share of the errors' variance that all rows have in common.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 python tools/lowest.py > lowest.txt && pip install -c lowest.txt -e ".[sweep]"
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from itertools import chain

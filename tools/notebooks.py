@@ -6,8 +6,6 @@ Cells tagged `timing` show what was measured on the machine that ran them: of th
 compared. Texts of all others are the same, but for a thousandth of a number; pictures have the same size.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import os

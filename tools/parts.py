@@ -3,8 +3,6 @@
 python -m tools.parts test slow nojit
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -6,8 +6,6 @@ python -m tools.plain_words --phrases  # where phrases of tools/plain_words.txt 
 Phrases are looked for in pages, and in the texts of the package: docstrings, help, messages, headers of tables.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

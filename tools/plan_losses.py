@@ -4,8 +4,6 @@ Loss is the latency of a plan's mapping over that of the exact search, minus one
 of four core counts. Both are timed in one run, and the mappings that a plan costs are counted.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

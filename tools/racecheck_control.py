@@ -9,8 +9,6 @@ Hopper (compute-sanitizer of CUDA 13.0) the first and the third are clean and th
 right: what racecheck says of kernels that signal by one lane is to be read with that in mind.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -4,8 +4,6 @@ The file is what `compute-sanitizer --tool racecheck python -m tools.sanitize` p
 the same compiler, so that the addresses of a report are those of their machine code.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

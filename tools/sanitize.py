@@ -8,8 +8,6 @@ The last compiles the kernels with RACECHECK (common.cuh): the same, but that al
 What racecheck reports without and not with it, it reports as it does not follow that one lane.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@ dark. A page that says something on the console, asks for anything, or is wider 
 ``--readme`` the picture of README is taken anew instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import sys

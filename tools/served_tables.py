@@ -19,8 +19,6 @@ benchmarks/ of https://github.com/SemiAnalysisAI/InferenceX (70b_fp8_h200_trt_sl
 dsr1_fp8_b200.sh, dsr1_fp4_b200.sh), whose clients draw lengths from 0.8 to 1 of the longest (README of InferenceMAX).
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -7,8 +7,6 @@ Chips are of the class of 64 cores, drawn at random: SRAM 0.5 to 8 MB a core, DR
 64 wide. GEMMs are those of Llama 3 70B in prefill and decode, at several batch sizes. Searches are exact.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Parts that specs of all kinds share, and safe YAML: plain data, bounded, no aliases."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence

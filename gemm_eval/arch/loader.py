@@ -1,7 +1,5 @@
 """Finding, inheriting, validating and checking architecture specs."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

@@ -1,7 +1,5 @@
 """The one resolver of packaged data: a checkout, an editable install and a wheel alike."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The application: its commands, the one place where errors become an exit code, and JSON schemas of its answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """The commands on one layer of a model: `attention`, `moe`, and `collective`, between GPUs."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from typing import Annotated, Any

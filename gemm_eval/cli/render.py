@@ -1,7 +1,5 @@
 """Tables of GEMMs on stdout: results side by side, and rankings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

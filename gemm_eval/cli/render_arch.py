@@ -1,7 +1,5 @@
 """The tables of `gemm-eval arch`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

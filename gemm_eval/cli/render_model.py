@@ -1,7 +1,5 @@
 """Tables of operations of models on stdout: attention, collectives, experts, GEMMs, steps, memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

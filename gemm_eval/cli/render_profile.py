@@ -1,7 +1,5 @@
 """Tables and documents of `gemm-eval profile` and `gemm-eval asm`: kernels that were timed, or whose code was read."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A subject's own code is a module of `gemm_eval.validation.subjects`. Nothing hea
 waits for completions.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module

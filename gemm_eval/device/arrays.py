@@ -5,8 +5,6 @@ through ``__cuda_array_interface__`` or, failing that, DLPack. numpy has no bf16
 bf16, as do the types named "bfloat16" of ml_dtypes. Names and values of TMA descriptors are those of cuda.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from functools import cache, lru_cache

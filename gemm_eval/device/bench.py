@@ -5,8 +5,6 @@ This is the one meaning of "measured": data sets (`gemm_eval.measure.measure_sha
 settings of a `TimingProtocol` only: profile takes shorter replays, and its configs take turns.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import platform
@@ -18,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -100,7 +98,7 @@ class TimingProtocol:
     give_up_ratio: float = 3.0
 
     @classmethod
-    def quick(cls, **settings: Any) -> TimingProtocol:
+    def quick(cls, **settings: Any) -> Self:
         """Return a shorter one, for comparing many kernels: three replays of a millisecond, and shorter pauses."""
         shorter = {"target_busy_us": 1_000.0, "num_replays": 3, "num_short_replays": 3, "idle_s": 0.008}
         return cls(**(shorter | {"give_up_ratio": 2.0} | settings))

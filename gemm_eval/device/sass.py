@@ -5,8 +5,6 @@ depends on the GPU: classes are cut so that instructions of one class go to one 
 takes time and memory nearly in proportion to the instructions, whatever loops they make.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """`estimate_model`: TTFT, TPOT, tokens a second and memory of a model on an arch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -5,8 +5,6 @@ is fused, and what the host takes beside the kernels. What was fitted on served 
 ``arch/calibration/engines.yaml``, which `gemm-eval calibrate served` writes.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -287,19 +285,19 @@ class Price(NamedTuple):
     library: str = ""
 
     @classmethod
-    def of(cls, result: Any, *, bound: str | None = None, how: str = "", has_positions: bool = False) -> Price:
+    def of(cls, result: Any, *, bound: str | None = None, how: str = "", has_positions: bool = False) -> Self:
         """Return the price of a result by itself; `bound` None: as the result says."""
         return cls(
             result.latency_us, result.bound if bound is None else bound, result.source, how, result.low_us,
             result.high_us, has_positions, library=getattr(result, "library", None) or "",
         )  # fmt: skip
 
-    def longer(self, more_us: float) -> Price:
+    def longer(self, more_us: float) -> Self:
         """Return a price of as much more time, its interval moved with it."""
         low_us, high_us = (None if us is None else us + more_us for us in (self.low_us, self.high_us))
         return self._replace(latency_us=self.latency_us + more_us, low_us=low_us, high_us=high_us)
 
-    def times(self, factor: float) -> Price:
+    def times(self, factor: float) -> Self:
         """Return a price of so many times the time, its interval likewise."""
         low_us, high_us = (None if us is None else us * factor for us in (self.low_us, self.high_us))
         return self._replace(latency_us=self.latency_us * factor, low_us=low_us, high_us=high_us)

@@ -1,13 +1,11 @@
 """A replica: the devices that hold one copy of a model, and the times of its steps."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.errors import InvalidInputError
@@ -150,7 +148,7 @@ class Basis(NamedTuple):
     sources: dict[str, dict[str, float]]
 
     @classmethod
-    def of(cls, engine: Engine, *steps: StepEstimate) -> Basis:
+    def of(cls, engine: Engine, *steps: StepEstimate) -> Self:
         """Return the basis of steps of a replica."""
         costs = [cost for step in steps for cost in step.costs]
         used = {kind: dict.fromkeys(cost.library for cost in costs if cost.operation.kind == kind) for kind in KINDS}

@@ -1,7 +1,5 @@
 """The time of attention on one arch, by fused kernels or by two GEMMs with a softmax between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

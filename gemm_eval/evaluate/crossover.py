@@ -4,8 +4,6 @@ At few rows a GEMM takes the time of reading its weights, of which 4 bits are a 
 products. In between both sides climb in steps at different M: there is rarely one M that parts wins from losses.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, fields
 from functools import cached_property

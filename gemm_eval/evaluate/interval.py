@@ -1,7 +1,5 @@
 """Intervals around predicted times that hold 80% of measured ones, of sums and of chips, and corrections of chips."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Times of collectives, of operations bound by memory, and of kernels of linear and sparse attention."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The kernel is for weights that were sorted by group (act-order). Its text is in 
 family: tables of kernels do not depend on it.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

@@ -15,8 +15,6 @@ first: W = scale * (integer - z).
   `NAME.weight_global_scale` F32, the reciprocal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

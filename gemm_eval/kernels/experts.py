@@ -4,8 +4,6 @@ The first sends each token to its experts (route.cu); the second multiplies with
 third multiplies with down, and adds up the choices of each token.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import accumulate

@@ -5,8 +5,6 @@ of them along K share a power of 2 (e8m0). NVFP4: 16 share an e4m3 number, and a
 Functions take numpy and CuPy arrays, as those of `weights` do.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The public calls of the W4A16 kernels, of one GEMM and of groups, and what can be asked without running one."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary

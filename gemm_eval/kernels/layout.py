@@ -1,7 +1,5 @@
 """The packed layout of KERNELS.md as array operations, the same for numpy (CPU) and CuPy (GPU) arrays."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ fp32: a reference, not a fast path. Its gradient with respect to x and bias mult
 themselves have none.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

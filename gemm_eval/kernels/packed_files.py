@@ -7,8 +7,6 @@ All other tensors of the checkpoint are copied as they are, and so are its other
 `quantization_config` of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

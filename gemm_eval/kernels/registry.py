@@ -1,7 +1,5 @@
 """The registry of kernels: their CUDA text and targets, which of them a GPU can run and why not, their occupancy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 The kernel that rounds is in quantize.cu; tables of kernels do not depend on it.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

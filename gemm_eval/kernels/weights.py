@@ -4,8 +4,6 @@ What is said of integers is here; four-bit floats are quantized and packed in `f
 All functions take numpy arrays (CPU) and CuPy arrays or other tensors on a GPU, and answer where their input lies.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

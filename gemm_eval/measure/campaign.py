@@ -1,7 +1,5 @@
 """A measurement of many GEMMs: order, budget, progress, a work file so that nothing is lost, and the data set."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -8,8 +8,6 @@ Names and values are those of cublas_api.h, cublasLt.h and library_types.h (CUDA
 C[M,N] = A[M,K] x W[N,K]^T is column-major C^T[N,M] = W x A^T: W, transposed, is the first operand.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """All kernels of one GEMM with 4-bit weights on this machine's GPU, and data sets of them beside cuBLAS."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Their sizes stand in ``arch/shapes.yaml``. The lists are deterministic: random n
 each layer and number of tokens, which both GEMMs of the layer share.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

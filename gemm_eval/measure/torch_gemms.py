@@ -1,7 +1,5 @@
 """GEMMs of PyTorch: dense ones of all types through cuBLAS and cuBLASLt, and grouped bf16 GEMMs of CUTLASS."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate

@@ -1,11 +1,9 @@
 """`MoeLayer`: sizes of a layer of experts, how it is spread over ranks, and distributions of tokens over experts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -336,7 +334,7 @@ class MoeLayer:
         """Tokens of one rank of the expert-parallel group, on which it runs the shared experts."""
         return -(-self.num_tokens // self.ep)
 
-    def with_(self, **changes: Any) -> MoeLayer:
+    def with_(self, **changes: Any) -> Self:
         """Return a copy with fields replaced, checked anew."""
         return replace(self, **changes)
 

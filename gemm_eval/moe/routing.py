@@ -4,8 +4,6 @@ Counts of all experts add up to num_tokens*topk, and no expert has more than num
 different ones.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`moe_layer` and `moe_layers`: runs of layers of experts (one rank in one draw), their grouped GEMMs in one batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import exp, prod

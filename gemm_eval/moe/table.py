@@ -1,7 +1,5 @@
 """Answers for layers of experts: one as `MoeLayerResult`, many as `MoeLayerTable`."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

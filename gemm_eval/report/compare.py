@@ -1,7 +1,5 @@
 """The report that compares archs on a model or on GEMMs: who wins each phase and each GEMM, and why."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence

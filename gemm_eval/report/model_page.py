@@ -1,7 +1,5 @@
 """The report on a transformer on an arch, and that on deployments of one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any

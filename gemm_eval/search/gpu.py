@@ -6,8 +6,6 @@ the best (`Packed.is_ranked`). Without trees of its own a GEMM has the factor of
 the preset that a spec was made of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias

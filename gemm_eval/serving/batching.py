@@ -6,8 +6,6 @@ at most `chunk_tokens`: in the same steps (mixed steps: vLLM, TensorRT-LLM), or 
 `tests/serving/simulate.py` plays the same rules event by event. Steps are priced on a grid of sizes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property

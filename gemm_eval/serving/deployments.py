@@ -9,8 +9,6 @@ Names and meanings of the flags of vLLM, SGLang and TensorRT-LLM are those of:
     https://nvidia.github.io/TensorRT-LLM/features/disagg-serving.html
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

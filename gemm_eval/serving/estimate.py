@@ -1,7 +1,5 @@
 """`estimate_serving`: TTFT, TPOT and throughput of a served model under load, as benchmarks of servers measure them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A path is unsafe if it, or a folder above it, belongs to another user than this 
 others. A file is written under another name beside its own and then renamed: others see all of it or nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -4,8 +4,6 @@ Archs are data to the search, so a chunk of any chips compiles nothing and is a 
 of cores in it; GPUs go one by one through their evaluator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ numbers that a float can hold: whole numbers are exact below that, and what woul
 computed.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -1,7 +1,5 @@
 """Fields of a design space: some values, a range, or what follows from the others; and specs with fields changed."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import math

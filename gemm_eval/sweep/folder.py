@@ -4,8 +4,6 @@ A folder is taken by one sweep at a time. The metadata of a part tell the sweep,
 hold a seal, a digest of all bytes of the file with zeros where the digest stands: parquet has checksums of pages only.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import hashlib

@@ -4,8 +4,6 @@ A point dominates another if it is no worse in every objective and better in at 
 A point with a NaN, say a design that is not feasible, is on no front; infinities are ordinary values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`SweepResult`: the table of a sweep, its front, its ranking, and any of its points in full and in words."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property

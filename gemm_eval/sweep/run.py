@@ -1,7 +1,5 @@
 """`sweep` evaluates every point of a design space against workloads, in chunks, anywhere; `what_if` some changes."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

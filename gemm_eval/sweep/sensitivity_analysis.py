@@ -1,7 +1,5 @@
 """`sensitivity`: which field of a space matters to which objective; SALib's methods, and one input at a time."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The description of a sweep: plain values with a digest, and the YAML files that `gemm-eval sweep` runs."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import enum

@@ -4,8 +4,6 @@ The rules are those of torch/_inductor: `num_splits` (ir.py), `reduction_split_f
 `should_use_persistent_reduction` (choices.py), `decide_layout_opt` (graph.py), `convolution` (kernel/conv.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ The way to cuDNN is that of torch's Convolution.cpp and ConvUtils.h; engines are
 H200 and an H100 with the profiler.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ Reduce.cuh, Shape.cu, Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU w
 `gemm_eval.workload.memory_kernel`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

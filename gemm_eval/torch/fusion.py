@@ -1,7 +1,5 @@
 """Kernels of a trace: as eager mode has them, or fused as Inductor does. TORCH.md has the rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 

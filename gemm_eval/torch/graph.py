@@ -3,8 +3,6 @@
 GEMMs, attention and memory-bound kernels are kinds of work of `gemm_eval.transformer`.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias

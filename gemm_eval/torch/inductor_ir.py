@@ -4,8 +4,6 @@ Dynamo, AOTAutograd and Inductor run on fake tensors of a GPU that is not there,
 compiled. What they ask of a GPU is answered from its `GpuSpec`, within `fake_gpu` alone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

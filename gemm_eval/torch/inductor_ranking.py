@@ -3,8 +3,6 @@
 Nothing here imports torch. TORCH.md, "prune_inductor", says where Inductor's kernels differ from those of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`compare` measures a module on this machine's GPU, beside its prediction."""
 
-from __future__ import annotations
-
 import re
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Operators of torch as work: matrix products, convolutions, attention, and operators of ours."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

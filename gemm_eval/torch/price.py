@@ -1,7 +1,5 @@
 """Prices of the kernels of a trace, by the models of a model's step and models of torch's own kinds; levers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ compressed-tensors (`quantization_scheme` of a linear layer) and torchao (a line
 of its own).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Tables of roles (TORCH.md) go by the name of an operation without namespace, ove
 form. An operation in none of them is elementwise or a reduction where torch tags it so; of others nothing is known.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -5,8 +5,6 @@ code reads of values are mostly positions, masks and sizes: small tensors that a
 Their values are kept beside them, computed on the CPU; whatever depends on a weight or an activation has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn

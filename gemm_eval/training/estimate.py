@@ -1,7 +1,5 @@
 """`estimate_training`: time of a training step, tokens a second, MFU and memory; `find_training_layouts`: the best."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

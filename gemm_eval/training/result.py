@@ -1,7 +1,5 @@
 """`TrainingEstimate`, the answer on a training step, and the FLOP that its utilization is measured by."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """Pipeline schedules: layers of each stage, time through all stages, microbatches in flight, and passes one by one."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Times of the parts of a model in training, priced once each, and of the stages that layouts make of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

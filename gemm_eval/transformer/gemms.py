@@ -3,8 +3,6 @@
 The GEMMs of their gradients are here too.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Readers of `config.json`, one for each architecture of Hugging Face transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """`quantization_config` of Hugging Face files: which GEMMs are quantized, in which layers, and in which format."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

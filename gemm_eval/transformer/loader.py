@@ -4,8 +4,6 @@ Names, rules and what a missing key stands for are those of `configuration_*.py`
 transformers (4.40 to 4.57) and the DeepSeek repositories. Other keys are refused by name: a default would be a guess.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

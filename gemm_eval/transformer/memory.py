@@ -1,7 +1,5 @@
 """Exact parameter counts, and the memory that a model takes on a device: weights, cache and activations."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

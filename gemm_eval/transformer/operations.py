@@ -3,8 +3,6 @@
 Kinds of work are plain data, which `gemm_eval.estimate` prices. GEMMs are those that `transformer_gemms` lists.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The parts of a `ModelConfig`: attention, feed-forward networks, experts, quantized weights, and sets of layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Prewarming: every GEMM of a model, in ranges of batch and sequence, evaluated before anybody asks."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,13 +1,11 @@
 """Sizes of a model's GEMMs in one step of inference on one device of a parallel group, and its legal layouts."""
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -101,7 +99,7 @@ class Step:
         return split(size, self.tensor_parallel, "tensor_parallel", f"{what} of {self.model}")
 
     @classmethod
-    def of_whole(cls, model: str) -> Step:
+    def of_whole(cls, model: str) -> Self:
         """Return the step of one token on one device, which holds all weights of `model` undivided."""
         return cls(model, 1, 1, 1, 1, 1)
 

@@ -7,8 +7,6 @@ https://arxiv.org/abs/2205.05198), fused attention, main gradients in fp32, cont
 chunks, and experts that take all of their tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

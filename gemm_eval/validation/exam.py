@@ -4,8 +4,6 @@ A subject is an `Exam`: its tables, a function that fits on some of their rows a
 out together, and for which rows errors are reported. Scores, lines and errors of calibrations follow from these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Coefficients are fitted on the logarithms of latencies, within their ranges, whi
 pair (N, K) stay together in folds: a fit that saw M = 64 and M = 256 of a weight matrix nearly saw M = 128 of it.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Learned corrections of subjects with an exam: fits of their trees (gradient-boosted, of
 scikit-learn, as plain arrays), held-out errors and intervals, their files."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

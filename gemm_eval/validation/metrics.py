@@ -4,8 +4,6 @@ The relative error of a row is predicted / measured - 1. Kendall's tau-b is over
 within a GEMM, of timings of single configs, tells whether a predictor orders its configs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

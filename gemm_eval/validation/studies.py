@@ -1,7 +1,5 @@
 """Studies of single configs: errors of predictors, and how good the config is that each would choose for a GEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Operations that are no single GEMM: attention, collectives, memory-bound kernels, layers of experts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Spec files that nobody should write, and one good one to spoil."""
 
-from __future__ import annotations
-
 GOOD = """
 num_cores: {value: 2, kind: spec, source: the data sheet}
 frequency_ghz: 1.0

@@ -1,7 +1,5 @@
 """Specs of both kinds are frozen values; `MulticoreSpec`: strict, consistent; published figures, notes on numbers."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -27,7 +25,6 @@ from tests.cases import case
 
 DEMO = load_arch("demo-8core", MulticoreSpec)
 BOTH = pytest.mark.parametrize("spec", [DEMO, load_arch("h200-sxm", GpuSpec)], ids=lambda spec: spec.name)
-TABLES = [name for name in MulticoreSpec.model_fields if isinstance(getattr(DEMO, name), dict)]
 MINIMAL: dict[str, Any] = {
     "name": "mine", "num_cores": 4, "frequency_ghz": 1.5, "cube_m": 16, "cube_k": 32, "cube_n": 8,
     "cube_steps_per_cycle": {"fp16": 1.0}, "sram_bytes": 1 << 20, "dram_gb_per_s": 100.0, "reduction": "none",
@@ -58,21 +55,6 @@ def test_fields_cannot_be_assigned_or_deleted(spec: MulticoreSpec | GpuSpec) -> 
                 setattr(spec, field, getattr(spec, field))
             with pytest.raises(ValidationError, match="frozen"):
                 delattr(spec, field)
-
-
-@pytest.mark.parametrize("field", TABLES)
-def test_tables_cannot_be_changed(field: str) -> None:
-    table = getattr(DEMO, field)
-    key = next(iter(table), "new")
-    before = dict(table)
-    for attempt in (
-        lambda: table.__setitem__(key, 9), lambda: table.__delitem__(key), lambda: table.update({key: 9}),
-        lambda: table.__ior__({key: 9}), lambda: table.pop(key), table.popitem, table.clear,
-        lambda: table.setdefault("new", 9),
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match="frozen"):
-            attempt()
-    assert dict(getattr(DEMO, field)) == before
 
 
 @BOTH
@@ -125,13 +107,6 @@ def test_float_field(field: str) -> None:
 @pytest.mark.parametrize("field", [*NON_NEGATIVE, "overlap_frac"])
 def test_zero_is_a_value(field: str) -> None:
     assert getattr(DEMO.with_(**{field: 0}), field) == 0.0
-
-
-@pytest.mark.parametrize("field", ["frequency_ghz", "dram_gb_per_s", "noc_gb_per_s", "sram_usable_frac"])
-def test_denormal_speeds_are_refused(field: str) -> None:
-    """They overflow to infinite times, which no search can compare."""
-    with pytest.raises(ArchValidationError, match=f"^{field} must be"):
-        DEMO.with_(**{field: 5e-324})
 
 
 @pytest.mark.parametrize(
@@ -188,13 +163,6 @@ def test_all_problems_are_told_at_once() -> None:
         DEMO.with_(num_cores=0, cube_m=0)
 
 
-def test_long_input_is_cut_in_messages() -> None:
-    for value in ("x" * 10_000, 10**5000):
-        with pytest.raises(ArchValidationError) as caught:
-            DEMO.with_(num_cores=value)
-        assert len(str(caught.value)) < 300
-
-
 def test_with_updates_provenance_and_keeps_the_rest() -> None:
     changed = DEMO.with_(num_cores=np.int64(16), cube_k_by_dtype={"int8": np.int64(64)})
 
@@ -205,14 +173,6 @@ def test_with_updates_provenance_and_keeps_the_rest() -> None:
     assert not [key for key in changed.provenance if key.startswith("cube_k_by_dtype.")]
     assert changed.provenance["sram_bytes"] == DEMO.provenance["sram_bytes"]
     assert DEMO.num_cores == 8
-
-
-def test_with_takes_the_provenance_that_is_given() -> None:
-    entry = Provenance(kind=ProvenanceKind.MEASURED, source="our own board, May")
-    changed = DEMO.with_(launch_us=1.5, provenance={**DEMO.provenance, "launch_us": entry})
-
-    assert changed.provenance["launch_us"] == entry
-    assert "provenance" not in changed.provenance
 
 
 def test_with_drops_published_figures_of_the_other_chip() -> None:
@@ -284,13 +244,6 @@ def test_a_missed_figure_fails(name: str, published: dict[str, object], field: s
     assert (finding.field, finding.ok) == (field, False)
     if "fp32" in field:
         assert "tensor_flop_per_cycle has no fp32" in finding.message
-
-
-@pytest.mark.parametrize(("dram", "ok"), [(101.0, True), (99.0, True), (101.1, False), (98.9, False)])
-def test_one_percent_is_still_close(dram: float, ok: bool) -> None:
-    (finding,) = check_arch(chip({"dram_gb_per_s": 100.0}, dram_gb_per_s=dram))
-
-    assert finding.ok is ok
 
 
 def test_nothing_published_is_a_note() -> None:

@@ -1,7 +1,5 @@
 """`GpuSpec`: frozen, strict, consistent; what follows from its numbers, and names of GPUs as drivers give them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -171,17 +169,11 @@ DRIVER_NAMES = {
 }
 
 MEANT = {
-    "A100-80GB": "a100-pcie-80gb or a100-sxm-80gb",
-    "a100-pcie": "a100-pcie-40gb or a100-pcie-80gb",
-    "RTX 5090": "rtx-5090",
-    "5090": "rtx-5090",
-    "h100": "h100-nvl or h100-pcie or h100-sxm",
-    "h20": "h20-sxm",
-    "tesla-t4": "t4",
-    "rtx pro 6000": "rtx-pro-6000-server",
-    "gb300-nvl72": "gb300",
+    "A100-80GB": "a100-pcie-80gb or a100-sxm-80gb", "a100-pcie": "a100-pcie-40gb or a100-pcie-80gb",
+    "RTX 5090": "rtx-5090", "5090": "rtx-5090", "h100": "h100-nvl or h100-pcie or h100-sxm", "h20": "h20-sxm",
+    "tesla-t4": "t4", "rtx pro 6000": "rtx-pro-6000-server", "gb300-nvl72": "gb300",
     "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "slug"), DRIVER_NAMES.items())

@@ -1,7 +1,5 @@
 """Presets and their sources, and units of numbers in files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

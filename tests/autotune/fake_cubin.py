@@ -1,7 +1,5 @@
 """Cubins as small as can be: an ELF file with the sections that `gemm_eval.autotune.asm` reads."""
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Stands in for what ranking Triton configs needs: configs without Triton, a cost model, a driver without a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmark of pruned tuning, but for its timing: sizes, configs, methods, summary, and its committed results."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -21,7 +19,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 import benchmark_asm_aware as benchmark  # noqa: E402
 import triton_gemm  # noqa: E402
-import triton_pool  # noqa: E402
 import triton_w4a16_gemm  # noqa: E402
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -47,10 +44,6 @@ def call_of(kernel: str, M: int, N: int, K: int) -> dict[str, Any]:
     return {name: values[name] for name in bare(kernel).arg_names if name in values}
 
 
-def test_no_layer_of_the_benchmark_was_fitted_on() -> None:
-    assert not {(n, k) for _, n, k in benchmark.SIZES} & set(triton_pool.PAIRS)
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_model_ranks_the_kernels_without_a_gpu(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,16 +63,6 @@ def test_the_model_ranks_the_kernels_without_a_gpu(
     assert decode.kept[0].kwargs["BLOCK_M"] == 16
     assert decode.source == "corrected"
     assert all(of.low_us < of.time_us < of.high_us for of in decode.verdicts if of.time_us)  # type: ignore[operator]
-
-
-def test_roofline_counts_whole_tiles_on_the_sms_that_have_one() -> None:
-    problem = benchmark.ARGUMENTS["gemm"].problem(
-        call_of("gemm", 100, 4096, 8192) | triton_gemm.CONFIGS[0].all_kwargs()
-    )
-    wide = next(c for c in triton_gemm.CONFIGS if c.kwargs["BLOCK_M"] == 128 and c.kwargs["BLOCK_N"] == 256)
-    expected_us = 2 * 128 * 4096 * 8192 / (H200.peak_tflop_per_s("fp16") * 1e6 * 16 / 132)
-
-    assert benchmark.roofline_us(H200, problem, wide) == pytest.approx(expected_us)
 
 
 def test_small_gemms_lose_little_to_a_config_that_was_not_benchmarked() -> None:
@@ -111,31 +94,6 @@ def test_small_gemms_lose_little_to_a_config_that_was_not_benchmarked() -> None:
     assert max(up_to_1) <= 0.07
 
 
-def result_of(speeds: dict[str, float], noise: float) -> dict[str, Any]:
-    methods = {
-        method: {
-            "speed_up": speeds.get(method, 1.0), "noise_frac": noise,
-            "tuning_s": 10.0 if method == "baseline_opt" else 2.0,
-            "num_benchmarked": 50 if method == "baseline_opt" else 10,
-        }
-        for method in benchmark.METHODS
-    }  # fmt: skip
-    return {"methods": methods}
-
-
-def test_gains_over_full_tuning_are_counted_as_none() -> None:
-    results = [
-        result_of({"asm_aware": 1.5}, 0.01), result_of({"asm_aware": 0.81}, 0.01), result_of({"model": 1.01}, 0.01),
-    ]  # fmt: skip
-    summary = benchmark.summarize(results)
-
-    assert summary["asm_aware"]["geo_mean"] == pytest.approx(0.81 ** (1 / 3))
-    assert summary["asm_aware"]["geo_mean_uncapped"] == pytest.approx((1.5 * 0.81) ** (1 / 3))
-    assert (summary["asm_aware"]["worst"], summary["asm_aware"]["num_faster"]) == (0.81, 1)
-    assert summary["model"]["num_faster"] == 0  # within the noise
-    assert (summary["asm_aware"]["times_less_tuning"], summary["asm_aware"]["benchmarked_frac"]) == (5.0, 0.2)
-
-
 @pytest.mark.parametrize(
     ("kernel", "dtype", "num_sizes"),
     [("gemm", "fp16", 40), ("w4a16", "fp16", 40), ("gemm", "fp8", 40), ("gemm", "bf16", 20), ("w4a16", "bf16", 20)],
@@ -161,13 +119,3 @@ def test_committed_results(kernel: str, dtype: str, num_sizes: int) -> None:
     assert (pruned["most_benchmarked_frac"] <= 0.2, pruned["times_less_tuning"] >= 4) == (True, True)
     assert summary["asm_aware_3"]["geo_mean"] >= 0.97
     assert summary["model"]["geo_mean"] >= 0.95
-
-
-def test_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmark_asm_aware.py", "--show"])
-    benchmark.main()
-    printed = capsys.readouterr().out
-
-    assert "asm_aware" in printed
-    assert "…" not in printed
-    assert max(map(len, printed.splitlines())) <= 80

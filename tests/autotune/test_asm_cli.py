@@ -1,7 +1,5 @@
 """The command `gemm-eval asm`."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -88,11 +86,6 @@ def test_a_card(cubin: Path) -> None:
     assert "1 loads and stores of local memory: spilled registers, or arrays of a thread." in text
 
 
-@pytest.mark.parametrize("columns", [80, 60, 200])
-def test_lines_fit_the_terminal(cubin: Path, columns: int) -> None:
-    assert max(map(len, Ran(cubin, columns=columns).out.splitlines())) <= columns
-
-
 def test_json_is_the_card(cubin: Path) -> None:
     card = score_cubin(cubin.read_bytes())
     found = Ran(cubin, "--json").json()
@@ -135,22 +128,6 @@ def test_what_ptx_leaves_open(ptx: Path) -> None:
     assert not found["loop"]["is_loop"]
 
 
-def test_only_what_is_not_said_is_called_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registers and threads stand in the second line of the card; the line about occupancy must not deny them."""
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
-    ptx, sass = (tmp_path / f"k.{end}" for end in ("ptx", "sass"))
-    ptx.write_text(PTX.replace("second()", "second() .reqntid 64"), encoding="utf-8")
-    sass.write_text('\t.section\t.text.k,"ax"\n\t.sectioninfo\t@"SHI_REGISTERS=80"\n' + SASS, encoding="utf-8")
-    for words, resources, unsaid in (
-        ((ptx, "--kernel", "first"), "threads unknown, registers unknown", "PTX does not say registers and threads"),
-        ((ptx, "--kernel", "second"), "threads 64 (2 warps), registers unknown", "PTX does not say registers No"),
-        ((sass,), "threads unknown, registers 80", "SASS does not say threads instructions"),
-    ):
-        text = one_line(Ran(*words).out)
-        assert resources in text
-        assert f"occupancy on h200-sxm: unknown, {unsaid}" in text.replace("instructions of a warp no loop", "No")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -168,10 +145,3 @@ def test_errors_are_one_line(ptx: Path, words: tuple[str, ...], message: str) ->
     assert plain.err.count("\n") == 1
     assert message in plain.err
     assert message in json.loads(document.err)["error"]["message"]
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    ran = Ran(tmp_path / "missing.cubin")
-
-    assert (ran.code, ran.out) == (2, "")
-    assert "missing.cubin: No such file or directory" in ran.err

@@ -1,7 +1,5 @@
 """From a score card to the cost model: k of an iteration, the code of a kernel, occupancy, cycles."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval import load_arch
@@ -54,12 +52,6 @@ def test_k_of_an_iteration(mma: MmaCount, block_m: int, block_n: int, num_warps:
     assert asm.loop_k(loop_of(mma), block_m=block_m, block_n=block_n, num_warps=num_warps) == k
 
 
-def test_k_adds_up_over_shapes() -> None:
-    loop = loop_of(MmaCount(64, 128, 16, 16, False, 4), MmaCount(64, 128, 16, 16, True, 4))
-
-    assert asm.loop_k(loop, block_m=64, block_n=128, num_warps=4) == 128
-
-
 @pytest.mark.parametrize(
     ("loop", "message"),
     [
@@ -83,10 +75,6 @@ def test_kernel_code() -> None:
         k=64, mma=CARD.loop.mma, issue=253, alu=15, fma=16 + 17 + 18, convert=19, shared=2 + 3 + 4, copy=5 + 6 + 7,
         store=8 + 9, barrier=12, wait=13, branch=14, spill=10 + 11, shared_wavefronts=0, mma_wait=0,
     )  # fmt: skip
-
-
-def test_shared_memory_is_the_static_part_if_nothing_is_said() -> None:
-    assert asm.kernel_code(CARD, block_m=128, block_n=256, num_warps=8).smem_bytes == 512
 
 
 def test_registers_must_be_known() -> None:
@@ -123,11 +111,3 @@ def test_cycles() -> None:
     assert eight is not None
     assert eight.tensor == pytest.approx(2 * 64 * 256 * 16 * 4 / 4 / rate)  # twice the k at twice the rate
     assert asm.cycles_of_loop(loop_of(MmaCount(8, 8, 4, 64, True, 1)), H200) is None
-
-
-def test_a_card_as_plain_values() -> None:
-    found = CARD.to_dict()
-
-    assert (found["kernel"], found["num_warps"], found["ops"]["total"]) == ("gemm", 8, 352)
-    assert found["loop"]["mma"] == [CARD.loop.mma[0]._asdict()]
-    assert (found["loop"]["is_serialized"], found["loop"]["issue_per_mma"]) == (False, 253.0)

@@ -1,11 +1,5 @@
 """Scoring cubins: what they say beside instructions, one call of nvdisasm for many, and cards in the cache folder."""
 
-from __future__ import annotations
-
-import hashlib
-import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,12 +34,6 @@ def test_attributes(kernel: FakeKernel, field: str, value: int | None) -> None:
     ((found, _),) = read_cubin(make_cubin(kernel))
 
     assert getattr(found, field) == value
-
-
-def test_before_sm_90_all_shared_memory_is_the_kernels() -> None:
-    ((found, _),) = read_cubin(make_cubin(FakeKernel("k", smem_bytes=512), flags=FLAGS_SM_80[ABI_CUDA_12]))
-
-    assert (found.target, found.static_smem_bytes) == ("sm_80", 512)
 
 
 @pytest.mark.parametrize(
@@ -84,37 +72,6 @@ def test_a_damaged_cubin_is_said_to_be_damaged() -> None:
         with pytest.raises(InvalidInputError, match="damaged"):
             read_cubin(whole[:length])
     assert read_cubin(whole[:-1]) == read_cubin(whole)  # CuPy drops a last byte of 0
-
-
-SMALL_PTX = """
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry first(.param .u64 p) .reqntid 64 {
-    .reg .b32 %r<3>; .reg .b64 %a;
-    .shared .align 16 .b8 mine[768];
-    ld.param.u64 %a, [p]; ld.global.u32 %r1, [%a]; mov.u32 %r2, mine; st.shared.u32 [%r2+4], %r1;
-    bar.sync 0; ld.shared.u32 %r1, [%r2]; st.global.u32 [%a], %r1; ret;
-}
-"""
-
-
-def test_what_ptxas_makes(tmp_path: Path) -> None:
-    ptxas = shutil.which("ptxas")
-    if ptxas is None:
-        triton = pytest.importorskip("triton")
-        ptxas = str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas")
-    (tmp_path / "k.ptx").write_text(SMALL_PTX, encoding="utf-8")
-    done = subprocess.run(
-        [ptxas, "-v", "-arch=sm_90", tmp_path / "k.ptx", "-o", tmp_path / "k.cubin"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    ((found, code),) = read_cubin((tmp_path / "k.cubin").read_bytes())
-
-    assert (found.kernel, found.target, found.num_threads) == ("first", "sm_90", 64)
-    assert (found.static_smem_bytes, found.stack_bytes) == (768, 0)
-    assert f"Used {found.registers} registers" in done.stderr
-    assert len(code) % 128 == 0
 
 
 # ---- scoring ---------------------------------------------------------------------------------------------------------
@@ -222,45 +179,6 @@ def test_what_was_scored_is_read_from_the_folder(nvdisasm: Disassembler, tmp_pat
     assert len(nvdisasm.calls) == 1
 
 
-def test_only_what_is_new_is_disassembled(nvdisasm: Disassembler) -> None:
-    asm.score_cubin(make_cubin(FULL))
-    asm.score_cubins([make_cubin(FULL), make_cubin(FakeKernel("new", code_of(0, 1, 1, 2, 3)))])
-
-    assert nvdisasm.calls == [("sm_90a", 64), ("sm_90a", 80)]
-
-
-@pytest.mark.parametrize("value", ["off", ""])
-def test_without_a_cache_nothing_is_written(
-    nvdisasm: Disassembler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str
-) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", value)
-    monkeypatch.chdir(tmp_path)
-    assert asm.score_cubin(make_cubin(FULL)) == asm.score_cubin(make_cubin(FULL))
-
-    assert len(nvdisasm.calls) == 2
-    assert list(tmp_path.rglob("*")) == []
-
-
-def test_other_counting_takes_other_files(
-    nvdisasm: Disassembler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asm.score_cubin(make_cubin(FULL))
-    monkeypatch.setattr(asm.score, "_counting_version", lambda: b"another")
-    asm.score_cubin(make_cubin(FULL))
-
-    assert len(nvdisasm.calls) == len(files(tmp_path)) == 2
-
-
-def test_texts_are_kept_too(nvdisasm: Disassembler, tmp_path: Path) -> None:
-    text = "        /*0000*/                   EXIT ;\n"
-    ptx = ".version 8.0\n.target sm_80\n.visible .entry k() { ret; }\n"
-    assert asm.score_sass(text) == asm.score_sass(text)
-    assert asm.score_ptx(ptx) == asm.score_ptx(ptx)
-
-    assert len(files(tmp_path)) == 2
-    assert {json.loads(path.read_bytes().partition(b"\n")[2])[0][2] for path in files(tmp_path)} == {"sass", "ptx"}
-
-
 def test_files_are_what_they_hold(nvdisasm: Disassembler, tmp_path: Path) -> None:
     file = tmp_path / "kernel"
     for content, source in (
@@ -294,18 +212,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(InvalidInputError, match=r"cannot read .*: (Is a directory|No such file)"):
             asm.score_file(path)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"null", b"[]x", b"[[]]", b'[["k"]]', b"[" * 100_000, b'[{"kernel": 1}]', b"\xff"]
-)
-def test_a_damaged_file_and_one_with_a_right_checksum_that_holds_no_cards_are_written_anew(
-    nvdisasm: Disassembler, tmp_path: Path, content: bytes
-) -> None:
-    first = asm.score_cubin(make_cubin(FULL))
-    (path,) = files(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content if content else whole[:-1])
-
-    assert asm.score_cubin(make_cubin(FULL)) == first
-    assert path.read_bytes() == whole

@@ -1,7 +1,5 @@
 """Score cards from PTX and SASS: what each instruction is, scopes and labels, and the texts that tools write."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import pytest
 
 from gemm_eval.autotune.asm import Access, OpCounts, ScoreCard, ptx, sass, score_file, score_ptx, score_sass
-from gemm_eval.autotune.asm.ptx import split_ptx
 from gemm_eval.autotune.asm.sass import split_sass
 from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
@@ -26,18 +23,10 @@ KINDS = {
         "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%r1}, {%r2}, {%f1}",
         "tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1",
     ),
-    "ldmatrix": (
-        "LDSM.16.MT88.4 R4, [R2]", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r1}, [%r2]",
-    ),
-    "load_shared": (
-        "LDS.128 R4, [R2]", "ld.shared::cta.b32 %r1, [%r2]",
-    ),
-    "store_shared": (
-        "STSM.16.M88.4 [R2], R4", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2], {%r1}",
-    ),
-    "cp_async": (
-        "LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64]",
-    ),
+    "ldmatrix": ("LDSM.16.MT88.4 R4, [R2]", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r1}, [%r2]"),
+    "load_shared": ("LDS.128 R4, [R2]", "ld.shared::cta.b32 %r1, [%r2]"),
+    "store_shared": ("STSM.16.M88.4 [R2], R4", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2], {%r1}"),
+    "cp_async": ("LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64]",),
     "tma": (
         "UTMALDG.2D [UR8], [UR4]", "UBLKCP.S.G [UR6], [UR10], UR5",
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], [%r2]",
@@ -55,9 +44,7 @@ KINDS = {
         "atom.global.gpu.acq_rel.add.u32 %r1, [%rd1], 1",
         "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3]",
     ),
-    "load_local": (
-        "LDL.LU R4, [R1]", "ld.local.b32 %r1, [%rd2]",
-    ),
+    "load_local": ("LDL.LU R4, [R1]", "ld.local.b32 %r1, [%rd2]"),
     "barrier": (
         "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+URZ], R9", "cp.async.mbarrier.arrive.noinc.shared.b64 [%r1]",
         "bar.sync 0", "barrier.cluster.arrive.aligned",
@@ -67,38 +54,22 @@ KINDS = {
         "wgmma.commit_group.sync.aligned", "cp.async.wait_group 2", "cp.async.bulk.wait_group.read 0",
         "bar.warp.sync -1", "fence.proxy.async.shared::cta",
     ),
-    "branch": (
-        "BSYNC B0", "ret",
-    ),
+    "branch": ("BSYNC B0", "ret"),
     "integer": (
         "VIADDMNMX R1, R2, R3, R4, PT", "PRMT R1, R2, 0x4140, RZ", "add.s32 %r1, %r2, %r3",
         "setp.lt.f32 %p1, %f1, %f2", "lop3.b32 %r1, %r2, %r3, %r4, 0xea", "div.s32 %r1, %r2, %r3",
     ),
-    "imad": (
-        "IMAD.MOV.U32 R1, RZ, RZ, R2", "mul.wide.s32 %rd1, %r2, 2",
-    ),
-    "half": (
-        "HMUL2.BF16_V2 R1, R2, R3", "fma.rn.bf16x2 %r1, %r2, %r3, %r4", "mul.f16 %rs1, %rs2, %rs3",
-    ),
-    "single": (
-        "FADD R1, R2, R3", "add.f32 %f1, %f2, %f3",
-    ),
-    "convert": (
-        "F2FP.BF16.F32.PACK_AB R1, R2, R3", "cvt.rn.f16x2.f32 %r1, %f1, %f2",
-    ),
-    "special": (
-        "MUFU.RCP R0, R0", "ex2.approx.f32 %f1, %f2",
-    ),
-    "uniform": (
-        "USEL UR4, UR5, UR6, UP0",
-    ),
+    "imad": ("IMAD.MOV.U32 R1, RZ, RZ, R2", "mul.wide.s32 %rd1, %r2, 2"),
+    "half": ("HMUL2.BF16_V2 R1, R2, R3", "fma.rn.bf16x2 %r1, %r2, %r3, %r4", "mul.f16 %rs1, %rs2, %rs3"),
+    "single": ("FADD R1, R2, R3", "add.f32 %f1, %f2, %f3"),
+    "convert": ("F2FP.BF16.F32.PACK_AB R1, R2, R3", "cvt.rn.f16x2.f32 %r1, %f1, %f2"),
+    "special": ("MUFU.RCP R0, R0", "ex2.approx.f32 %f1, %f2"),
+    "uniform": ("USEL UR4, UR5, UR6, UP0",),
     "other": (
         "S2R R1, SR_TID.X", "@!PT LDS RZ, [RZ]", "ld.param.b32 %r1, [p]", "mov.b32 %r1, %r2",
         "shfl.sync.idx.b32 %r1, %r2, 0, 31, -1",
     ),
-    "store_local": (
-        "st.local.b32 [%rd2], %r1",
-    ),
+    "store_local": ("st.local.b32 [%rd2], %r1",),
 }  # fmt: skip
 WIDTHS = {
     16: (
@@ -112,15 +83,9 @@ WIDTHS = {
         "cp.async.ca.shared.global.L2::128B [%r1], [%rd1], 4",
         "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r2]",
     ),
-    1: (
-        "LDG.E.U8.CONSTANT R4, desc[UR4][R2.64]", "st.global.b8 [%rd1], %rs1",
-    ),
-    2: (
-        "LDS.S16 R4, [R2]",
-    ),
-    8: (
-        "STG.E.64 desc[UR4][R2.64], R4", "LDSM.16.MT88.2 R4, [R2]", "ld.shared.b64 %rd1, [%r1]",
-    ),
+    1: ("LDG.E.U8.CONSTANT R4, desc[UR4][R2.64]", "st.global.b8 [%rd1], %rs1"),
+    2: ("LDS.S16 R4, [R2]",),
+    8: ("STG.E.64 desc[UR4][R2.64], R4", "LDSM.16.MT88.2 R4, [R2]", "ld.shared.b64 %rd1, [%r1]"),
     None: (
         "UTMALDG.2D [UR8], [UR4]",
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 4096, [%r2]",
@@ -268,16 +233,6 @@ def test_a_card_of_ptx(tmp_path: Path) -> None:
     assert score_file(file) == card
 
 
-def test_names_in_scopes() -> None:
-    """Each loop ends at the label of its own scope; after the outer loop there is one more."""
-    ((_, instructions),) = split_ptx(GEMM)
-    branches = [one for one in instructions if one.name == "bra"]
-
-    assert [one.operands for one in branches] == ["waitLoop", "$L__BB0_2", "waitLoop"]
-    assert [one.address - (one.target or 0) for one in branches] == [16, 16 * 12, 16]
-    assert [one.guard for one in branches] == ["@!complete", "@%p8", "@!complete"]
-
-
 def module(*bodies: str, head: str = ".reqntid 32") -> str:
     kernels = "".join(f".visible .entry k{i}() {head} {{ {body} }}\n" for i, body in enumerate(bodies))
     return f".version 8.0\n.target sm_80, texmode_independent\n.address_size 64\n{kernels}"
@@ -303,19 +258,6 @@ def test_several_kernels_and_a_function() -> None:
     assert score_ptx(text, kernel="k1").static_smem_bytes == 64
     with pytest.raises(InvalidInputError, match="2 kernels, say which: k0, k1"):
         score_ptx(text)
-
-
-def test_a_kernel_without_a_loop() -> None:
-    card = score_ptx(module("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1}; ret;"))
-
-    assert not card.loop.is_loop
-    assert card.loop.ops == card.ops == OpCounts(tensor=1, branch=1)
-
-
-def test_a_jump_to_the_end_of_a_kernel() -> None:
-    card = score_ptx(module("@%p1 bra END; add.s32 %r1, %r1, 1; ret; END:"))
-
-    assert card.ops == OpCounts(branch=2, integer=1)
 
 
 def test_what_is_not_whole() -> None:
@@ -462,12 +404,6 @@ def test_registers_where_nvdisasm_says_them() -> None:
     assert score_sass(text).registers == 254
 
 
-def test_lines_without_a_head_are_one_kernel() -> None:
-    lines = "".join(line + "\n" for line in nvdisasm(CODE).splitlines() if "/*" in line or line.startswith(".L_"))
-
-    assert score_sass(lines)[2:] == score_sass(nvdisasm(CODE))[2:]
-
-
 def test_several_kernels() -> None:
     text = nvdisasm(CODE) + nvdisasm("MOV R1, R2\nRET.REL.NODEC R4", "helper", is_entry=False)
     text += nvdisasm("FFMA R1, R2, R3, R4\nEXIT", "other")
@@ -479,12 +415,6 @@ def test_several_kernels() -> None:
         score_sass(text)
     with pytest.raises(InvalidInputError, match="no kernel 'helper', only gemm_kernel, other"):
         score_sass(text, kernel="helper")
-
-
-def test_code_for_several_gpus() -> None:
-    text = cuobjdump(CODE, "new") + cuobjdump(CODE, "old", "sm_80")
-
-    assert [(card.kernel, card.target) for card, _ in split_sass(text)] == [("new", "sm_90a"), ("old", "sm_80")]
 
 
 def test_a_text_that_triton_cut_off_is_refused() -> None:
@@ -545,12 +475,6 @@ def test_wgmma_that_the_compiler_serialized() -> None:
     ):
         loop = serialized(waits).loop
         assert (loop.mma_waits, loop.is_serialized) == (num, is_serialized)
-
-
-def test_an_instruction_of_unknown_shape_counts_without_one() -> None:
-    card = score_sass(nvdisasm(loop_of("UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10]")))
-
-    assert (card.loop.ops.tensor, card.loop.mma) == (1, ())
 
 
 def test_bulk_copies_leave_the_bytes_open() -> None:

@@ -1,7 +1,5 @@
 """Score cards of what Triton makes of a small GEMM, without a GPU: counts are what the config implies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A Triton kernel's arguments become a GEMM and a config; what does not fit is an error that says what there is."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,20 +42,6 @@ def test_types_of_torch_and_triton(name: str, dtype: str) -> None:
     assert (problem.input_dtype, problem.weight_dtype) == (dtype, dtype)
     assert dtype_of(SimpleNamespace(base=SimpleNamespace(dtype=name))) == dtype  # a TensorDescriptor
     assert dtype_of(name) == dtype
-
-
-def test_fp32_of_the_output_is_no_tf32() -> None:
-    call = values("bf16")
-    call["c_ptr"] = TensorArgument("fp32")
-
-    assert KernelArguments().problem(call).output_dtype == "fp32"
-
-
-def test_fp8_with_bf16_output() -> None:
-    call = values("torch.float8_e4m3fn") | {"c_ptr": TensorArgument("bf16")}
-    problem = KernelArguments().problem(call)
-
-    assert (problem.input_dtype, problem.weight_dtype, problem.output_dtype) == ("fp8", "fp8", "bf16")
 
 
 def test_w4a16_from_packed_weights() -> None:
@@ -103,11 +87,6 @@ def test_names_of_the_tutorial_and_what_a_kernel_has_not() -> None:
         KernelArguments().check(dict.fromkeys(set(call) - {"BLOCK_SIZE_M"}))
 
 
-def test_maxnreg_where_triton_has_it() -> None:
-    assert KernelArguments().config(values()).maxnreg is None
-    assert KernelArguments().config(values(maxnreg=128)).maxnreg == 128
-
-
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
@@ -122,11 +101,6 @@ def test_unknown_names_say_which_there_are(arguments: KernelArguments, pattern: 
         arguments.check(values())
     with pytest.raises(InvalidOptionError, match=pattern):
         _ = arguments.config(values()), arguments.problem(values())
-
-
-def test_check_takes_what_is_there_and_skips_what_is_not_read() -> None:
-    KernelArguments().check(values())
-    KernelArguments(b="nowhere", weight_dtype="int4").check(values())
 
 
 def test_no_type_of_a() -> None:

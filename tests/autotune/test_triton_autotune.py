@@ -1,7 +1,5 @@
 """The pruner in Triton's own `Autotuner`, and configs that are really compiled, without a GPU."""
 
-from __future__ import annotations
-
 import math
 import sys
 import threading
@@ -195,16 +193,6 @@ def test_machine_code_overturns_the_estimate_offline() -> None:
     assert fallen[32] == "number 2: the best 1 stay"
 
 
-def test_a_driver_of_another_gpu_compiles_for_the_one_asked_for(on_gpu: FakeDriver) -> None:
-    from tests.autotune.triton_kernels import matmul
-
-    ranking = pruner("a100-sxm-80gb", kernel=matmul, top_k=1).rank(quick(), CALL)
-
-    assert ranking.num_compiled == 2
-    assert all(verdict.is_compiled for verdict in ranking.verdicts)
-    assert not matmul.device_caches
-
-
 def test_code_that_cannot_be_read_is_noted_and_the_estimate_stands(on_gpu: FakeDriver) -> None:
     def refuse(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
         raise GemmEvalError("no disassembler")
@@ -228,17 +216,6 @@ def test_the_model_is_given_what_the_machine_code_says() -> None:
 
     assert [(code.is_compiled, code.loop.k, code.loop.spill) for code in model.codes] == [(True, 32, 0)] * 2
     assert {mma.m for code in model.codes for mma in code.loop.mma} == {16, 64}  # mma.sync for 32 rows, wgmma for 64
-
-
-def test_code_without_a_main_loop_leaves_that_estimate(on_gpu: FakeDriver) -> None:
-    def read_some(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
-        return [code if code and code.loop.k and config.block_m == 64 else None
-                for code, config in zip(read_code(compiled, configs), configs, strict=True)]  # fmt: skip
-
-    ranking = pruner(read_code=read_some).rank(quick(), CALL)
-
-    assert {verdict.config.block_m: verdict.is_compiled for verdict in ranking.verdicts} == {32: False, 64: True}
-    assert "of 1 configs" in ranking.notes[0]
 
 
 def test_pre_hooks_run_before_a_config_is_compiled(on_gpu: FakeDriver) -> None:

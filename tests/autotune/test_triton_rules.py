@@ -1,7 +1,5 @@
 """Pruning of Triton configs without Triton: rules, ranking in two steps, what stays of a list, and what is said."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys
@@ -69,19 +67,6 @@ def test_each_rule_says_demand_and_limit(changes: dict[str, int], rule: str, num
     assert "\n" not in found.reason
 
 
-def test_limits_are_not_crossed_by_one() -> None:
-    assert reject(GOOD._replace(num_warps=4, maxnreg=154)) is None
-    assert reject(GOOD._replace(split_k=64)) is None
-    assert reject(GOOD._replace(block_m=16, block_n=64)) is None
-    assert reject(GOOD._replace(block_k=128, num_stages=4)) is None  # 3 x 64 KiB of 227 KiB
-
-
-def test_eight_bit_types_need_k_of_32() -> None:
-    assert reject(GOOD._replace(block_k=16)) is None
-    assert reject(GOOD._replace(block_k=16), FP8).rule == "k_step"
-    assert reject(GOOD._replace(block_k=16), W4A16) is None
-
-
 def test_shared_memory_is_that_of_the_gpu() -> None:
     config = GOOD._replace(block_k=128, num_stages=4)  # 196,608 bytes at least
 
@@ -114,14 +99,6 @@ def test_a_witness_that_falls_itself_counts_for_nothing() -> None:
     broken = TritonConfig(16, 64, 8, 4, 3)
 
     assert reject_configs(A100, problem, [TritonConfig(128, 64, 64, 4, 3), broken])[0] is None
-
-
-def test_stages_beyond_the_steps_are_for_the_model_to_judge() -> None:
-    """The code of another depth is another one, and may be the faster."""
-    problem = GemmProblem(1, 4096, 192, 4096)  # 3 steps
-    configs = [GOOD._replace(num_stages=stages) for stages in (5, 3)]
-
-    assert reject_configs(H200, problem, configs) == (None, None)
 
 
 SOME_CONFIGS = st.builds(
@@ -163,10 +140,6 @@ def test_small_is_what_a_launch_costs(problem: GemmProblem, expected: bool) -> N
     assert (work_us(problem, H200) <= SMALL_SHARE * H200.graph_node_us) is expected
 
 
-def test_types_that_the_gpu_lacks_are_never_small() -> None:
-    assert not is_small(GemmProblem(1, 16, 64, 64, input_dtype="fp8", output_dtype="bf16"), A100)
-
-
 @pytest.mark.parametrize(
     ("arch", "dtype", "size", "stages"),
     [
@@ -175,13 +148,9 @@ def test_types_that_the_gpu_lacks_are_never_small() -> None:
     ],
 )  # fmt: skip
 def test_shared_memory_of_compiled_kernels_lies_within_the_bounds(
-    arch: str,
-    dtype: str,
-    size: int,
-    stages: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    arch: str, dtype: str, size: int, stages: int, tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     pytest.importorskip("triton")
     from gemm_eval.autotune.triton import compile_offline
     from tests.autotune.triton_kernels import matmul
@@ -353,14 +322,6 @@ def test_the_best_stay_in_order_and_never_none() -> None:
     assert "all stay" in str(chooser.last)
 
 
-def test_arguments_come_by_position_or_by_name() -> None:
-    configs = tiles()
-    by_name = {name: CALL[name] for name in ("N", "K")}
-    by_place = {name: value for name, value in CALL.items() if name not in by_name}
-
-    assert pruner(top_k=1).early_config_prune(configs, by_place, grid=(1,), warmup=False, **by_name) == [configs[2]]
-
-
 def test_an_unknown_kind_of_kernel_keeps_all_and_warns() -> None:
     class Refuses(FakeModel):
         def triton_times(self, *args: Any) -> Any:
@@ -380,15 +341,6 @@ def test_small_problems_are_dispatched() -> None:
     assert chooser.last.is_small
     assert len(pruner(top_k=1.0, small=None).early_config_prune(configs, SMALL)) == 2
     assert len(pruner(top_k=1.0, small=lambda problem, arch: True).early_config_prune(configs, CALL)) == 1
-
-
-def test_what_was_ranked_is_the_gemm_of_the_call() -> None:
-    arguments = KernelArguments(weight_dtype="int4", group_size=64, b="w_ptr")
-    ranking = pruner(arguments=arguments).rank(tiles(), CALL | {"w_ptr": TensorArgument("uint8")})
-
-    assert ranking.problem == GemmProblem(
-        1, 4096, 4096, 4096, input_dtype="fp16", weight_dtype="int4", group_size=64, output_dtype="fp16"
-    )
 
 
 def test_a_single_survivor_is_not_benchmarked() -> None:

@@ -1,7 +1,5 @@
 """A small GEMM in Triton, to be compiled in tests; import it only where Triton is."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """Benchmarks run once each among the tests, so that none breaks unseen; slow ones run in `make bench` only."""
 
-from __future__ import annotations
-
 import pytest
 
 

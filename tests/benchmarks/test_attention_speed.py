@@ -1,7 +1,5 @@
 """How long the exact search for fused attention takes on multi-core chips: ``make bench`` prints it by preset."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 ``extra_info`` of each benchmark holds GEMMs per second. As plain tests these only check the contents.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

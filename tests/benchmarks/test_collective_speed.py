@@ -1,7 +1,5 @@
 """How long a message takes to evaluate: sweeps of whole models ask for tens of thousands."""
 
-from __future__ import annotations
-
 import itertools
 
 from pytest_benchmark.fixture import BenchmarkFixture

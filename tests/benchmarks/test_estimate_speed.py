@@ -4,8 +4,6 @@ Rounds of the first have an evaluator of their own, whose answers nobody asked f
 compiled. The second takes 1 ms for Llama-3-8B. ``extra_info`` of the third has milliseconds a point on one core.
 """
 
-from __future__ import annotations
-
 from itertools import count, product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a user waits for: the import, the first call of a process, the first call ever on a machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

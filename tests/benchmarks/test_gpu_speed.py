@@ -3,8 +3,6 @@
 ``extra_info`` of the batches holds GEMMs per second. As plain tests these only check that the ways agree.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 import timeit

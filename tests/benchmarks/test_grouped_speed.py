@@ -3,8 +3,6 @@
 ``extra_info`` of the batch holds layers and GEMMs per second. As plain tests these only check the contents.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -3,8 +3,6 @@
 NVRTC is loaded already. As plain tests these only check that the ways agree.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

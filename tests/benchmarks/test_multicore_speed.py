@@ -3,8 +3,6 @@
 As plain tests (``make slow``) they only check that the compared ways agree.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -3,8 +3,6 @@
 As plain tests these check against the definition on a sample of the points, or against an answer that is known.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Speed of prewarming llama-3-70b, 8 batch sizes by 6 sequence lengths in both phases, and of reading it back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

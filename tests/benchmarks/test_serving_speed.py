@@ -1,7 +1,5 @@
 """Served models: one estimate whose steps are known, and a search from nothing, in milliseconds a deployment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gemm_eval import GEMMEvaluator, find_deployments

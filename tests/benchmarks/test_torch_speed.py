@@ -1,7 +1,5 @@
 """Predicting a torch module: a model of 32 layers, from its trace to its prediction."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The search of training layouts from nothing, in tenths of a millisecond a layout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gemm_eval import GEMMEvaluator, find_training_layouts

@@ -1,7 +1,5 @@
 """What ranking Triton configs costs without a GPU, compiling included: never seen, and out of the caches."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GEMM shapes of public transformer models: what the speed promises are measured on."""
 
-from __future__ import annotations
-
 # hidden size, intermediate size, KV width, from the models' config.json
 _MODELS = {
     "Llama-3-8B": (4096, 14336, 1024), "Llama-3-70B": (8192, 28672, 1024), "Llama-3.1-405B": (16384, 53248, 1024),

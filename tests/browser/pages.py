@@ -1,7 +1,5 @@
 """One page of each kind, and every plot, for tests and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

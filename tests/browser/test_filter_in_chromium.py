@@ -1,7 +1,5 @@
 """The filter of tables: expressions over columns with units, plain words, and what it says of what it does not know."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

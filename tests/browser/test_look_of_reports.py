@@ -1,7 +1,5 @@
 """How reports look: the verdict and the picture are seen first, nothing is cut or too wide, and all words stand out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

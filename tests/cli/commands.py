@@ -1,7 +1,5 @@
 """What the tests of commands share: a GEMM, an arch, and a run of a command in this process."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Kernels that commands call, compiled before they run."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval import GEMMEvaluator

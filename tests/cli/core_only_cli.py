@@ -4,8 +4,6 @@ Reads a JSON list of [commands, packages that are not to be found] and prints on
 run is [command, words, exit code, stdout, stderr].
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.machinery
 import io

@@ -1,7 +1,5 @@
 """With --json commands print what the library answers, as their schema says; in words its text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a shell completes, asked as bash asks: words in the environment, answers on stdout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

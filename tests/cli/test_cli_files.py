@@ -1,7 +1,5 @@
 """The commands on files: `arch`, `configs` and `checkpoint`."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -16,7 +14,6 @@ from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec, check_arch, list_archs
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import unit_of
-from gemm_eval.kernels import config_cache
 from gemm_eval.kernels.config_cache import ConfigCache
 from gemm_eval.kernels.config_records import ConfigRecord
 from tests.cli.commands import Ran, chip_file
@@ -26,34 +23,6 @@ pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 # arch
-
-
-def test_arch_list_json() -> None:
-    documents = {document["name"]: document for document in Ran("arch", "list", "--json").json()["archs"]}
-
-    assert list(documents) == list(list_archs())
-    chip, gpu = load_arch("sg2260e"), load_arch("h200-sxm", GpuSpec)
-    shared = {"default_dtype": "fp16"}
-    assert documents["sg2260e"] == shared | {
-        "name": "sg2260e", "type": "multicore", "title": chip.title, "num_cores": 4,
-        "peak_tflop_per_s": chip.peak_tflop_per_s(), "dram_gb_per_s": 273.056, "sram_total_bytes": 64 << 20,
-        "is_coarse": False,
-    }  # fmt: skip
-    assert documents["h200-sxm"] == shared | {
-        "name": "h200-sxm", "type": "gpu", "title": gpu.title, "sm_arch": "sm_90", "num_sms": 132,
-        "peak_tflop_per_s": gpu.peak_tflop_per_s(), "dram_gb_per_s": 4800.0, "l2_bytes": 60 << 20,
-    }  # fmt: skip
-
-
-def test_arch_show_groups_the_fields_of_a_gpu() -> None:
-    out = Ran("arch", "show", "h200-sxm", columns=200).out
-
-    titles = ["chip and clocks", "tensor cores of an SM", "instruction issue and ALUs", "L2 and DRAM", "fixed costs"]
-    places = [re.search(rf"^{title}", out, flags=re.MULTILINE) for title in titles]
-    starts = [place.start() for place in places if place]
-    assert len(starts) == len(titles)
-    assert starts == sorted(starts)
-    assert re.search(r"^fp16 +989\.4298 +989\.4 +919\.1 +773\.2", out, flags=re.MULTILINE)
 
 
 def test_arch_list_marks_what_is_coarse_and_keeps_names_whole() -> None:
@@ -103,13 +72,6 @@ def test_arch_show_json_is_the_spec() -> None:
     assert document["units"]["dram_pj_per_byte"] == "pJ/byte"
 
 
-def test_every_number_of_a_spec_has_a_unit() -> None:
-    for name in list_archs():
-        for key in load_arch(name).provenance:
-            assert any(map(unit_of, key.split("."))), key
-    assert unit_of("title") == ""
-
-
 def test_arch_check_of_all_presets_passes_and_lists_each_finding() -> None:
     document = Ran("arch", "check", *list_archs(), "--json").json()
 
@@ -132,14 +94,6 @@ def test_arch_check_fails_on_a_missed_figure(tmp_path: Path) -> None:
     assert "tpu-v4" in text.out
     assert document.code == 1
     assert json.loads(document.out)["ok"] is False
-
-
-def test_arch_check_goes_on_after_an_invalid_file(tmp_path: Path) -> None:
-    ran = Ran("arch", "check", chip_file(tmp_path, sram_bytes=-1), "tpu-v4", columns=300)
-
-    assert ran.code == 1
-    assert "sram_bytes must be >= 1, got -1" in ran.out
-    assert "275 (+0.09%)" in ran.out
 
 
 TIMINGS = data_root() / "measured" / "h200-sxm" / "w4a16" / "fp16.parquet"
@@ -183,17 +137,6 @@ def test_built_records_are_the_fastest_that_were_timed(timings: Path, built: Pat
         assert record.date == "2026-11-23"
 
 
-def test_a_file_is_listed(built: Path) -> None:
-    text = run("list", built)
-    found = ConfigCache.load(built).records
-
-    assert f"{built}: {len(found)} records" in text
-    assert "h200-sxm" in text
-    assert "group 128" in text
-    assert "void" not in text
-    assert f"top {found[0].num_timed}" in text or f"all {found[0].num_timed}" in text
-
-
 def test_what_no_longer_holds_says_why(built: Path, tmp_path: Path) -> None:
     first, *rest = ConfigCache.load(built).records
     path = tmp_path / "c.json"
@@ -209,20 +152,6 @@ def test_what_no_longer_holds_says_why(built: Path, tmp_path: Path) -> None:
     assert ConfigRecord.from_json(bare).key == first.key
 
 
-def test_without_a_file_the_users_and_the_shipped_are_listed(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(config_cache, "shipped_path", lambda gpu: tmp_path / "shipped" / f"{gpu}.json")
-    assert "no files of configs" in run("list")
-    cache = ConfigCache.load(built)
-    cache.save(tmp_path / "w4a16-configs.json")
-    cache.save(tmp_path / "shipped" / "h200-sxm.json")
-    paths = [Path(file["path"]) for file in json.loads(run("list", "--json"))["files"]]
-
-    assert paths == [tmp_path / "w4a16-configs.json", tmp_path / "shipped" / "h200-sxm.json"]
-
-
 def test_files_are_merged(built: Path, tmp_path: Path) -> None:
     first, *rest = ConfigCache.load(built).records
     faster = replace(first, latency_us=0.5)
@@ -234,14 +163,6 @@ def test_files_are_merged(built: Path, tmp_path: Path) -> None:
     assert said["num_bytes"] == out.stat().st_size
     assert faster in ConfigCache.load(out).records
     assert sum(said["found_by"].values()) == len(rest) + 1
-
-
-def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    path.write_text("{")
-
-    assert "is damaged" in run("list", path, code=2)
-    assert [p.name for p in tmp_path.iterdir()] == ["c.json"]
 
 
 @pytest.fixture

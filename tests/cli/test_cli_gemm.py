@@ -1,7 +1,5 @@
 """The commands `evaluate`, `top` and `grouped`, sizes in a row or by name, lists and ranges."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -16,7 +14,6 @@ from gemm_eval.cli.values import (
     Sizes,
     check_count,
     format_mapping,
-    parse_all_values,
     parse_mapping,
     parse_rows,
     parse_values,
@@ -24,33 +21,12 @@ from gemm_eval.cli.values import (
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION
 from gemm_eval.units import time_text
-from tests.cli.commands import DEMO, SIZES, WORDS, Ran, demo
+from tests.cli.commands import DEMO, WORDS, Ran, demo
 
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 # evaluate
-
-
-@pytest.mark.parametrize("columns", [40, 80, 100, 120, 200])
-def test_archs_stand_side_by_side_without_a_broken_word(columns: int) -> None:
-    archs = ["h200-sxm", "demo-8core", "b200", "l40s", "a100-sxm-80gb"]
-    words = [word for name in archs for word in ("--arch", name)]
-    results = [GEMMEvaluator(name).evaluate(*SIZES) for name in archs]
-
-    out = Ran("evaluate", *words, *WORDS, "--no-explain", columns=columns).out
-
-    tables, mappings = out[: out.index("\nh200-sxm: --mapping")], out[out.index("\nh200-sxm: --mapping") :]
-    assert max(map(len, tables.splitlines())) <= columns
-    whole = {word for line in Ran("evaluate", *words, *WORDS, columns=1000).out.splitlines() for word in line.split()}
-    assert {word for word in tables.split() if word[0] not in "─"} <= whole
-    (row,) = re.findall("^latency(.*)$", Ran("evaluate", *words, *WORDS, columns=1000).out, flags=re.MULTILINE)
-    assert row.split() == " ".join(time_text(result.latency_us) for result in results).split()
-    headers = [name for line in tables.splitlines() if set(line.split()) <= set(archs) for name in line.split()]
-    assert headers == archs  # each once, in the order given
-    assert len(re.findall("^latency ", tables, flags=re.MULTILINE)) == {40: 5, 80: 2, 100: 2, 120: 2, 200: 1}[columns]
-    for result in results:
-        assert f"\n{result.arch_name}: --mapping {format_mapping(result.mapping)}\n" in mappings
 
 
 def test_evaluate_prints_what_the_result_says() -> None:
@@ -73,23 +49,6 @@ def test_evaluate_prints_what_the_result_says() -> None:
     assert rows["B"].startswith(f"{result.traffic['b_bytes']:,} (")
     assert rows["--mapping"] == format_mapping(result.mapping)
     assert "".join(result.explain().split()) in "".join(out.split())
-
-
-def test_explanation_in_json_on_demand_only() -> None:
-    words = ("evaluate", *DEMO, *WORDS, "--json")
-
-    assert "explanation" not in Ran(*words).json()["results"][0]
-    assert Ran(*words, "--explain").json()["results"][0]["explanation"] == demo().explain()
-
-
-def test_printed_mapping_can_be_replayed() -> None:
-    out = Ran("evaluate", *DEMO, *WORDS, "--no-explain").out
-    (text,) = re.findall(r"^--mapping +(\S+)", out, flags=re.MULTILINE)
-
-    (replayed,) = Ran("evaluate", *DEMO, *WORDS, "--mapping", text, "--json").json()["results"]
-
-    assert parse_mapping(text) == demo().mapping
-    assert replayed["latency_us"] == demo().latency_us
 
 
 # top
@@ -152,19 +111,6 @@ def test_text_speaks_of_groups(expected: GEMMResult) -> None:
     assert "explanation" in Ran(*GROUPED, "--json", "--explain").json()["results"][0]
 
 
-def test_top_of_groups_has_a_row_for_each(expected: GEMMResult) -> None:
-    out = Ran(*GROUPED, "--top", "3", columns=300).out
-    assert out.startswith("G=4 rows=140 (of a group 0 to 120) K=512 N=256")
-    assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ["1", "2", "3"]
-
-
-def test_rows_in_short() -> None:
-    assert parse_rows("120,3,0,17") == GROUPS
-    assert parse_rows("120x64, 0x8") == (120,) * 64 + (0,) * 8
-    assert parse_rows(" 7 ") == parse_rows("7x1") == (7,)
-    assert len(parse_rows("1x1024")) == 1024
-
-
 @pytest.mark.parametrize(
     "rows", ["", "120,", "a", "1.5", "-3", "3x", "x3", "3x0", "3x-1", "3x2x2", "1 2", "1x1025", "1x99999999999", "0,0"]
 )
@@ -192,35 +138,16 @@ def test_evaluate_shows_the_interval_and_what_the_model_alone_says() -> None:
     assert time_text(result.low_us) in ran.out
 
 
-def test_no_correction_is_the_model_alone() -> None:
-    document = Ran("evaluate", *GEMM, "--no-correction", "--json").json()["results"][0]
-    corrected = Ran("evaluate", *GEMM, "--json").json()["results"][0]
-
-    assert (document["source"], corrected["source"]) == ("calibrated", "corrected")
-    assert document["latency_us"] == corrected["physics_us"] != corrected["latency_us"]
-    assert corrected["low_us"] < corrected["latency_us"] < corrected["high_us"]
-    assert "model alone" not in Ran("evaluate", *GEMM, "--no-correction", "--no-explain").out
-
-
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("7", [7]),
-        ("1,4,16", [1, 4, 16]),
-        (" 4 , 1 ", [4, 1]),
-        ("1..256", [1, 2, 4, 8, 16, 32, 64, 128, 256]),
-        ("3..20", [3, 6, 12, 20]),
-        ("5..5", [5]),
-        ("1..2", [1, 2]),
-        ("1..10:3", [1, 4, 7, 10]),
-        ("1..9:3", [1, 4, 7]),
-        ("4..4:9", [4]),
-        ("1,3,8..64", [1, 3, 8, 16, 32, 64]),
-        ("8..16,1..8,12", [8, 16, 1, 2, 4, 12]),
+        ("7", [7]), ("1,4,16", [1, 4, 16]), (" 4 , 1 ", [4, 1]), ("1..256", [1, 2, 4, 8, 16, 32, 64, 128, 256]),
+        ("3..20", [3, 6, 12, 20]), ("5..5", [5]), ("1..2", [1, 2]), ("1..10:3", [1, 4, 7, 10]), ("1..9:3", [1, 4, 7]),
+        ("4..4:9", [4]), ("1,3,8..64", [1, 3, 8, 16, 32, 64]), ("8..16,1..8,12", [8, 16, 1, 2, 4, 12]),
         (f"1..{MAX_VALUES}:1", list(range(1, MAX_VALUES + 1))),
         (f"1..{1 << 1000}", [1 << power for power in range(1001)]),
     ],
-)
+)  # fmt: skip
 def test_lists_and_ranges(text: str, values: list[int]) -> None:
     assert parse_values("--batch", text) == values
 
@@ -245,10 +172,6 @@ def test_ranges_are_bounded_and_go_up() -> None:
     check_count(MAX_VALUES, "--batch")
     with pytest.raises(InvalidOptionError, match="at most 10,000 combinations of --batch at once, got 10,001"):
         check_count(MAX_VALUES + 1, "--batch")
-
-
-def test_repeated_options_are_one_list() -> None:
-    assert parse_all_values("--tp", ["1..4", "2,8", "3"]) == [1, 2, 4, 8, 3]
 
 
 def test_sizes_in_a_row_or_by_name() -> None:

@@ -1,7 +1,5 @@
 """The commands `kernels` and `profile`: lists, timings beside other engines, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any
@@ -13,8 +11,7 @@ from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import families
-from gemm_eval.measure import compare_kernels, profile_kernels
-from gemm_eval.measure.profile import ComparedGemm
+from gemm_eval.measure import profile_kernels
 from tests.cli.commands import Ran
 from tests.kernels.fake_kernels import FakeKernelRunner, config, item
 
@@ -52,14 +49,6 @@ def test_kernels_that_never_ran_say_so(arch: str, has_run: bool) -> None:
         assert "none has ever run" not in run("--arch", arch, "--family", "w4a16_sm90")
 
 
-def test_sizes_say_how_k_can_be_cut() -> None:
-    text = run("--arch", "h200-sxm", *SIZES, "--family", "w4a16_sm80")
-
-    assert "split-K" in text
-    assert "stream" in text
-    assert "kernels can run these sizes" in text
-
-
 def test_a_document_has_units_in_its_names() -> None:
     found = document("--arch", "h200-sxm", "--mode", "column", "--activation", "bf16", *SIZES)
     kernel = found["kernels"][0]
@@ -90,33 +79,6 @@ def test_kernels_can_be_compiled_without_a_gpu(monkeypatch: pytest.MonkeyPatch) 
     assert "regs" in run(*words)
 
 
-def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[ComparedGemm] = []
-
-    def compare(*args: Any) -> list[ComparedGemm]:
-        compared.extend(compare_kernels(*args))
-        return compared
-
-    monkeypatch.setattr(gemm_eval.measure, "compare_kernels", compare)
-    lines = run("--arch", "h200-sxm", "--measured", columns=300).splitlines()
-    rows = [cells for line in lines if (cells := line.replace(",", "").split()) and cells[0].isdigit()]
-
-    assert len(compared) >= 120
-    assert "cuBLAS us" in "".join(lines[:4])
-    assert [tuple(map(int, cells[:3])) for cells in rows] == [(gemm.N, gemm.K, gemm.M) for gemm in compared]
-    for cells, gemm in zip(rows, compared, strict=True):
-        text = " ".join(cells)
-        assert text.endswith(gemm.best)
-        assert gemm.cublas_us is not None
-        assert f" {gemm.cublas_us / gemm.best_us:.2f} " in text
-        assert f" {gemm.mode} " in text
-    assert {gemm.mode for gemm in compared} == {"group"}
-    for name in ("M <= 32", "M = 33..512", "M > 512"):
-        (line,) = [line for line in lines if line.startswith(f"{name}: ")]
-        assert "times as fast as cuBLAS" in line
-        assert "times as fast as humming" in line
-
-
 ITEMS = [item(cta_m=cta_m) for cta_m in (32, 16, 128)]
 
 
@@ -124,26 +86,6 @@ ITEMS = [item(cta_m=cta_m) for cta_m in (32, 16, 128)]
 def profile_command(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(gemm_eval.measure, "W4A16Runner", lambda dtype: FakeKernelRunner(1000.0))
     return partial(Ran, "profile", columns=240)
-
-
-def test_all_kernels_are_timed_and_the_best_ones_again() -> None:
-    runner = FakeKernelRunner(broken=[config(cta_m=64)])
-    found = profile_kernels(runner, [*ITEMS, item(cta_m=64)], [ITEMS[2].config])
-
-    assert [kernel.config.cta_m for kernel in found.kernels] == [16, 32, 128]
-    assert found.kernels[0].timing.num_replays == 7
-    assert found.find(ITEMS[0].config) == (1, found.kernels[1])
-    assert found.errors == {config(cta_m=64): "GemmEvalError: wrong"}
-    assert found.find(config(cta_m=64)) is None
-    # 256 x 128 weights of 4 bits, 2 groups of 128 columns, A and C of 16 rows
-    assert found.bytes_moved == 128 * 128 + 2 * 2 * 128 + 2 * 16 * (256 + 128)
-
-
-def test_nothing_to_time_is_an_error() -> None:
-    with pytest.raises(GemmEvalError, match="no kernel can run this GEMM on this GPU"):
-        profile_kernels(FakeKernelRunner(), [], [])
-    with pytest.raises(GemmEvalError, match="no kernel could be timed; the first: GemmEvalError: wrong"):
-        profile_kernels(FakeKernelRunner(broken=[ITEMS[0].config]), ITEMS[:1], [])
 
 
 def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
@@ -196,10 +138,6 @@ def test_the_command_times_every_config(profile_command: Any) -> None:
     assert [kernel["place"] for kernel in document["kernels"]] == list(range(1, document["num_kernels"] + 1))
     assert [choice["by"] for choice in document["choices"]] == ["cost model"]
     assert all(choice["latency_us"] > 0 for choice in document["choices"])
-
-
-def test_another_arch_is_said_to_be_another(profile_command: Any) -> None:
-    assert "--arch h100-sxm is not this GPU, h200-sxm" in profile_command("1", "256", "256", "--arch", "h100-sxm").err
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

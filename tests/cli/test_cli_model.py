@@ -1,7 +1,5 @@
 """The commands on whole models, `gemms`, `prewarm` and `model`: what they print, and their exit codes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -26,14 +24,9 @@ from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 from gemm_eval.units import time_text
 from tests.cli.commands import Ran
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels", "own_cache")
 ARCH = ("--arch", "demo-8core")
 SHORT = ("--seq-len", "64")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    GEMMEvaluator("demo-8core", disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles, which stderr tells
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def typed(model: str, arch: str, **options: Any) -> tuple[ModelConfig, dict[str, Any]]:
@@ -111,18 +104,6 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
             assert re.search(rf" {types} x {gemm.problem.weight_dtype} ", line) or not gemm.problem.is_weight_quantized
 
 
-def test_sums_are_those_of_the_library() -> None:
-    out = Ran("gemms", "mixtral-8x7b", *ARCH, *SHORT, "--batch", "3", columns=200).out
-
-    lines = re.findall(r"GEMMs of a layer: (.+?) in the mean; of the model: (.+?), (.+?) a token", out)
-    for line, phase, tokens in zip(lines, ("prefill", "decode"), (3 * 64, 3), strict=True):
-        rows = library("mixtral-8x7b", phase, batch_size=3)
-        total_us = sum(gemm.total_count * result.latency_us for gemm, result in rows)
-        head_us = sum(result.latency_us for gemm, result in rows if gemm.name == "lm_head")
-        layer_us = (total_us - head_us) / load_model("mixtral-8x7b").num_layers
-        assert line == tuple(map(time_text, (layer_us, total_us, total_us / tokens)))
-
-
 def test_model_by_config_json(tmp_path: Path) -> None:
     path = tmp_path / "mine" / "config.json"
     path.parent.mkdir()
@@ -192,32 +173,7 @@ def test_prewarm_text_is_the_report_on_one_line(columns: int) -> None:
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_prewarm_options_of_one_phase_and_no_idle_cores() -> None:
-    words = ("--phase", "decode", "--no-idle-cores", "--json")
-    report = Ran("prewarm", "llama-3-8b", *ARCH, *SHORT, *words).json()
-
-    assert report["num_gemms"] == 7
-    for allow, num_known in ((True, 0), (False, 7)):
-        evaluator = GEMMEvaluator("demo-8core", allow_idle_cores=allow)
-        found = prewarm(evaluator, "llama-3-8b", batch_sizes=[1], seq_lens=[64], phases=["decode"])
-        assert found.num_known == num_known
-
-
 # errors and help
-
-
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_model_that_does_not_fit_is_exit_3_but_prewarms(tmp_path: Path, words: tuple[str, ...]) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(
-        "{name: tiny, num_cores: 1, frequency_ghz: 1.0, cube_m: 16, cube_k: 16, cube_n: 16, sram_bytes: 64, "
-        "cube_steps_per_cycle: {fp16: 1.0}, dram_gb_per_s: 100.0, reduction: none}"
-    )
-    shown, warmed = (Ran(name, "llama-3-8b", "--arch", str(path), *SHORT, *words) for name in ("gemms", "prewarm"))
-
-    assert (shown.code, shown.out, warmed.code) == (3, "", 0)
-    assert "would fit with: sram_bytes >=" in shown.err
-    assert re.search(r'"num_infeasible": 13|13 infeasible', warmed.out)
 
 
 def test_experts_have_types_and_loads_of_their_own() -> None:

@@ -1,7 +1,5 @@
 """The commands `attention`, `collective` and `moe`: tables, fits and what they write."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from gemm_eval.arch import read_yaml
 from gemm_eval.cli.operations import sizes_of
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.attention import AttentionCalibration
-from gemm_eval.models.gpu.collective import CollectiveCalibration, collective_calibration_path
 from gemm_eval.models.gpu.correction import load_trees
 from gemm_eval.models.gpu.learned import LearnedCorrection, learned_path, load_learned
 from gemm_eval.transformer import load_model, moe_layer_of
@@ -42,14 +39,6 @@ def test_calibrate_correction_writes_what_is_committed(tmp_path: Path) -> None:
     assert before.physics_mape_percent == pytest.approx(after.physics_mape_percent, rel=0.02)
     assert before.corrected_mape_percent == pytest.approx(after.corrected_mape_percent, rel=0.05)
     assert load_trees(path.with_suffix(".npz"), written.arrays_sha256, len(written.features)).roots.size
-
-
-def test_corrections_are_of_known_subjects(tmp_path: Path) -> None:
-    ran = Ran("calibrate", "correction", "--subject", "w4a8", "--arch", "h200-sxm", "--out", tmp_path)
-    assert ran.code == 2
-    assert "subject" in ran.err
-    assert "triton" in ran.err
-    assert Ran("calibrate", "correction", "--arch", "h200-sxm", "--out", tmp_path).code == 2  # of no family
 
 
 @pytest.mark.usefixtures("quick")
@@ -102,22 +91,6 @@ def test_sizes_that_are_none(text: str) -> None:
         sizes_of(text)
 
 
-def test_errors_and_calibration(tmp_path: Path) -> None:
-    words = ("validate", "collective", "--arch", "l40s", "--hold-out", "ranks")
-    lines = Ran(*words, "--json").json()["lines"]
-    assert {line["library"] for line in lines} == {"nccl", "trtllm"}
-    assert {line["group"] for line in lines} == {"all"}
-    out = Ran(*words, "--groups", columns=160).out
-    assert "up to 64 KiB" in out
-    assert "all rows of as many ranks" in out
-    path = tmp_path / "collective.yaml"
-    assert Ran("calibrate", "collective", "--arch", "l40s", "--out", str(path)).code == 0
-    found, known = (
-        CollectiveCalibration.model_validate(read_yaml(of)) for of in (path, collective_calibration_path("l40s"))
-    )
-    assert found.coefficients == pytest.approx(known.coefficients, rel=0.02)
-
-
 MOE_SIZES = ("--hidden", "256", "--inter", "128", "--experts", "16", "--topk", "4")
 LAYER: dict[str, Any] = {"hidden": 256, "inter": 128, "num_experts": 16, "topk": 4}
 MOE_CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
@@ -168,13 +141,3 @@ def test_sizes_come_from_a_model_and_options_win() -> None:
     assert of_model["layers"][0]["breakdown"]["shared_us"] > 0
     assert narrower["layers"][0]["layer"]["inter"] == 1024
     assert narrower["layers"][0]["breakdown"]["shared_us"] == 0
-
-
-def test_layers_of_models() -> None:
-    qwen = moe_layer_of(load_model("qwen1.5-moe-a2.7b"), 5)
-    alone = moe_layer_of(load_model("qwen1.5-moe-a2.7b"), 5, num_shared_experts=0)
-
-    assert qwen == MoeLayer(5, 2048, 1408, 60, 4, num_shared_experts=1, shared_inter=5632)
-    assert alone == MoeLayer(5, 2048, 1408, 60, 4)
-    assert moe_layer_of(load_model("llama-4-scout"), 5) == MoeLayer(5, 5120, 8192, 16, 1, num_shared_experts=1)
-    assert moe_layer_of(load_model("gpt-oss-20b"), 5) == MoeLayer(5, 2880, 2880, 32, 4)

@@ -1,20 +1,14 @@
 """The command `serve`: what it prints, and its exit codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import Ran
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 SMALL = ("serve", "llama-3-8b", "--arch", "h200-sxm", "--isl", "2048", "--osl", "256", "--engine", "vllm")
 SEARCH = (*SMALL, "--gpus", "2", "--concurrency", "8,64", "--tp", "1,2", "--pp", "1")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def test_a_search() -> None:

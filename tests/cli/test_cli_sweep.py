@@ -1,20 +1,16 @@
 """The commands on design spaces, `sweep`, `pareto` and `report`: what they print and write, and their exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gemm_eval.sweep import SweepResult, load_sweep
 from gemm_eval.units import time_text
 from tests.cli.commands import Ran
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("own_cache")
 SPACE = """
 base: demo-8core
 fields:
@@ -27,11 +23,6 @@ objectives: [latency_us, area_mm2]
 constraints: [area_mm2 <= 20]
 """
 NUM = 12
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +54,6 @@ def table(text: str) -> list[list[str]]:
             break
         rows.append(line.split())
     return rows
-
-
-def unfinished(points: Path, folder: Path) -> Path:
-    """A copy of a sweep of which nothing is done yet."""
-    folder.mkdir()
-    shutil.copy(points / "_sweep.json", folder)
-    return folder
 
 
 # sweep
@@ -114,30 +98,6 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     assert document["num_points"] == document["num_points_asked"] == NUM
     assert document["num_excluded"] == int((~result.is_feasible).sum())
     assert document["excluded"] == result.excluded().to_dict("records")
-
-
-def test_a_second_call_goes_on_where_the_first_was(tmp_path: Path, points: Path) -> None:
-    whole = Ran("pareto", points).out
-    folder = unfinished(points, tmp_path / "part")
-    again = Ran("sweep", space_file(tmp_path), "--out", folder, "--limit", "20")
-    assert (again.code, again.out) == (0, whole)
-
-    (part,) = folder.glob("points-*.parquet")
-    before = part.stat().st_mtime_ns
-    assert Ran("sweep", space_file(tmp_path), "--out", folder, "--limit", "20").out == whole
-    assert part.stat().st_mtime_ns == before
-
-
-def test_names_of_archs_stand_in_the_table_where_there_are_several(tmp_path: Path) -> None:
-    chip = yaml.safe_load((ROOT / "arch" / "multicore" / "demo-8core.yaml").read_text(encoding="utf-8"))
-    for name in ("left", "right"):
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**chip, "name": name}), encoding="utf-8")
-    text = SPACE.replace("demo-8core", "[left.yaml, right.yaml]")
-    ran = Ran("sweep", space_file(tmp_path, text), "--out", tmp_path / "points", "--limit", "99")
-
-    front = load_sweep(tmp_path / "points").pareto()
-    assert [row[:2] for row in table(ran.out)] == [[str(one.point), one.arch] for one in front.itertuples()]
-    assert set(front["arch"]) == {"left", "right"}
 
 
 def test_a_space_that_is_refused_is_one_line(tmp_path: Path) -> None:
@@ -190,15 +150,6 @@ def test_explain(points: Path, result: SweepResult) -> None:
     ran = Ran("pareto", points, "--explain", str(NUM))
     assert (ran.code, ran.out) == (2, "")
     assert f"point must be in 0..{NUM - 1}, got {NUM}" in ran.err
-
-
-def test_an_unfinished_sweep_says_so(points: Path, tmp_path: Path) -> None:
-    folder = unfinished(points, tmp_path / "part")
-
-    assert f"unfinished: 0 of {NUM} points are done" in Ran("pareto", folder).out
-    document = Ran("pareto", folder, "--json").json()
-    assert (document["num_points"], document["num_points_asked"], document["front"]) == (0, NUM, [])
-    assert "unfinished" not in Ran("pareto", points).out
 
 
 # report

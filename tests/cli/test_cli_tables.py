@@ -1,19 +1,15 @@
 """Shapes from files, and results into files: CSV and parquet."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.cli.output import read_records, row_of, write_records
-from gemm_eval.cli.shapes import evaluate_shapes, read_shapes, records
+from gemm_eval.cli.output import read_records, write_records
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from tests.cli.commands import DEMO, Ran, chip_file, plain
 
@@ -110,20 +106,6 @@ def test_results_may_be_shapes_again(shapes: Path, tmp_path: Path) -> None:
     assert table(out)[1]["l2"] == "warm"
 
 
-def test_groups_of_rows(tmp_path: Path) -> None:
-    path = tmp_path / "experts.csv"
-    path.write_text('K,N,row_groups,G,M\n64,32,"8x3,0",,\n64,32,,2,8\n')
-    first, second = read_shapes(path)
-
-    assert (first.sizes, first.row_groups) == ((4, 8, 64, 32), (8, 8, 8, 0))
-    assert (second.sizes, second.row_groups) == ((2, 8, 64, 32), None)
-    rows = records(evaluate_shapes(GEMMEvaluator("demo-8core"), [second], {}, dict.fromkeys(OPTIONS)))
-    assert rows[0]["row_groups"] is None
-    write_records(tmp_path / "again.csv", [{"K": 64, "N": 32, "M": None, "row_groups": [8, 8, 8, 0]}], json=True)
-    assert read_shapes(tmp_path / "again.csv")[0].row_groups == (8, 8, 8, 0)
-
-
-OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
 BAD = [
     ("M,K,N\n1,2,3\n1,4q,3\n", "shapes.csv, line 3, column K: K must be an integer >= 1, got '4q'"),
     ("M,K,N\n\n1,2,0\n", "shapes.csv, line 3, column N: N must be in 1..2**40, got 0"),
@@ -240,15 +222,3 @@ def test_commands_whose_answer_is_a_table_write_it(line: str, num: int, cells: d
     times = [name for name in ("latency_us", "ttft_us") if name in rows[0]]
     assert all(float(row[name]) > 0 for row in rows for name in times)
     assert times
-
-
-@pytest.mark.parametrize("arch", ["demo-8core", "h200-sxm"])
-def test_a_result_is_a_row_of_a_table(arch: str) -> None:
-    found: Any = GEMMEvaluator(arch).evaluate_many([(1, 16, 256, 512)], dtype="w4a16")
-    row, like = row_of(found[0]), found.to_dicts()[0]
-
-    hidden_us = [each.pop("hidden_us", 0.0) for each in (row, like)]
-    assert hidden_us[0] == pytest.approx(hidden_us[1], abs=1e-12)  # Python's sum of floats differs by version
-    same = like.keys() & row.keys()
-    assert {name: row[name] for name in same} == {name: like[name] for name in same}
-    assert like.keys() - row.keys() <= {"quantize_from", "correction"}  # which a result says in its terms

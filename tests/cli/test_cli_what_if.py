@@ -1,7 +1,5 @@
 """What-if changes of an arch, sizes with k, other names of options, lists of names."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,14 +1,11 @@
 """The words of a command line: each option once and with an effect, mistyped ones understood, names as they are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gemm_eval.cli.output import make_console, make_table
-from gemm_eval.kernels.config_cache import ConfigCache
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Column, Facts, Table, Text
 from gemm_eval.words import visible
@@ -94,21 +91,6 @@ def test_no_option_is_told_by_its_metavar() -> None:
             assert (option.metavar or "").replace("_", "-") not in names, (path, option.opts)
 
 
-def test_no_command_reads_words_that_it_does_not_know() -> None:
-    for path, command in COMMANDS.items():
-        assert not command.ignore_unknown_options, path
-        assert not command.allow_extra_args, path
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    ConfigCache().save(tmp_path / "configs.json")
-    code, out, err = ran(f"configs merge {tmp_path}/configs.json --out {tmp_path}/file/configs.json")
-
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "file" in err
-
-
 def test_what_acts_on_a_terminal_is_shown_instead() -> None:
     assert visible(HOSTILE) == SHOWN
     assert visible("ok\n\tÄ·2³ 日本") == "ok\n\tÄ·2³ 日本"
@@ -133,13 +115,6 @@ def test_a_title_with_escapes_is_shown_in_every_command(tmp_path: Path) -> None:
         assert code == 0
         assert not set(out) & set("\x1b\x07\u202e")
     assert r"evil \x1b]0;owned\x07 [red]\u202e" in ran(f"arch show {path}")[1]
-
-
-def test_an_error_about_a_hostile_name_is_one_clean_line() -> None:
-    code, out, err = ran(["evaluate", "--arch", HOSTILE.replace("\udc80", ""), "1", "1", "1", "1"])
-
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.rstrip("\n").isprintable()
 
 
 def test_a_page_shows_them_too() -> None:

@@ -1,7 +1,5 @@
 """What commands refuse: one line on stderr, or with --json one document, that say what is wrong; and exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,9 +1,6 @@
 """Machine code of kernels, and which versions of CUDA there are."""
 
-from __future__ import annotations
-
 import importlib.metadata
-import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -114,20 +111,6 @@ def test_of_two_ways_the_longer_is_counted() -> None:
     assert [i.address for i in find_main_loop(parse_sass(text), is_mma)] == [0, 0x30, 0x40, 0x50, 0x60, 0x70]
 
 
-def test_of_two_loops_the_one_with_more_work() -> None:
-    text = """
-.L_x_0:
-        /*0000*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-        /*0010*/               @P0 BRA `(.L_x_0) ;
-.L_x_1:
-        /*0020*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-        /*0030*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-        /*0040*/               @P0 BRA `(.L_x_1) ;
-        /*0050*/                   EXIT ;
-"""
-    assert [i.address for i in find_main_loop(parse_sass(text), is_mma)] == [0x20, 0x30, 0x40]
-
-
 def test_no_loop_with_such_work() -> None:
     with pytest.raises(GemmEvalError, match="no loop"):
         find_main_loop(parse_sass(SASS), lambda instruction: instruction.name == "HGMMA")
@@ -137,19 +120,6 @@ def test_no_loop_with_such_work() -> None:
 def test_no_instructions(text: str) -> None:
     with pytest.raises(GemmEvalError, match="no instructions"):
         parse_sass(text)
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("        /*0000*/ BRA `(.L_x_7) ;", r"\.L_x_7"),
-        ("        /*0000*/ @P0 BRA 0x70 ;", "0x70"),
-        ("--:-:-:Y:5\t@P0 BRA LBB7;", "LBB7"),
-    ],
-)
-def test_a_branch_to_nowhere(line: str, name: str) -> None:
-    with pytest.raises(GemmEvalError, match=f"goes to {name}, which"):
-        parse_sass(line)
 
 
 def test_cuobjdump_and_triton_write_the_same_instructions() -> None:
@@ -227,17 +197,6 @@ def test_nvdisasm_of_triton_is_taken_when_there_is_no_other(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if name == "triton" else None)
 
     assert sass._nvdisasm() == program
-
-
-def test_a_lost_last_byte_is_given_back() -> None:
-    header = bytearray(64)
-    header[:5] = b"\x7fELF\x02"
-    struct.pack_into("<QQ", header, 0x20, 64, 0)
-    struct.pack_into("<HHHH", header, 0x36, 56, 2, 64, 0)
-    whole = bytes(header) + b"x" * 111 + b"\0"
-
-    assert sass._whole(whole[:-1]) == whole
-    assert sass._whole(whole) == whole
 
 
 # ---- cuda versions ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from gemm_eval.estimate import (
     list_engines,
     load_engine,
 )
-from tests.cli.commands import Ran
 
 H200 = GEMMEvaluator("h200-sxm")
 
@@ -137,18 +136,3 @@ def test_estimates_say_their_engine() -> None:
     assert data["engine"]["provenance"]["step_us"]["kind"] == "fitted"
     assert data["decode"]["host_us"] == result.decode.host_us > 0.0
     json.dumps(data)
-
-
-def test_the_command_takes_an_engine() -> None:
-    words = ("model", "llama-3-8b", "--arch", "h200-sxm", "--dtype", "fp8", "--batch", "8")
-    data = Ran(*words, "--engine", "sglang", "--json").json()
-    assert data["engine"]["name"] == "sglang"
-    assert data["tpot_us"] == estimate("sglang").tpot_us
-    assert "engine must be one of" in Ran(*words, "--engine", "none").err
-
-
-def test_preferring_keeps_one_evaluator_for_the_same_options() -> None:
-    ours = GEMMEvaluator("h200-sxm", clock="burst")
-    assert ours.preferring() is ours.preferring(clock="sustained") is ours
-    assert ours.preferring(library="vllm") is ours.preferring(library="vllm")
-    assert ours.preferring(library="vllm").preferred.clock == "burst"

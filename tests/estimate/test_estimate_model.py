@@ -1,7 +1,5 @@
 """Whole models: steps are the sums of their operations; pipelines against a simulation of their events."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import pickle
@@ -26,7 +24,7 @@ from gemm_eval import (
     moe_layer,
 )
 from gemm_eval.arch import GpuSpec
-from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs, pipeline_us
+from gemm_eval.estimate import KINDS, operation_costs, pipeline_us
 from gemm_eval.moe import MoeLayer
 from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations, with_redundant_experts
 
@@ -80,13 +78,6 @@ def test_gemms_of_a_batch_cost_what_each_costs_by_itself(model: str, arch: str, 
         assert cost.bound == price.bound
 
 
-def test_positions_are_in_attention_once() -> None:
-    by_name = {cost.operation.name: cost for cost in estimate().decode.costs}
-    assert (by_name["rotary_kv_write"].latency_us, by_name["rotary_kv_write"].bound) == (0.0, IN_ATTENTION)
-    apart = {cost.operation.name: cost for cost in estimate(fused=False).decode.costs}
-    assert apart["rotary_kv_write"].latency_us > 0
-
-
 def test_experts_are_those_of_moe_layer() -> None:
     found = estimate("qwen3-30b-a3b", batch=64)
     (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation.work, MoeLayer))
@@ -121,15 +112,6 @@ def test_more_work_takes_longer_and_narrower_weights_less() -> None:
     assert estimate(batch=1, dtype="w4a16").tpot_us < 0.6 * estimate(batch=1).tpot_us
     assert estimate(batch=32, prompt_len=16384, kv_dtype="fp8").tpot_us < estimate(batch=32, prompt_len=16384).tpot_us
     assert estimate(fusions=Fusions(residual_norm=False, gated_activation=False)).tpot_us > estimate().tpot_us
-
-
-def test_narrow_weights_take_the_default_library() -> None:
-    """On an A100 TensorRT-LLM's kernels, not ours, which never ran there."""
-    tpot_us = {
-        library: estimate(arch=GEMMEvaluator("a100-sxm-80gb", library=library), dtype="w4a16").tpot_us
-        for library in (None, "trtllm", "gemm-eval")
-    }
-    assert tpot_us[None] == tpot_us["trtllm"] != tpot_us["gemm-eval"]
 
 
 def test_chunks_follow_each_other() -> None:
@@ -230,13 +212,6 @@ def test_chunks_fill_run_through_and_drain_the_stages() -> None:
     assert rates[1] < rates[0]
 
 
-def test_a_missing_type_of_a_checkpoint_is_said() -> None:
-    found = estimate("deepseek-v3", "a100-sxm-80gb", 1, prompt_len=64, ignore_memory=True)
-    assert found.has_expanded_weights
-    assert "a100-sxm-80gb does not multiply a type of this checkpoint" in found.explain()
-    assert not estimate("deepseek-v3", "h200-sxm", 1, prompt_len=64, ignore_memory=True).has_expanded_weights
-
-
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_block", "int8"])
 def test_the_kernel_before_quantizes(dtype: str) -> None:
     fused, apart = (
@@ -254,21 +229,6 @@ def test_the_kernel_before_quantizes(dtype: str) -> None:
     assert f"Activations are quantized by the kernel before for {before}{own}" in fused.explain()
     assert fused.options["separate_quantization"] is False
     assert apart.options["separate_quantization"] is True
-
-
-@pytest.mark.parametrize("arch", ["h100-sxm", "a100-sxm-80gb"])
-def test_w8a8_is_faster_than_bf16(arch: str) -> None:
-    wide, narrow = (estimate("llama-3-8b", arch, 64, dtype=dtype) for dtype in ("bf16", "int8"))
-    assert narrow.ttft_us < 0.95 * wide.ttft_us
-    assert narrow.tpot_us < 0.9 * wide.tpot_us
-
-
-def test_combinations_come_archs_first() -> None:
-    found = list(estimate_models(["llama-3-8b"], [H200, "b200"], [1, 2], [64], output_len=8))
-    assert [(item.arch_name, item.batch) for item in found] == [
-        ("h200-sxm", 1), ("h200-sxm", 2), ("b200", 1), ("b200", 2),
-    ]  # fmt: skip
-    assert found[1].to_dict() == estimate_model("llama-3-8b", H200, 2, prompt_len=64, output_len=8).to_dict()
 
 
 def test_workers_give_the_same_in_the_same_order() -> None:

@@ -1,7 +1,5 @@
 """Chips of every kind, random GEMMs for them, and the laws that every answer obeys."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

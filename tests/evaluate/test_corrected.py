@@ -1,7 +1,5 @@
 """Answers with a learned correction: one factor for a GEMM, by every way that leads to it; off where asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`evaluate_many` and its table: the same answers as one by one, columns, DataFrames, progress, and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io
@@ -13,7 +11,6 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,9 +30,7 @@ from gemm_eval import (
 )
 from gemm_eval import progress as _progress
 from gemm_eval import progress as _threads
-from gemm_eval.evaluate.backend import Kind
 from gemm_eval.progress import progress_bar
-from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
 
 # ---- the call --------------------------------------------------------------------------------------------------------
@@ -144,14 +139,6 @@ def test_types_of_rows_go_before_types_of_the_call(ev: GEMMEvaluator) -> None:
     assert table["output_dtype"].tolist() == ["fp16", "fp32", "bf16", "fp16", "fp32"]
 
 
-def test_the_array_given_may_change_afterwards(ev: GEMMEvaluator) -> None:
-    given = np.array(SHAPES)
-    table = ev.evaluate_many(given)
-    given[:] = 1
-    assert list(table) == one_by_one()
-    assert table["M"].tolist() == SIZES["M"]
-
-
 GOOD = (1, 8, 8, 8)
 
 
@@ -199,10 +186,6 @@ def test_bad_problems_are_refused_before_any_work(ev: GEMMEvaluator, words: str,
     with pytest.raises(InvalidProblemError, match=words):
         ev.evaluate_many(problems)
     assert is_untouched(ev)
-
-
-def test_the_largest_problems_are_taken(ev: GEMMEvaluator) -> None:
-    assert ev.evaluate_many([(1, 2**19, 2**19, 2**19), (2**40, 1, 1, 2**17)]).is_feasible.all()
 
 
 def test_types_that_cannot_run_are_refused_before_any_work(ev: GEMMEvaluator) -> None:
@@ -268,22 +251,6 @@ def test_threads_give_the_serial_answers(ev: GEMMEvaluator) -> None:
 
     with ThreadPoolExecutor(12) as pool:
         assert all(pool.map(work, range(24)))
-
-
-def test_types_first_met_at_the_same_time_are_told_apart(ev: GEMMEvaluator) -> None:
-    other = Kind(GemmProblem(1, 1, 1, 1, DType.BF16).types, RunOptions())
-    number_of = ev._costs.number_of
-
-    class Interrupted(GemmProblem):
-        """While this one is looked up, another thread brings types of its own."""
-
-        def __hash__(self) -> int:
-            thread = threading.Thread(target=number_of, args=(other,))
-            thread.start()
-            thread.join()
-            return 1
-
-    assert number_of(Kind(Interrupted(1, 1, 1, 1).types, RunOptions())) != number_of(other)
 
 
 def _in_child(ev: GEMMEvaluator, results: Any) -> None:
@@ -462,12 +429,6 @@ def test_when_a_bar_is_shown(
     assert bool(text) == is_seen
 
 
-def test_a_closed_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    stream.close()
-    assert run_bar(monkeypatch, stream, None, 9.0) == ""
-
-
 def test_progress_of_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
     ev = GEMMEvaluator("demo-8core", disk_cache=False)
     batch = [(1, m, 8, 8) for m in range(1, 101)]
@@ -526,17 +487,3 @@ def test_work_of_unknown_length_prints_its_notes(monkeypatch: pytest.MonkeyPatch
         while "validate: fit 1 of 2 (" not in stream.getvalue():
             threading.Event().wait(0.001)
     assert "GEMMs here" not in stream.getvalue()
-
-
-def test_a_notebook_shows_a_bar_in_its_cell_and_empties_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    handle = SimpleNamespace(update=seen.append)
-    pages = SimpleNamespace(HTML=str, display=lambda text, **_: seen.append(text) or handle)
-    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
-    monkeypatch.setitem(sys.modules, "IPython", shell)
-    monkeypatch.setitem(sys.modules, "IPython.display", pages)
-    assert run_bar(monkeypatch, io.StringIO(), None, 0.5) == ""
-    first, *_, last = seen
-    assert '<progress value="0.750"' in first
-    assert "GEMMs here: 3 of 4" in first
-    assert last == ""

@@ -1,7 +1,5 @@
 """`GEMMEvaluator`, `GEMMResult` and `select_config`: laws, refusals, how answers are shared, and their order."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -33,7 +31,6 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import ArchNotFoundError
 from gemm_eval.evaluate import GemmOptions, RunArguments
-from gemm_eval.evaluate import crossover as _select
 from gemm_eval.evaluate.batch import _KIND_COLUMNS
 from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems, same_cost
@@ -201,17 +198,6 @@ def test_infeasible_says_by_how_much_and_its_first_lever_helps(frac: float, dtyp
         GEMMEvaluator(arch.with_(sram_bytes=needed - 2)).evaluate(1, 64, 4096, 64, dtype)
 
 
-def test_what_the_smallest_tile_needs_is_of_partitions_that_can_run() -> None:
-    """Two cores could halve K, and so the tile, but nobody adds up what they get."""
-    one = load_arch("demo-8core").with_(num_cores=1, reduction="none", sram_bytes=16, lane_num=1, align_bytes=1)
-    demands = []
-    for arch in (one, one.with_(num_cores=2), one.with_(num_cores=2, reduction="dram")):
-        with pytest.raises(InfeasibleError) as caught:
-            GEMMEvaluator(arch).evaluate(1, 1, 16, 1)
-        demands.append(caught.value.demand)
-    assert demands[0] == demands[1] > demands[2]
-
-
 @pytest.mark.parametrize(
     ("error", "words", "call"),
     [
@@ -251,22 +237,6 @@ def test_the_order_is_that_of_the_evaluator(problem: GemmProblem, options: dict[
 
     assert list(select_config(problem, H200, 5, **options)) == top
     assert select_config(problem, H200, **options) == (top[0],)
-
-
-def test_fewer_where_there_are_fewer() -> None:
-    every = select_config(W4A16, H200, 1 << 20)
-
-    assert 100 < len(every) == len(set(every)) < 1 << 20
-    assert every[:3] == select_config(W4A16, H200, 3)
-
-
-def test_a_preset_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Any] = []
-    monkeypatch.setattr(_select, "_presets", {})
-    monkeypatch.setattr(_select, "load_arch", lambda name: reads.append(name) or load_arch(name))
-
-    assert [select_config(W4A16, "h200-sxm") for _ in range(3)] == [select_config(W4A16, H200)] * 3
-    assert reads == ["h200-sxm"]
 
 
 def test_a_file_is_read_at_every_call(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`GEMMEvaluator` on GPUs: the lines that serve every chip, and the options that only GPUs take."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math
@@ -31,8 +29,8 @@ from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.terms import RESOURCES, Times
-from gemm_eval.units import time_text
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)
 SHAPES = [(1, 1, 4096, 4096), (1, 16, 4096, 12288), (1, 300, 1024, 512), (1, 4096, 4096, 4096)]
@@ -56,12 +54,6 @@ ASKED: list[tuple[str, tuple[int, int, int, int], str, dict[str, Any]]] = [
     ("h200-sxm", BLOCKS, "int8", {"quantize_from": "fp16"}),
     ("b200", BLOCKS, "mxfp8", {"quantize_from": "fp32"}),
 ]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    GEMMEvaluator(ARCH, disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles, which stderr tells
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -121,13 +113,6 @@ def test_who_keeps_a_result_keeps_no_evaluator() -> None:
     again = r.evaluator.evaluate_problem(W4A16)
     assert again == r
     assert again.options == {"library": "trtllm", "l2": "cold", "clock": "sustained"}
-
-
-def test_the_same_lines_on_a_multicore_chip_and_a_gpu() -> None:
-    results = [GEMMEvaluator(name).evaluate(*SIZES, "w4a16") for name in ("demo-8core", "h100-sxm")]
-
-    assert [set(r.to_dict()) for r in results] == [set(results[0].to_dict())] * 2
-    assert results[0].options == {}
 
 
 @pytest.mark.parametrize(("name", "sizes", "dtype", "options"), ASKED, ids=str)
@@ -314,11 +299,6 @@ def test_another_process_reads_what_is_pickled(ev: GEMMEvaluator, tmp_path: Path
     assert done.stdout.split() == ["True", "True"]
 
 
-def test_words_about_an_evaluator() -> None:
-    assert repr(GEMMEvaluator(ARCH)) == "GEMMEvaluator('h100-sxm')"
-    assert repr(GEMMEvaluator(ARCH, l2="warm")) == "GEMMEvaluator('h100-sxm', l2='warm')"
-
-
 SMALL = [(39, 67, 64, 64), (39, 67, 65, 64), (1, 16, 4096, 1)]  # of the last two rows do not start on 16 bytes
 
 
@@ -336,30 +316,6 @@ def test_auto_names_the_library_that_answers(name: str, libraries: list[str]) ->
         assert (shape, named) == (gpu.evaluate(*sizes, "w4a16"), shape)
         assert gpu.top(shape.problem, 1)[0].mapping == shape.mapping
         assert ("No such kernels exist" in shape.explain()) == (shape.options["library"] == "hypothetical")
-
-
-def test_kernels_of_ours_are_refused_by_name() -> None:
-    l40s = GEMMEvaluator("l40s", disk_cache=False)
-    for dtype, message in (
-        ("w4a16", r"multiples of 8, got K=65 N=64: pad them; library hypothetical says"),
-        ("w8a16", r"library gemm-eval has kernels for .* got sm_89, .* int8 weights"),
-    ):
-        with pytest.raises(UnsupportedError, match=message):
-            l40s.evaluate(39, 67, 65, 64, dtype, library="gemm-eval")
-        with pytest.raises(UnsupportedError, match=message):
-            l40s.evaluate_many([(39, 67, 65, 64)], dtype, library="gemm-eval")
-    assert GEMMEvaluator("l40s", library="auto").evaluate(1, 8, 64, 64).options["library"] == "cublas"
-
-
-def test_packed_weights_are_padded() -> None:
-    """TensorRT-LLM's kernels read 16 bytes at a time: 32 weights of 4 bits along K, and 8 columns of C."""
-    a100 = GEMMEvaluator("a100-sxm-80gb", disk_cache=False)
-    for dtype, sizes, padded in (
-        ("w4a16", (1, 48, 4100, 4090), (1, 48, 4128, 4096)),
-        ("w8a16", (2, 5, 100, 1), (2, 5, 112, 8)),
-    ):
-        odd, even = (a100.evaluate(*size, dtype, library="trtllm") for size in (sizes, padded))
-        assert (odd.latency_us, odd.mapping) == (even.latency_us, even.mapping)
 
 
 FORMATS: tuple[dict[str, Any], ...] = (
@@ -399,16 +355,6 @@ def test_narrow_weights_run_on_kernels_that_ran_on_such_a_gpu(name: str) -> None
     odd = gpu.evaluate(1, 3, 250, 250, "w4a16").options["library"]
     assert odd == ("hypothetical" if library == "gemm-eval" else "trtllm")
     assert gpu.evaluate(1, 3, 256, 256, "w8a16").options["library"] == "hypothetical"
-
-
-def test_answers_say_where_narrow_weights_cost_time() -> None:
-    a100 = GEMMEvaluator("a100-sxm-80gb", disk_cache=False)
-    slow = a100.evaluate(1, 256, 2048, 2048, "w4a16", correction=False)
-    fast = a100.evaluate(1, 1, 8192, 8192, "w4a16", correction=False)
-    in_fp16 = a100.evaluate(1, 256, 2048, 2048, "fp16", correction=False)
-    assert f"In fp16 the same GEMM takes {time_text(in_fp16.latency_us)} by cublas" in slow.explain()
-    assert in_fp16.latency_us < slow.latency_us
-    assert "the same GEMM" not in fast.explain()
 
 
 def test_a_gpu_that_nobody_uses_any_more_is_forgotten() -> None:

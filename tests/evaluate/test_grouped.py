@@ -1,7 +1,5 @@
 """Grouped GEMMs between users and models: `evaluate_grouped`, batches, DataFrames, tables, what is kept in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,7 @@ import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
-from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
-from gemm_eval.evaluate.costs import record_key
+from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.result import say_groups
 from gemm_eval.models.gpu import LIBRARIES
 
@@ -95,31 +92,7 @@ def test_bad_groups_are_refused(ev: GEMMEvaluator, bad: Any) -> None:
         ev.evaluate_grouped(bad, K, N)
 
 
-def test_other_bad_arguments_are_refused(ev: GEMMEvaluator) -> None:
-    for bad in (0, 1.0, None, "8", [4], True, 2**50):
-        with pytest.raises(InvalidProblemError, match=r"^K must be"):
-            ev.evaluate_grouped(GROUPS, bad, N)  # type: ignore[arg-type]
-    with pytest.raises(InvalidProblemError, match=r"^G\*M\*K\*N must be"):
-        ev.evaluate_grouped((2**40, 1), 2**17, 1)
-    for types in ({"dtype": ["fp16"]}, {"dtype": "fp17"}, {"group_size": [3]}):
-        with pytest.raises(InvalidProblemError):
-            ev.evaluate_grouped(GROUPS, K, N, **types)  # type: ignore[arg-type]
-    with pytest.raises((InvalidOptionError, UnsupportedError)):
-        ev.evaluate_grouped(GROUPS, K, N, l2="tepid")
-    for none in (None, (3, 4)):
-        with pytest.raises(InvalidProblemError, match=r"^G must be"):
-            ev.evaluate(none, none, K, N)  # type: ignore[arg-type]
-
-
 # many
-
-
-def test_tuples_beside_grouped_problems(ev: GEMMEvaluator) -> None:
-    table = ev.evaluate_many([(1, 64, K, N), GemmProblem.grouped(GROUPS, K, N), [2, 32, K, N]], "fp16")
-
-    assert table["row_groups"].tolist() == [None, GROUPS, None]
-    assert table["M"].tolist() == [64, 120, 32]
-    assert table[0] == ev.evaluate(1, 64, K, N, "fp16")
 
 
 def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:
@@ -174,16 +147,6 @@ def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
 # parts
 
 
-def test_keys_hold_groups_in_no_order() -> None:
-    sizes = (4, 120, K, N)
-    keys = [record_key(3, sizes, groups) for groups in (GROUPS, GROUPS[::-1], (0, 3, 17, 120), (120, 3, 1, 17), None)]
-
-    assert keys[0] == keys[1] == keys[2]
-    assert len({*keys}) == 3
-    assert keys[-1] == (3, *sizes)
-    assert record_key(3, sizes, (2**40,) * 1024)[:5] == (3, *sizes)
-
-
 def test_explanation_speaks_of_groups() -> None:
     result = GEMMEvaluator("demo-8core", disk_cache=False).evaluate_grouped(GROUPS, K, N, "fp16")
 
@@ -195,15 +158,6 @@ def test_explanation_speaks_of_groups() -> None:
         "Groups: 3,001 rows in 4 groups of 0 to 2,001, 500 in the median; 2 have none."
     ]
     assert say_groups(GemmProblem(4, 120, 8, 8)) == []
-
-
-def test_compulsory_bytes_leave_out_weights_that_nobody_reads() -> None:
-    ev = GEMMEvaluator("demo-8core", disk_cache=False)
-    grouped = ev.evaluate_grouped(GROUPS, K, N, "fp16")
-    batch = ev.evaluate(4, 35, K, N, "fp16")
-
-    assert grouped.problem.compulsory_bytes == 2 * (140 * K + 3 * K * N + 140 * N)
-    assert batch.problem.compulsory_bytes == 2 * (140 * K + 4 * K * N + 140 * N)
 
 
 @pytest.mark.parametrize("plan", ["balanced", "aggressive"])

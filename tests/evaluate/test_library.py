@@ -1,13 +1,11 @@
 """Libraries of chips: rules that leave mappings out, and paths for GEMMs of some sizes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
 import pytest
 
-from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
+from gemm_eval import ArchValidationError, GEMMEvaluator, InfeasibleError, MulticoreSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.units import time_text
 
@@ -67,13 +65,6 @@ def test_a_whole_k_that_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
     assert result.sram_used_bytes <= RULED.sram_bytes
 
 
-def test_what_does_not_fit_without_rules_is_no_matter_of_rules() -> None:
-    arch = under(whole=["K"]).with_(sram_bytes=64)
-    with pytest.raises(InfeasibleError) as error:
-        GEMMEvaluator(arch, disk_cache=False).evaluate(1, 64, 512, 64)
-    assert error.value.resource == "sram"
-
-
 def test_the_best_is_that_of_the_chip_without_what_its_library_changes() -> None:
     arch = under(changes={"sram_bytes": 512, "launch_us": 3.0})
     library, best = GEMMEvaluator(arch, disk_cache=False), GEMMEvaluator(arch, policy="best", disk_cache=False)
@@ -82,14 +73,6 @@ def test_the_best_is_that_of_the_chip_without_what_its_library_changes() -> None
     told = library.evaluate(1, 64, 256, 64).explain()
     assert f"the best takes {time_text(found.latency_us)}" in told
     assert str(found.mapping) in told
-
-
-def test_a_chip_that_only_its_library_makes_large_enough() -> None:
-    arch = under(changes={"sram_bytes": 4096}).with_(sram_bytes=64)
-    library, best = (GEMMEvaluator(arch, policy=policy, disk_cache=False) for policy in ("library", "best"))
-    chosen = library.evaluate(1, 64, 256, 64)
-    assert "chooses this mapping, and none is better" in chosen.explain()
-    assert best.evaluate(1, 64, 256, 64).mapping == chosen.mapping
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -140,14 +123,6 @@ def test_the_first_path_counts_whose_limits_hold(
     assert library.evaluate(1, *sizes).breakdown["launch_us"] == launch_us
 
 
-def test_limits_are_of_one_batch_element(library: GEMMEvaluator) -> None:
-    assert library.evaluate(1000, 2, 16, 16).breakdown["launch_us"] == 300.0
-
-
-def test_bytes_count_the_types(library: GEMMEvaluator) -> None:
-    assert library.evaluate(1, 1, 64, 64, dtype="int8").breakdown["launch_us"] == 100.0
-
-
 def test_paths_have_partitions_and_tiles_of_their_own(library: GEMMEvaluator) -> None:
     assert library.evaluate(1, 2, 16, 16).active_cores == 1
     narrow = library.evaluate(1, 64, 64, 8).mapping
@@ -178,11 +153,6 @@ def test_a_mapping_is_costed_on_its_path(library: GEMMEvaluator) -> None:
 def test_explain_says_which_path(library: GEMMEvaluator) -> None:
     assert "The library takes its path vector for GEMMs of this size." in library.evaluate(1, 1, 64, 64).explain()
     assert "path" not in library.evaluate(1, 64, 64, 64).explain()
-
-
-def test_top_is_of_the_path(library: GEMMEvaluator) -> None:
-    problem = GemmProblem(1, 1, 64, 64, input_dtype="fp32")
-    assert {found.breakdown["launch_us"] for found in library.top(problem, 3)} == {200.0}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Golden answers: how they are read, compared and written anew, and what is said of those that changed."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math

@@ -5,8 +5,6 @@ configs of few GEMMs on a GPU of every generation.
 raise MODEL_VERSION or GPU_MODEL_VERSION, and read what it says: it is the change as users will see it.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

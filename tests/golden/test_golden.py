@@ -1,7 +1,5 @@
 """Answers and rankings stay what they are, on every machine, until somebody changes them on purpose."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval.models.gpu import BOUNDS
@@ -83,25 +81,3 @@ def test_a_change_of_rank_or_time_is_noticed() -> None:
     assert difference(rows, [a | {"bound": "l2"}, b, c, d]) is not None
     assert difference(rows, rows[:3]) == (d, None)
     assert difference(rows[:3], rows) == (None, d)
-
-
-def test_what_changed_is_told_in_a_few_lines() -> None:
-    """How many, by how much, of which types, and old and new rows; nothing else."""
-    key = "arch,dtype,library,l2,clock,quantize_from,G,M,K,N,rank,latency_us,bound,config"
-    text = "\n".join([key] + [f"h,{dtype},cublas,cold,burst,bf16,1,{M},8,8,1,{M}.0,dram,x" for dtype in ("fp16", "fp8")
-                              for M in (10, 20, 30, 40)])  # fmt: skip
-    new = text.replace("10.0", "10.1").replace("40.0,dram", "40.0,l2").replace(",20,8,8,1,20.0", ",21,8,8,1,21.0")
-
-    assert changes(GPU, text, old_text=text) == ""
-    assert changes(GPU, new, old_text=text).splitlines() == [
-        "4 of 8 answers of gpu_top.csv changed, 2 gone, 2 new",
-        "latency of the best: median +0.500%, largest +1.000% (h fp16 cublas cold burst bf16 1 10 8 8)",
-        "  h fp16: 4",
-        "  h fp8: 4",
-        "h fp16 cublas cold burst bf16 1 10 8 8", "  - 1 10.0 dram x", "  + 1 10.1 dram x",
-        "h fp16 cublas cold burst bf16 1 40 8 8", "  - 1 40.0 dram x", "  + 1 40.0 l2 x",
-        "h fp8 cublas cold burst bf16 1 10 8 8", "  - 1 10.0 dram x", "  + 1 10.1 dram x",
-        "h fp8 cublas cold burst bf16 1 40 8 8", "  - 1 40.0 dram x", "  + 1 40.0 l2 x",
-        "gone: h fp16 cublas cold burst bf16 1 20 8 8", "gone: h fp8 cublas cold burst bf16 1 20 8 8",
-        "new: h fp16 cublas cold burst bf16 1 21 8 8", "new: h fp8 cublas cold burst bf16 1 21 8 8",
-    ]  # fmt: skip

@@ -1,7 +1,5 @@
 """What the GPU tests share."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping

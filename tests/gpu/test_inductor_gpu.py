@@ -1,7 +1,5 @@
 """Layers compiled by max-autotune with all candidates and with those that `prune_inductor` leaves, on a real GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The timing backend on a real GPU, end to end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

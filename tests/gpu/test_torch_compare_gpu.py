@@ -1,7 +1,5 @@
 """`compare` on a real GPU: its times are those of torch's profiler, and it says what ran."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Triton kernels in examples/ on a real GPU: every config, and the tuned kernels as functions."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Timing of candidate configs on a real GPU: times that agree, and nothing of the caller's touched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

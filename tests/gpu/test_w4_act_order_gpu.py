@@ -1,7 +1,5 @@
 """Weights whose rows were sorted by group, on a real GPU: A's columns are gathered, and the kernels read those."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`W4Linear` on a real GPU: against its reference on the CPU, under torch.compile, in CUDA graphs, and its memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 from pathlib import Path

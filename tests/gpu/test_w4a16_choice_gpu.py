@@ -1,7 +1,5 @@
 """Configs that nobody named, on a real GPU: the model's choice, and what is found by timing its first ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

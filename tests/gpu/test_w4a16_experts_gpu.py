@@ -1,7 +1,5 @@
 """Layers of experts on a real GPU, against float64: right to rounding, repeatable, whatever the routing."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

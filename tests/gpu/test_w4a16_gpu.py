@@ -1,7 +1,5 @@
 """Every W4A16 kernel on a real GPU, against float64: right to rounding, repeatable, and writing nothing but `out`."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

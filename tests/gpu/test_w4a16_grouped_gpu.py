@@ -1,7 +1,5 @@
 """Grouped W4A16 kernels on a real GPU, against float64: right to rounding, repeatable, writing rows of groups alone."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Every W4A8 kernel on a real GPU, against float64 on the tokens as they were rounded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small AWQ and GPTQ checkpoints, made word by word: layers with random weights, and what these mean in float64."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Our kernels without a GPU: a runner with a time for each config, and a device whose memory is numpy's."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Caches of configs: records, laws of merging, files and their damage, those of an installation, and timings."""
 
-from __future__ import annotations
-
 import json
 import logging
 import multiprocessing

@@ -1,7 +1,5 @@
 """Kernels that there are, which a GPU can run and what they take; compiling them without a GPU, and their cache."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from pathlib import Path

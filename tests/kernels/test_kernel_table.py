@@ -1,7 +1,5 @@
 """The tables of compiled kernels: what a block of weights costs, and that the committed tables are of these kernels."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence

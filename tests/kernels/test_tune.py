@@ -1,7 +1,5 @@
 """Timing of candidate configs: what is asked of the device, on one that only pretends; and CuPy's, without a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Checkpoints of AWQ and GPTQ: tensors word by word, whole folders packed, written and loaded back, and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layers of experts without a GPU: columns of gate and up, what is compiled, shares of tiles that the model knows."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Four-bit floats as weights: rounding, packing, what kernels decode, and checkpoints that store them."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

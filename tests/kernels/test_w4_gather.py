@@ -1,7 +1,5 @@
 """Gathered columns of A: the kernel's own text, run on this CPU by one thread, and what compilers say of it."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Grouped W4A16 GEMMs without a GPU: stacked weights, what the call checks and launches, and how tiles are shared."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`W4Linear` on a CPU: what it computes, keeps, loads and refuses, and how torch.compile and fake tensors take it."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """Families of W4A16 kernels that run on every GPU from sm_80 on, without one: their configs, launches and refusals."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Hopper family without a GPU: its configs and launches, and the index arithmetic of sm90.cu, in Python."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

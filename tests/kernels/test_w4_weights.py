@@ -1,7 +1,5 @@
 """Packed weights: what is made of simple matrices, what kernels multiply by them, and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """The call `w4a16_gemm` on a GPU that is played: what it checks, and what it hands to a kernel."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """The W4A8 kernels without a GPU: their configs and launches, the order of e4m3 tokens, their table, and the choice."""
 
-from __future__ import annotations
-
 import csv
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A runner without a GPU: a clock that its calls advance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

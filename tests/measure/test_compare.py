@@ -1,7 +1,5 @@
 """`benchmarks.compare`: engines on the same GEMMs are checked, timed in turn and summed up; its tables and document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,21 +15,13 @@ from benchmarks.command import run as run_command
 from benchmarks.compare import __main__ as command
 from benchmarks.compare import operands, side_by_side
 from benchmarks.compare.engines import Engine
-from benchmarks.compare.operands import EXPERT_LAYERS, Gemm, Grid, Layer, Operands, Weights
+from benchmarks.compare.operands import Gemm, Grid, Layer, Operands, Weights
 from benchmarks.compare.side_by_side import (
     ENGINES,
     SideBySide,
-    by_regime,
-    by_rows,
-    choose_engines,
     compare_engines,
-    list_cases,
-    losses,
-    stand,
 )
 from gemm_eval.device import TimingProtocol
-from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import WeightMode, dequantize
 from tests.measure.fake_runner import FakeRunner
 
@@ -151,56 +141,12 @@ def test_engines_are_timed_on_every_gemm(grid: Grid) -> None:
     assert row.config == "humming tile"
 
 
-def test_bf16_is_checked_too() -> None:
-    result = run([OURS], Grid.dense(((64, 128),), rows=(3,), group_size=32, dtype="bf16"))
-    assert len(result.timings) == 1
-    assert 1e-4 < result.timings[0].relative_error < 1e-2
-
-
 @pytest.mark.parametrize("grid", [GRID, EXPERTS], ids=["dense", "experts"])
 def test_a_wrong_engine_is_not_timed(grid: Grid) -> None:
     result = run([OURS, fake("humming", 1.0, is_wrong=True)], grid)
     assert {row.engine for row in result.timings} == {"ours"}
     assert len(result.failures) == 4
     assert all("its result is wrong: relative error " in failure.error for failure in result.failures)
-
-
-def test_an_engine_that_cannot_load_is_left_out_of_a_layer() -> None:
-    class Picky(HUMMING):  # type: ignore[misc, valid-type]
-        def pack(self, experts: Any) -> Any:
-            if experts[0].N == 64:
-                raise ValueError("N\nmust be 128")
-            return super().pack(experts)
-
-    result = run([OURS, Picky])
-    assert result.failures == [(64, 128, None, "humming", "ValueError: N must be 128")]
-    assert {row.N for row in result.timings if row.engine == "humming"} == {128}
-
-
-def test_an_engine_for_few_rows_gets_few_rows() -> None:
-    class Few(CUBLAS):  # type: ignore[misc, valid-type]
-        largest_rows = 16
-
-    result = run([OURS, Few])
-    assert {row.M for row in result.timings if row.engine == "cublas"} == {1}
-    assert not result.failures
-
-
-def test_standings() -> None:
-    cases = list_cases(run([OURS, HUMMING, CUBLAS]).timings)
-    against = stand(cases, "humming")
-    assert len(cases) == 4
-    assert against is not None
-    assert against.mean == pytest.approx((2.0 * 2.0 * 0.8 * 0.8) ** 0.25, rel=0.01)
-    assert (against.worst, against.worst_case.M) == (pytest.approx(0.8, rel=0.01), 40)
-    better = stand([case for case in cases if case.M == 1], "better")
-    assert better is not None
-    assert better.mean == pytest.approx((2.0 * 1.2) ** 0.5, rel=0.01)
-    assert {m: len(some) for m, some in by_rows(cases).items()} == {1: 2, 40: 2}
-    assert {name: len(some) for name, some in by_regime(cases).items()} == {"M <= 16": 2, "M 17-64": 2, "all": 4}
-    behind = losses(cases, ["humming", "cublas"], 0.97)
-    assert [(engine, case.N, case.M) for _, engine, case in behind] == [("humming", 64, 40), ("humming", 128, 40)]
-    assert stand(cases, "tinygemm") is None
 
 
 @pytest.mark.parametrize("mode", [mode.name.lower() for mode in WeightMode])
@@ -217,35 +163,6 @@ def test_every_engine_gets_the_same_weights(dtype: str, mode: str) -> None:
     np.testing.assert_allclose(_floats(weights.dense()).T, exact, rtol=1e-3 if dtype == "fp16" else 8e-3)
     assert set(np.unique(weights.codes)) == set(range(16))
     assert exact.std() < 0.1  # products of normal activations stay far from the largest fp16
-
-
-@pytest.mark.parametrize("layer", EXPERT_LAYERS, ids=lambda layer: layer.name)
-@pytest.mark.parametrize("tokens", [1, 4, 300])
-def test_routings_have_rows_and_differ(layer: Layer, tokens: int) -> None:
-    gemm = Gemm(layer, tokens, 128, DType.FP16)
-    again = Gemm(layer, tokens, 128, DType.FP16)
-    totals = [int(offsets[-1]) for offsets in gemm.routings]
-    assert len(totals) == 8
-    for offsets, same in zip(gemm.routings, again.routings, strict=True):
-        assert offsets.dtype == np.int32
-        assert offsets.shape == (layer.num_groups + 1,)
-        assert offsets[0] == 0
-        assert (np.diff(offsets) >= 0).all()
-        assert (np.diff(offsets) <= tokens).all()
-        np.testing.assert_array_equal(offsets, same)
-    assert len({offsets.tobytes() for offsets in gemm.routings}) > 1
-    assert 1 <= min(totals) <= max(totals) == gemm.rows <= tokens * layer.topk
-    assert 1 <= gemm.expected_rows <= gemm.rows
-    if layer.num_groups == layer.num_experts:
-        assert set(totals) == {tokens * layer.topk}
-
-
-def test_ours_is_always_among_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ENGINES["humming"], "why_missing", lambda: "not here")
-    for is_grouped in (False, True):
-        engines, missing = choose_engines(["humming"], is_grouped=is_grouped)
-        assert [engine.name for engine in engines] == ["ours"]
-        assert missing == {"humming": "not here"}
 
 
 @pytest.fixture
@@ -317,17 +234,6 @@ def test_the_document_has_every_timing(compare: Any, tmp_path: Path) -> None:
         assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
 
 
-def test_the_grouped_document_says_layers_and_tokens(compare: Any, tmp_path: Path) -> None:
-    out = tmp_path / "timings.csv"
-    words = ("--grouped", "--group-size", "32", "--rows", "5", "--layer", "one-of-eight", "--json", "--out", str(out))
-    document = json.loads(compare(*words)[1])
-    assert [row["engine"] for row in document["timings"]] == ["ours", "humming", "one-launch-a-group"]
-    (row, *_) = document["timings"]
-    assert (row["layer"], row["num_groups"], row["tokens"], row["expected_rows"]) == ("one-of-eight", 2, 5, 3)
-    assert not document["failures"]
-    assert list(pandas.read_csv(out)["tokens"]) == [5, 5, 5]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -355,9 +261,3 @@ def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.Captu
     assert exit_.value.code == 2
     assert message in err
     assert len(err.splitlines()) == 1
-
-
-def test_grids_have_gemms() -> None:
-    for options, message in (({"rows": ()}, "--rows must be integers >= 1, got none"), ({"rows": (0,)}, "got 0")):
-        with pytest.raises(InvalidOptionError, match=message):
-            Grid(**options)  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """What this CPU is, GEMMs and streams on it, the spec that is written of them, and the rules of its BLAS."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,7 +16,6 @@ from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.arch import ProvenanceKind
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.measure import host
-from gemm_eval.measure.host import timing as streams
 from gemm_eval.measure.host import timing as timed
 from gemm_eval.measure.host.cpu import (
     BlasInfo,
@@ -28,7 +25,6 @@ from gemm_eval.measure.host.cpu import (
     blas_info,
     cores_of,
     detect_host,
-    parse_cpu_list,
     pinned_blas,
     quota_cores,
     simd_width,
@@ -36,7 +32,7 @@ from gemm_eval.measure.host.cpu import (
     sysfs_caches,
 )
 from gemm_eval.measure.host.host_kernels import copy_words, read_words, run_chain
-from gemm_eval.measure.host.spec import can_be_spec, chip_name, host_spec_text, write_host_files
+from gemm_eval.measure.host.spec import can_be_spec, host_spec_text, write_host_files
 from gemm_eval.measure.host.timing import (
     BandwidthPoint,
     HostMeasurement,
@@ -45,9 +41,7 @@ from gemm_eval.measure.host.timing import (
     measure_bandwidth,
     measure_host,
     pick_host_shapes,
-    stream_gb_per_s,
     time_host_shapes,
-    time_launch,
     working_sets,
 )
 from gemm_eval.validation.subjects.chip_timings import read_chip_timings
@@ -116,11 +110,6 @@ def two_cores(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_lists_of_cpus() -> None:
-    assert parse_cpu_list("0-3,8\n") == (0, 1, 2, 3, 8)
-    assert parse_cpu_list("") == ()
-
-
 def test_a_core_is_counted_once(two_cores: Path) -> None:
     assert cores_of((0, 1, 2, 3), two_cores) == (0, 1)
     assert cores_of((1, 2, 3), two_cores) == (1, 2)
@@ -170,15 +159,6 @@ def test_quota_of_a_container(tmp_path: Path, text: str, cores: int | None) -> N
     assert quota_cores(tmp_path / "none") is None
 
 
-def test_caches_of_facts() -> None:
-    private = FACTS.last_private_cache
-    assert private is not None
-    assert private.level == 2
-    assert FACTS.last_cache_bytes == 8 << 20
-    assert replace(FACTS, caches=FACTS.caches[:2]).last_cache_bytes == 4 << 20
-    assert replace(FACTS, caches=()).last_private_cache is None
-
-
 def test_this_machine() -> None:
     facts = detect_host()
 
@@ -211,18 +191,6 @@ def test_shapes_span_rows_and_pairs() -> None:
     assert any(shape.N % 16 and shape.K % 16 for shape in shapes)
 
 
-def test_shapes_come_shuffled_in_the_same_order() -> None:
-    shapes = pick_host_shapes(1e5, 90.0)
-    assert shapes == pick_host_shapes(1e5, 90.0)
-    assert sum(a.num_macs > b.num_macs for a, b in pairwise(shapes)) > len(shapes) // 4
-
-
-def test_a_slow_machine_leaves_out_the_largest() -> None:
-    fast, slow = (pick_host_shapes(rate, 60.0) for rate in (1e6, 1e3))
-    assert set(slow) < set(fast)
-    assert max(shape.num_macs for shape in slow) <= min(shape.num_macs for shape in set(fast) - set(slow))
-
-
 # how they are timed
 
 
@@ -235,15 +203,6 @@ def test_timings_of_a_few(dtype: str) -> None:
         assert 0.0 < one.min_us <= one.latency_us
         assert one.spread_frac >= 0.0
         assert min(one.num_samples, one.calls_per_sample) >= 1
-
-
-def test_launch_is_of_the_least_gemm() -> None:
-    assert time_launch().shape == HostShape(1, 1, 1)
-
-
-def test_unknown_type() -> None:
-    with pytest.raises(InvalidOptionError, match="--dtype must be one of fp32, fp64, got"):
-        time_host_shapes(FEW, "fp16", budget_s=1.0)
 
 
 def test_disturbed_samples_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,23 +300,6 @@ def test_streams_are_measured() -> None:
     assert measure_bandwidth([1 << 16], 1, (), stop_at=0.0) == []
 
 
-def test_a_failing_thread_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(kind: str, size: int) -> None:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(streams, "_make_stream", fail)
-    with pytest.raises(MemoryError, match="no room"):
-        measure_bandwidth([1 << 16], 2, ())
-
-
-def test_bandwidth_of_a_size_is_that_of_the_nearest() -> None:
-    points = measurement().bandwidth
-    assert stream_gb_per_s(points, 4, 50 << 20).gb_per_s == 30.0
-    assert stream_gb_per_s(points, 1, 100).gb_per_s == 60.0
-    with pytest.raises(ValueError, match="no bandwidth of kind copy with 4 threads"):
-        stream_gb_per_s(points, 4, 1, "copy")
-
-
 def test_loops_do_what_they_say() -> None:
     words = np.arange(10, dtype=np.int64)
     target = np.zeros_like(words)
@@ -410,21 +352,6 @@ def test_every_number_has_a_kind_and_a_source(tmp_path: Path) -> None:
 def test_units_are_as_few_as_the_fastest_gemm_needs(tmp_path: Path, peak_frac: float, units: int) -> None:
     spec = spec_of(tmp_path, measurement(timings=(timing(512, 1024, 1024, peak_frac),)))
     assert spec.cube_m * spec.cube_n * spec.cube_steps_per_cycle["fp32"] == 8 * units  # type: ignore[index]
-
-
-def test_a_machine_that_tells_no_caches(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, measurement(facts=replace(FACTS, caches=())))
-    assert spec.provenance["sram_bytes"].kind is ProvenanceKind.ASSUMED
-
-
-def test_names_are_plain() -> None:
-    for title, name in (
-        ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", "intel-core-i7-8550u-4c"),
-        ("Apple M3 Pro", "apple-m3-pro-4c"),
-        ("日本", "host-4c"),
-        ("x" * 200, "x" * 50 + "-4c"),
-    ):
-        assert chip_name(measurement(facts=replace(FACTS, title=title))) == name
 
 
 def test_files_are_read_back(tmp_path: Path) -> None:
@@ -488,18 +415,6 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Ran("evaluate", "--arch", out / "maker-chip-4000-4c.yaml", "1", "64", "64", "64").code == 0
 
 
-def test_command_in_a_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "host").write_text("")
-    assert Ran("measure", "host", "--out", tmp_path / "host").code == 1
-
-
-def test_options_alone_measure_the_gpu(tmp_path: Path) -> None:
-    words = ("--out", tmp_path, "--list", "--set", "smoke")
-    bare, named = Ran("measure", *words), Ran("measure", "gpu", *words)
-    assert (bare.code, bare.out, bare.err) == (named.code, named.out, named.err) == (0, named.out, named.err)
-    assert Ran("measure", "cpu").err.startswith("error: No such command 'cpu'")
-
-
 def test_command_fits_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(M, 256 * k, 512 * k) for M in (1, 16, 256) for k in range(1, 6)]
     found = measurement(timings=tuple(timing(*shape, 0.7) for shape in shapes))
@@ -527,13 +442,6 @@ def _at(spec: Any, path: str) -> float:
     for key in path.split("."):
         spec = spec[key] if isinstance(spec, Mapping) else getattr(spec, key)
     return float(spec)
-
-
-def test_without_a_folder_it_writes_to_the_users_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "measure_host", lambda dtype, **_: measurement())
-    monkeypatch.setattr("platformdirs.user_data_path", lambda name, **_: tmp_path / name)
-    assert Ran("measure", "host", columns=200).code == 0
-    assert (tmp_path / "gemm_eval" / "host" / "maker-chip-4000-4c.yaml").is_file()
 
 
 # ---- what a BLAS does ------------------------------------------------------------------------------------------------
@@ -586,9 +494,3 @@ def test_fitted_numbers_take_the_place_of_guesses(tmp_path: Path) -> None:
     assert all(spec.provenance[path].kind is ProvenanceKind.FITTED for path in values)
     assert not first.calibration
     assert spec.calibration.startswith("3 GEMMs of numpy")
-
-
-def test_tiles_fit_in_a_small_cache(tmp_path: Path) -> None:
-    small = tuple(cache._replace(size_bytes=24 << 10) if cache.num_cores == 1 else cache for cache in FACTS.caches)
-    spec = spec_of(tmp_path, measurement(facts=replace(FACTS, caches=small)))
-    assert GEMMEvaluator(spec, disk_cache=False).evaluate(1, 512, 512, 512).latency_us > 0.0

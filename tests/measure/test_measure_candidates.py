@@ -1,7 +1,5 @@
 """Every algorithm that a library proposes is timed by itself, and told apart in the data set."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which GEMMs are measured: sets, groups of experts, and those that a seed draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import Campaign, DrawnShape, draw_shapes, read_timings
 from gemm_eval.measure.data_set import cutlass_tile
 from gemm_eval.measure.runner import KernelLaunch, parse_trace, place_copies
-from gemm_eval.measure.shapes import rough_latency_us, rows_of
-from gemm_eval.workload import MAX_GROUPS, GemmProblem
+from gemm_eval.measure.shapes import rough_latency_us
+from gemm_eval.workload import MAX_GROUPS
 from tests.cli.commands import Ran
 from tests.measure.fake_runner import FakeRunner
 
@@ -46,45 +44,6 @@ def test_shapes_are_distinct_and_within_limits(shape_set: str, dtype: str) -> No
     assert len(set(shapes)) == len(shapes)
     assert max(shape.flop for shape in shapes) <= 2 * 16384**3
     assert max(2 * shape.G * shape.K * shape.N for shape in shapes) < 2_200_000_000
-
-
-def test_every_pair_has_small_and_large_rows() -> None:
-    shapes = measure.list_shapes("model-zoo", "fp16")
-    for pair in {(shape.N, shape.K) for shape in shapes}:
-        rows = [shape.M for shape in shapes if pair == (shape.N, shape.K)]
-        assert min(rows) <= 2
-        assert max(rows) >= 2048
-
-
-def test_narrow_types_get_what_their_library_takes() -> None:
-    assert all(shape.N % 16 == shape.K % 16 == 0 for shape in measure.list_shapes("model-zoo", "fp8"))
-    assert all(shape.N % 8 == shape.K % 8 == 0 and shape.M > 16 for shape in measure.list_shapes("model-zoo", "int8"))
-    assert measure.list_shapes("batched", "fp8") == []
-
-
-def test_order_is_random_and_always_the_same() -> None:
-    shapes = measure.list_shapes("model-zoo", "fp16")
-    shuffled = measure.shuffle_shapes([*shapes, *shapes])
-
-    assert sorted(shuffled) == sorted(shapes)
-    assert shuffled == measure.shuffle_shapes(shapes[::-1]) != shapes
-
-
-def test_all_sets_take_less_than_nine_minutes() -> None:
-    shapes = [shape for shape_set, dtype in SETS for shape in measure.list_shapes(shape_set, dtype)]
-
-    assert measure.estimate_seconds(shapes, measure.TimingProtocol()) < 540
-
-
-def test_unknown_set_is_an_error() -> None:
-    with pytest.raises(
-        InvalidOptionError, match="model-zoo, model-zoo-few, batched, candidates, unaligned, experts, smoke, got 'zoo'"
-    ):
-        measure.list_shapes("zoo", "fp16")
-
-
-def test_flop_counts_a_multiply_add_as_two() -> None:
-    assert measure.GemmShape(2, 3, 5, 7).flop == 420
 
 
 @pytest.mark.parametrize(
@@ -138,17 +97,6 @@ MANGLED_LARGE = (
 )
 
 
-def test_the_set_is_large_and_varied():
-    layers = [shape for shape in ALL if shape.model != "none"]
-
-    assert len(layers) >= 900
-    assert len({shape.model for shape in layers}) >= 12
-    assert {shape.gemm for shape in layers} == {1, 2}
-    assert {shape.num_tokens for shape in layers} >= {8, 128, 2048, 16384}
-    assert {"balanced", "power_law_1.01", "power_law_1.2", "uniform", "sparse"} <= {s.distribution for s in layers}
-    assert measure.estimate_seconds(ALL, measure.TimingProtocol()) < 200
-
-
 def test_what_is_listed_is_distinct_and_can_be():
     assert len(set(ALL)) == len(ALL)
     for shape in ALL:
@@ -157,23 +105,6 @@ def test_what_is_listed_is_distinct_and_can_be():
         assert shape.K % 8 == shape.N % 8 == 0  # rows start on 16 bytes
         assert 2 * shape.G * shape.K * shape.N < 8 << 30
         assert rough_latency_us(shape) < 12_000
-
-
-def test_rows_are_those_of_the_most_loaded_rank():
-    for shape in ALL:
-        if shape.ep == 1 and shape.distribution != "floor":
-            assert shape.rows == shape.num_tokens * shape.topk
-        elif shape.distribution.startswith("power_law"):
-            assert shape.rows >= shape.num_tokens * shape.topk // shape.ep
-
-
-def test_both_gemms_of_a_layer_have_the_same_rows():
-    of: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
-    for shape in ALL:
-        key = (shape.model, shape.tp, shape.ep, shape.num_tokens, shape.distribution, shape.seed)
-        if shape.distribution != "floor":
-            of.setdefault(key, set()).add(shape.row_groups)
-    assert {len(groups) for groups in of.values()} == {1}
 
 
 def test_it_is_always_the_same():
@@ -195,12 +126,6 @@ def test_equal_groups_are_batches_too():
     assert len(batches) >= 150
     assert set(batches) <= equal
     assert measure.list_shapes("experts", "fp8") == []
-
-
-def test_sizes_count_rows_and_weights_that_are_read():
-    assert (SHAPE.rows, SHAPE.num_active, rows_of(SHAPE)) == (31, 2, 31)
-    assert SHAPE.flop == GemmProblem.grouped(SHAPE.row_groups, SHAPE.K, SHAPE.N).flop
-    assert rows_of(measure.GemmShape(3, 5, 7, 9)) == 5
 
 
 def test_copies_are_as_many_as_make_what_is_read_cold():
@@ -269,30 +194,6 @@ def test_a_seed_and_a_type_draw_the_same_gemms() -> None:
     assert len(set(drawn)) == 200
     assert not set(drawn) & {shape._replace(seed=1) for shape in draw_shapes(200, 2, "bf16")}
     assert {shape[:4] for shape in drawn} != {shape[:4] for shape in draw_shapes(200, 1, "fp16")}
-
-
-def test_sizes_are_of_all_kinds() -> None:
-    drawn = draw_shapes(1000, 1, "bf16")
-    assert {shape.layout for shape in drawn} == {"tn", "nn", "nt"}
-    assert 0.1 < sum(shape.G > 1 for shape in drawn) / 1000 < 0.3
-    assert 0.05 < sum(shape.N % 2 for shape in drawn) / 1000 < 0.2
-    for name, most in (("M", 9064), ("K", 16064), ("N", 18064)):
-        sizes = sorted(getattr(shape, name) for shape in drawn)
-        assert sizes[0] <= 16 < most // 2 < sizes[-1] <= most
-        assert sizes[500] < most // 20  # log-uniform
-
-
-@pytest.mark.parametrize(("dtype", "multiple"), [("fp8", 16), ("fp8-full", 16), ("int8", 8)])
-def test_narrow_types_have_what_torch_takes(dtype: str, multiple: int) -> None:
-    drawn = draw_shapes(300, 1, dtype)
-    assert {(shape.layout, shape.G, shape.K % multiple, shape.N % multiple) for shape in drawn} == {("tn", 1, 0, 0)}
-    assert min(shape.M for shape in drawn) >= (17 if dtype == "int8" else 1)
-
-
-def test_bad_counts_are_refused() -> None:
-    for count, seed in ((0, 1), (3, -1)):
-        with pytest.raises(InvalidOptionError, match="--draw must be >= 1 and --seed >= 0"):
-            draw_shapes(count, seed, "bf16")
 
 
 def test_a_data_set_has_layouts_and_seeds(tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
 """Our kernels under the timing framework: what is chosen, checked, given up, resumed and written."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -67,12 +64,6 @@ def test_sets_have_the_problems_that_they_promise() -> None:
         measure.list_quant_shapes("model-zoo")
 
 
-def test_all_shapes_are_what_kernels_and_pools_take() -> None:
-    for gemm in itertools.chain.from_iterable(map(measure.list_quant_shapes, SETS)):
-        assert gemm.K % 8 == gemm.N % 8 == 0
-        assert w4a16.copy_bytes(gemm) < 1 << 30
-
-
 def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
     gemms = measure.list_quant_shapes("w4a16-smoke")
     every = measure.list_items(gemms, "fp16", H200, measure.Choice())
@@ -105,31 +96,6 @@ def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_siz
     assert sizes.qweight_bytes <= stride
     assert sizes.scales_bytes <= stride // w4a16.SCALES_SHARE
     assert stride // w4a16.SCALES_SHARE % 256 == 0
-
-
-def test_random_weights_are_evenly_spread_and_scales_finite() -> None:
-    nibbles = w4a16.word_pattern(1)[: 1 << 16].view(np.uint8) & 15
-    assert np.bincount(nibbles, minlength=16).min() > 0.9 * nibbles.size / 16
-
-    from gemm_eval.dtypes import DType
-
-    stored = w4a16.scale_pattern(WeightMode.GROUP_ZERO, DType.FP16, 1)
-    assert np.isfinite(stored).all()
-    assert (stored[..., :2] > 0).all()
-    assert set(np.unique(stored[..., 2])) == {-1024.0 - z for z in range(16)}
-
-
-@pytest.mark.parametrize("activation", ["fp16", "bf16"])
-def test_random_scales_of_four_bit_floats_are_as_the_others(activation: str) -> None:
-    from gemm_eval.dtypes import DType
-    from gemm_eval.kernels.layout import stored_values
-
-    for mode, least, largest in ((WeightMode.MXFP4, 2**-9, 2**-7), (WeightMode.NVFP4, 0.004, 0.01501)):
-        stored = w4a16.scale_pattern(mode, DType(activation), 1)
-        scales = stored_values(stored, mode, DType(activation)) * w4a16.pattern_unit(mode, DType(activation))
-        assert stored.dtype == np.uint8
-        assert (least <= scales.min(), scales.max() <= largest) == (True, True)
-        assert len(np.unique(scales)) > 2
 
 
 # ---- the runner ------------------------------------------------------------------------------------------------------
@@ -214,29 +180,6 @@ def test_the_ceiling_reads_as_many_bytes_as_weights_have(weight_bytes: int) -> N
     assert all(after - before >= num_bytes for before, after in itertools.pairwise(starts))
     assert len(starts) * weight_bytes > protocol.cold_bytes  # more than fits where they should not stay
     assert "flush" in runner.log
-
-
-def test_copies_that_the_pool_does_not_hold_are_not_read() -> None:
-    runner = ReadingRunner(1 << 12, (1 << 14) + 100)
-    offsets = (0, 1 << 12, 3 << 12, (3 << 12) + 100, (3 << 12) + 256, 1 << 14)
-    for call in w4a16._Reading(runner).bind(item(), offsets):  # type: ignore[arg-type]
-        call()
-
-    assert runner.reads == [(0, 1 << 12), (1 << 12, 1 << 12), (3 << 12, 1 << 12), ((3 << 12) + 100, 1 << 12)]
-
-
-def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = bare_runner(monkeypatch)
-    runner.allocate([item(1), item(16), item()._replace(N=512)], 1 << 20)
-    monkeypatch.setattr(measure.w4a16.device, "measure_floor_us", lambda runner: 3.0)
-    monkeypatch.setattr(measure.w4a16.device, "compiler_version", lambda: "13.0")
-    monkeypatch.setattr(
-        measure.w4a16,
-        "measure_read_us",
-        lambda runner, item, protocol, floor_us: item.N / 128 + item.K / 1e5 + floor_us,
-    )
-
-    assert runner.describe()["single_pass_read_us"] == {"128 x 256": 4.0, "512 x 256": 7.0}
 
 
 # ---- campaigns -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,5 @@
 """Fused attention: kernels of GPUs with laws of their times, and mappings of multi-core chips by hand."""
 
-from __future__ import annotations
-
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
 from gemm_eval.models.gpu.attention import attention_coefficients, attention_costs, attention_rows, families_of_rows
 from gemm_eval.models.gpu.attention.rows import tile_counts
-from gemm_eval.models.gpu.attention.streams import _even_parts, padded_head_dim
+from gemm_eval.models.gpu.attention.streams import _even_parts
 from gemm_eval.models.multicore import MulticoreCost, attention_params, attention_sizes, unpack_attention_cost
 from gemm_eval.models.multicore.attention_kernels import attention_sram_bytes
 from gemm_eval.search import find_best_fused_attention
@@ -138,17 +135,6 @@ def test_flash_attention_cuts_keys_until_waves_are_full() -> None:
     assert parts.tolist() == [32.0, 4.0, 1.0, 2.0, 1.0]
 
 
-def test_few_queries_run_on_the_faster_kind() -> None:
-    evaluator = GEMMEvaluator("h200-sxm")
-    sizes = {"batch": 1, "kv_len": 32768, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
-    verified = evaluator.evaluate_attention(q_len=4, **sizes)  # type: ignore[arg-type]
-    one = evaluator.evaluate_attention(q_len=1, **sizes)  # type: ignore[arg-type]
-    assert verified.kernel == "packed_mma"
-    assert one.latency_us < 1.01 * verified.latency_us  # corrections are of each kind of kernel
-    assert verified.latency_us < 2 * one.latency_us
-    assert evaluator.evaluate_attention(q_len=512, **sizes).kernel == "context"  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", TIMED)
 @pytest.mark.parametrize("tokens", [1, 2, 7, 16])
 def test_short_prompts_are_of_the_context_phase(name: str, tokens: int) -> None:
@@ -201,40 +187,12 @@ def test_128_heads_of_latents_in_fp8_run_in_clusters_on_sm_120() -> None:
     assert latents_us("rtx-pro-6000-server", 128) >= latents_us("rtx-pro-6000-server", 64)  # bf16 has no such kernel
 
 
-def test_windows_and_chunks_do_less() -> None:
-    evaluator = GEMMEvaluator("h200-sxm")
-
-    def us(q_len: int, kv_len: int, window: int | None = None) -> float:
-        return evaluator.evaluate_attention(
-            batch=1, q_len=q_len, kv_len=kv_len, num_heads=32, num_kv_heads=8, dtype="bf16", window=window
-        ).latency_us
-
-    assert us(16384, 16384, 1024) < us(16384, 16384) / 3
-    assert us(2048, 16384) < us(16384, 16384) / 3
-    assert us(2048, 16384) > us(2048, 2048)
-
-
 def test_coefficients_carry_over_by_family() -> None:
     fitted, origins = attention_coefficients(gpu("h200-sxm"), "trtllm")
     assert origins["context"].is_calibrated
     assert (origins["latent_whole"].is_calibrated, origins["latent_whole"].gpu) == (False, "l40s")
     own, changed = attention_coefficients(gpu("h200-sxm").model_copy(update={"num_sms": 100}), "trtllm")
     assert (own, changed["context"].is_calibrated) == (fitted, False)
-
-
-def test_heads_are_padded_to_what_is_compiled() -> None:
-    assert [padded_head_dim(size) for size in (40, 64, 80, 128, 160, 256, 300)] == [64, 64, 128, 128, 192, 256, 320]
-
-
-def test_rows_are_columns_of_problems() -> None:
-    rows = attention_rows([AttentionProblem(2, 3, 9, 8, 4, 64, window=5, v_head_dim=32)])
-    assert len(rows) == 1
-    assert {item.name: getattr(rows, item.name).tolist() for item in fields(rows)} == {
-        "batch": [2], "q_len": [3], "kv_len": [9], "num_heads": [8], "num_kv_heads": [4], "head_dim": [64],
-        "value_dim": [32], "window": [5], "is_causal": [1], "q_bits": [16], "kv_bits": [16],
-        "is_latent": [0], "is_aliased": [0], "is_backward": [0],
-    }  # fmt: skip
-    assert np.array_equal(rows.kv_bytes, [2 * 7 * 4 * 96 * 2])
 
 
 # ---- multi-core chips ------------------------------------------------------------------------------------------------
@@ -278,55 +236,6 @@ def test_one_tile_by_hand() -> None:
     assert found.latency_us == pytest.approx(0.056 + 0.256)  # the vector unit is the longer one, then all bytes
 
 
-def test_what_streams_is_loaded_again() -> None:
-    of_rows, of_keys = cost(worked_chip(), problem(), (4, 4)), cost(worked_chip(), problem(), (4, 4), KQ)
-    assert (of_rows.q_bytes, of_rows.kv_bytes, of_rows.o_spill_bytes) == (64, 2 * 128, 0)
-    assert (of_keys.q_bytes, of_keys.kv_bytes) == (2 * 64, 128)
-    assert of_keys.o_spill_bytes == of_keys.o_refill_bytes == 8 * (4 + 2) * 4  # fp32, with the maximum and the sum
-    assert of_rows.visits == of_keys.visits == 4
-
-
-def test_a_causal_mask_skips_tiles_and_folding_evens_cores() -> None:
-    of = problem(16, 16, causal=True)
-    whole = cost(worked_chip(), of, (4, 4))
-    assert (whole.visits, whole.scores) == (1 + 2 + 3 + 4, 10 * 16)
-    two = worked_chip(num_cores=2)
-    contiguous, folded = (
-        cost(two, of, (4, 4), partition=(1, 2, 1), is_folded=is_folded) for is_folded in (False, True)
-    )
-    assert contiguous.visits == 3 + 4  # of the core with the late rows
-    assert folded.visits == 1 + 4
-    assert folded.scores == contiguous.scores == whole.scores
-    assert folded.latency_us < contiguous.latency_us
-
-
-def test_a_window_skips_what_is_behind_it() -> None:
-    found = cost(worked_chip(), problem(16, 64, causal=True, window=4), (4, 4))
-    assert attention_sizes(problem(16, 64, causal=True, window=4)).keys == 19  # 3 before the first query's position
-    assert found.visits == 2 * 4  # keys start 3 positions early, so each row tile touches two tiles
-    assert found.kv_bytes == (8 + 4 + 4 + 3) * 16  # of these the first is still there from the row tile before
-
-
-def test_split_keys_meet_over_the_network() -> None:
-    arch = worked_chip(num_cores=2, reduction="noc", noc_gb_per_s=1.0, dram_sharing="fair")
-    found = cost(arch, problem(1, 8), (1, 4), partition=(1, 1, 2))
-    share = 6 / 2  # of V + 2 elements
-    assert found.breakdown["reduction_noc_us"] == share * 4 / 1000
-    assert found.breakdown["reduction_add_us"] == 2 * share / 16 / 1000
-    assert found.breakdown["reduction_dram_us"] == 2 * 2 / 500
-    assert found.o_store_bytes == 0
-    assert found.reduction_bytes == 4 * 2
-
-
-def test_latents_are_keys_and_values_at_once() -> None:
-    apart, latent = (
-        cost(worked_chip(), problem(v_head_dim=4, is_latent=is_latent), (8, 8)) for is_latent in (False, True)
-    )
-    assert latent.kv_bytes * 2 == apart.kv_bytes
-    assert latent.sram_used_bytes < apart.sram_used_bytes
-    assert latent.breakdown["matrix_us"] == apart.breakdown["matrix_us"]
-
-
 def test_narrow_keys_are_widened_by_the_vector_unit() -> None:
     arch = worked_chip(dequant="vector", dequant_ops_per_elem=2.0)
     wide, narrow = (cost(arch, problem(kv_dtype=kv), (8, 8)) for kv in (None, "fp8"))
@@ -345,15 +254,6 @@ def test_the_sram_rule() -> None:
     scores, weights = 6 * 32, 6 * 16
     output, stats = 6 * 16, 6 * 16
     assert used == 2 * (queries + 2 * keys) + scores + weights + 2 * output + stats
-
-
-def test_resident_operands_take_room_and_no_bandwidth() -> None:
-    arch = worked_chip(num_cores=2, resident=("A", "C"), noc_gb_per_s=1.0, dram_sharing="fair")
-    params = attention_params(arch, problem())
-    assert params["sram_usable_bytes"][0] == (1 << 20) - (64 + 64) // 2
-    found = cost(arch, problem(), (4, 8), partition=(1, 2, 1))
-    assert (found.q_bytes, found.o_store_bytes) == (0, 0)
-    assert found.dram_bytes == found.kv_bytes == 2 * 128
 
 
 def test_what_is_refused() -> None:

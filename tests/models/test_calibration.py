@@ -1,7 +1,5 @@
 """Calibrations: files, what is refused, whose coefficients hold on which GPU, and intervals around predictions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

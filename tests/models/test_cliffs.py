@@ -1,7 +1,5 @@
 """No cliff that neither the hardware nor a library's rule has: neighbouring sizes take alike, or as long as said."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

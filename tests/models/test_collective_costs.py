@@ -1,7 +1,5 @@
 """The algorithms of collectives: by hand, which one is taken, and columns of many."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learned corrections: the trees, their bounds and region, when they are off, and the files that are committed."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import shutil

@@ -1,7 +1,5 @@
 """What the GPU model says of cuBLAS's choices, held against the timings of its proposals in arch/measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

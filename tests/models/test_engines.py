@@ -1,7 +1,5 @@
 """Libraries vllm and sglang: whose timed kernels answer for an engine's, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval import GEMMEvaluator, estimate_model, moe_layer

@@ -1,7 +1,5 @@
 """Kernel configs of GPUs: what is legal and why not, what a CTA needs, and which there are; numbers by hand."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 
@@ -17,7 +15,6 @@ from gemm_eval.models.gpu.candidates import check_config, stage_bytes
 from gemm_eval.models.gpu.cost_kernels import ODD_COLUMNS
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
-from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.models.gpu.sizes import load_bytes_of, pad_problem
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import RunOptions, make_problem
@@ -29,7 +26,7 @@ GPUS = {
     arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec) and arch.sm_arch in SM_ARCHS
 }
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
-H100, A100, L40S, B200, B300 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200", "b300"))
+H100, A100, L40S, B200 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200"))
 RTX_PRO = GPUS["rtx-pro-6000-server"]
 V100, T4 = GPUS["v100"], GPUS["t4"]
 
@@ -157,13 +154,6 @@ def test_trtllm_leaves_fp8_of_more_than_8_rows_and_batches_to_cublas() -> None:
                 LIBRARIES["trtllm"].check(arch, make_problem(1, 1, 4096, 4096, **sizes).types)
 
 
-@pytest.mark.parametrize(("dtype", "most"), [("bf16", 32), ("fp8", 8)])
-def test_cublas_cuts_k_into_few_parts(dtype: str, most: int) -> None:
-    problem = make_problem(1, 16, 65536, 64, default_dtype=DENSE.input_dtype, dtype=dtype)
-    parts = [split for kernel in enumerate_kernels(L40S, problem, "cublas") for split in kernel.splits]
-    assert max(parts) == most < L40S.num_sms
-
-
 def test_cublas_has_kernels_for_one_row_where_its_others_are_those_of_mma_sync() -> None:
     for arch, dtype, has_gemv in (
         (A100, "fp16", True),
@@ -252,13 +242,6 @@ def test_a_hopper_kernel_by_hand() -> None:
     assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
     assert needs.threads == 384  # and one loads
     assert needs.ctas_per_sm == 1
-
-
-def test_clusters_take_whole_groups_of_sms() -> None:
-    # 0.913 of 132 SMs is 120.5: what cuBLAS's persistent grids show for clusters of 4 and 8
-    assert [cluster_grid_sms(H100, size) for size in (1, 2, 4, 8)] == [132, 132, 120, 120]
-    assert [cluster_grid_sms(GPUS["h100-pcie"], size) for size in (1, 2, 4, 8)] == [114, 114, 100, 96]  # type: ignore[arg-type]
-    assert [cluster_grid_sms(H100.with_(num_sms=7), size) for size in (1, 2, 4, 8)] == [7, 6, 4, 0]
 
 
 # generations of SMs

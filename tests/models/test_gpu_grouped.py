@@ -1,7 +1,5 @@
 """The cost of grouped GEMMs on GPUs: by hand for small cases, the search against the whole list, even groups."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Cycles of the GPU model as they were measured, alignment, bytes and waves by hand, shortages, and DRAM traffic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,10 +8,9 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GPU_COST_DTYPE, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import matrix_cycles
 from gemm_eval.models.gpu.generic_kernels import problem_terms, row_alignment
-from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.workload import RunOptions, make_problem
 
 # ---- by hand ---------------------------------------------------------------------------------------------------------
@@ -89,28 +86,6 @@ def test_an_l2_of_one_partition_keeps_what_is_read_in_turn_while_it_fits(share: 
 
 
 # waves
-
-
-def cost(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, **changes: Any) -> GpuCost:
-    packed = pack_gpu(arch, problem.types, RunOptions(**changes))
-    return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])
-
-
-@pytest.mark.parametrize(
-    ("config", "G", "num_ctas", "num_waves"),
-    [
-        # 4096 x 4096 in 128 x 256: 512 tiles on 132 SMs
-        (WGMMA._replace(cta_m=128, cta_n=256), 1, 132, 4),
-        # in clusters of 4 on 120 SMs
-        (WGMMA._replace(cta_m=128, cta_n=256, cluster_m=4), 1, 120, 5),
-        (WGMMA._replace(cta_m=128, cta_n=256), 3, 132, 12),
-        (WGMMA._replace(cta_m=128, cta_n=256, decomposition=Decomposition.SPLIT_K, split_k=2), 1, 132, 8),
-        (WGMMA._replace(cta_m=128, cta_n=256, decomposition=Decomposition.STREAM_K), 1, 132, 1),
-    ],
-)
-def test_waves_by_hand(config: KernelConfig, G: int, num_ctas: int, num_waves: int) -> None:
-    found = cost(H100, GemmProblem(G, 4096, 4096, 4096), config)
-    assert (found.num_ctas, found.num_waves, found.active_sms) == (num_ctas, num_waves, num_ctas)
 
 
 def test_a_record_of_an_unknown_family_is_refused() -> None:

@@ -1,7 +1,5 @@
 """Layers of experts on a GPU: times around their GEMMs by hand, whose kernels run them, and Triton's tiles."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest
@@ -178,12 +176,6 @@ def test_marlins_tiles_are_filled_to_nine_tenths(num_tokens: int, rows: int) -> 
     first, second = layer_libraries(H200, "marlin", w4a16, shape(num_tokens))
     size = f"{rows}x128x128" if rows <= 16 else f"{rows}x256x64"
     assert (first, second) == (f"marlin/{size}",) * 2
-
-
-def test_others_choose_by_time() -> None:
-    assert layer_libraries(B200, "deepgemm", FP8_BLOCK, shape(100)) == ("deepgemm", "deepgemm")
-    with pytest.raises(UnsupportedError):
-        layer_libraries(H200, "triton", GemmTypes.parse("nvfp4"), shape(100))
 
 
 def test_weights_are_padded_where_they_are() -> None:

@@ -1,7 +1,5 @@
 """Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing and waking by hand."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -117,7 +115,6 @@ PACKER = MulticoreSpec(
     launch_us=1.0,
 )  # fmt: skip
 PROBLEM = GemmProblem(1, 32, 64, 128, input_dtype="fp32")
-A_BYTES, B_BYTES = 4 * 32 * 64, 4 * 64 * 128
 QUARTERS = ((1, 2, 2, 1), (16, 64, 64), "mnk")
 """Two cores need each half of A, and two each half of B."""
 PACKS = {"packs": {"A": "shared", "B": "private"}, "pack_gb_per_s": 2.0}
@@ -125,21 +122,6 @@ PACKS = {"packs": {"A": "shared", "B": "private"}, "pack_gb_per_s": 2.0}
 
 def cost_of_packer(mapping: Any = QUARTERS, problem: GemmProblem = PROBLEM, **changes: Any) -> GEMMResult:
     return GEMMEvaluator(PACKER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
-
-
-@pytest.mark.parametrize(
-    ("packs", "packed_bytes"),
-    [
-        ({"A": "private"}, A_BYTES / 2), ({"A": "shared"}, A_BYTES / 4), ({"B": "private"}, B_BYTES / 2),
-        ({"B": "shared"}, B_BYTES / 4), ({"A": "shared", "B": "private"}, A_BYTES / 4 + B_BYTES / 2),
-    ],
-)  # fmt: skip
-def test_a_core_packs_its_block_or_a_part_of_it(packs: dict[str, str], packed_bytes: float) -> None:
-    plain, packed = cost_of_packer(), cost_of_packer(packs=packs, pack_gb_per_s=2.0)
-
-    assert packed.breakdown["pack_us"] == packed_bytes / 2000.0
-    assert packed.latency_us == pytest.approx(plain.latency_us + packed_bytes / 2000.0)
-    assert packed.dram_bytes == plain.dram_bytes
 
 
 def test_cores_are_woken_where_there_are_several() -> None:

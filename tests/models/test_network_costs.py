@@ -1,7 +1,5 @@
 """Collectives between nodes: terms by hand, laws, and figures that were published of the same kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

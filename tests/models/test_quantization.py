@@ -1,23 +1,19 @@
 """Narrow types on GPUs: quantization of A before a GEMM, and families of kernels for block-scaled types."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, UnsupportedError, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import LIBRARIES, pack_gpu, quantization_of, unpack_gpu_cost
 from gemm_eval.models.gpu.generic_kernels import miss_frac
 from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, Quantization
 from gemm_eval.search.gpu import find_best_config, find_top_configs
-from gemm_eval.units import time_text
 from gemm_eval.workload import GemmTypes, RunOptions, make_problem
 from tests.cases import case
-from tests.cli.commands import Ran, plain
 from tools.laws.kernel_space import enumerate_configs, enumerate_kernels
 
 # ---- quantization of A -----------------------------------------------------------------------------------------------
@@ -91,18 +87,6 @@ def test_it_is_a_term_before_the_same_gemm(h200: GEMMEvaluator) -> None:
                 )  # fmt: skip
 
 
-def test_it_can_be_the_bound_and_is_explained(h200: GEMMEvaluator) -> None:
-    result = quantized(h200, FEW, PER_TENSOR)
-
-    assert result.bound == "quantize"
-    text = result.explain()
-    assert "bound by the quantization of A before it" in text
-    assert (
-        f"quantize {time_text(result.breakdown['quantize_us'])}, cast {time_text(result.breakdown['cast_us'])}" in text
-    )
-    assert quantized(h200, MANY, PER_TENSOR).bound == "compute"
-
-
 # what is refused
 
 
@@ -124,34 +108,10 @@ def test_what_cannot_be_quantized_is_refused(h200: GEMMEvaluator, dtype: str, so
         quantized(h200, FEW, dtype, source)
 
 
-def test_kernels_that_quantize_nothing_refuse_it(h200: GEMMEvaluator) -> None:
-    for library in ("gemm-eval", "auto", None):
-        with pytest.raises(InvalidOptionError, match="leave quantize_from out"):
-            quantized(h200, FEW, "w4a16", library=library)
-    with pytest.raises(UnsupportedError, match="quantize_from"):
-        quantized(GEMMEvaluator("demo-8core", disk_cache=False), (1, 16, 64, 64), "fp16")
-
-
 # every way of asking
 
 
-def test_the_command_line_gives_the_same(h200: GEMMEvaluator) -> None:
-    words = ("--arch", "h200-sxm", *map(str, FEW), "--dtype", "fp8", "--quantize-from", "bfloat16")
-
-    assert Ran("evaluate", *words, "--json").json() == {"results": [plain(quantized(h200, FEW, "fp8").to_dict())]}
-    assert "quantize" in Ran("evaluate", *words, columns=200).out
-
-
 # how it is packed
-
-
-def test_an_evaluator_takes_no_such_default_and_its_others_hold() -> None:
-    evaluator = GEMMEvaluator(H200, disk_cache=False, l2="warm", correction=False)
-    result = quantized(evaluator, FEW, "fp8")
-
-    assert (result.options["l2"], result.options["quantize_from"]) == ("warm", "bf16")
-    assert result == quantized(GEMMEvaluator(H200, disk_cache=False), FEW, "fp8", l2="warm", correction=False)
-    assert "quantize_from" not in evaluator.evaluate(*FEW, "fp8").options
 
 
 # ---- families for block-scaled types ---------------------------------------------------------------------------------
@@ -203,12 +163,6 @@ def test_a_tile_is_used_for_as_many_rows_as_the_library_uses_it(name: str) -> No
             listed = find_top_configs(arch, problem, pack_gpu(arch, problem.types, PHYSICS), 10_000)
             assert {config.cta_m for config in enumerate_configs(arch, problem, "trtllm")} == used == rows
             assert {int(row["cta_m"]) for row in listed} == rows
-
-
-def test_k_is_never_split() -> None:
-    for name, dtype in (("h200-sxm", "fp8_block"), ("b200", "fp8_block"), ("b200", "nvfp4"), ("l40s", "fp8_block")):
-        problem = make_problem(1, 1, 16384, 128, default_dtype=GPUS[name].default_dtype, dtype=dtype)
-        assert {config.split_k for config in enumerate_configs(GPUS[name], problem, "trtllm")} == {1}, name
 
 
 def test_a_step_is_as_long_as_the_family_says() -> None:

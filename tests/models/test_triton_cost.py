@@ -1,7 +1,5 @@
 """The cost of Triton kernels by hand, their coefficients, and the estimate of code against that of timed kernels."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -131,31 +129,6 @@ FP8 = GemmProblem(1, 512, 4096, 4096, input_dtype=DType.FP8, output_dtype=DType.
 def test_dense_wgmma_reads_no_operands_with_warps() -> None:
     assert estimate_code(H200, PROBLEM, CONFIG).loop.shared_wavefronts == 0
     assert estimate_code(A100, PROBLEM, CONFIG).loop.shared_wavefronts == 96  # (64 + 32) x 64 fp16 of 128 bytes
-
-
-def test_fp8_of_mma_sync_is_converted_on_hopper_only() -> None:
-    config = TritonConfig(32, 64, 128, 4, 3)
-    hopper, ada = estimate_code(H200, FP8, config).loop, estimate_code(L40S, FP8, config).loop
-    assert (hopper.convert, hopper.mma[0].input_bits) == (96, 16)  # 48 rows and columns x 128, over 32 lanes, in pairs
-    assert (ada.convert, ada.mma[0].input_bits) == (0, 8)
-
-
-@pytest.mark.parametrize(
-    ("config", "spill"),
-    [
-        (TritonConfig(128, 128, 64, 4, 3), 0),
-        (TritonConfig(128, 128, 64, 4, 3, maxnreg=168), 0),  # ptxas: 3
-        (TritonConfig(128, 128, 64, 4, 3, maxnreg=160), 32),  # 34
-        (TritonConfig(64, 256, 64, 4, 3, maxnreg=160), 64),  # 71
-        (TritonConfig(128, 256, 64, 4, 3), 228),  # 256
-    ],
-    ids=str,
-)
-def test_registers_that_are_missing_spill(config: TritonConfig, spill: int) -> None:
-    found = estimate_code(H200, PROBLEM, config)
-    assert found.loop.spill == spill
-    assert found.registers <= min(255, config.maxnreg or 255)
-    assert found.loop.mma_wait == (found.loop.mma[0].num if spill else 0)
 
 
 CODES = read_codes(measured_root("h200-sxm") / "triton" / "codes.csv")

@@ -1,7 +1,5 @@
 """Our W4A16 kernels in the GPU model are those of the registry: the same configs, what they take, and their bytes."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -10,8 +8,8 @@ import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
-from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
-from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, fp8_families, grouped_families
+from gemm_eval.kernels import Sizes, legal_configs, limits_of_spec, pack_w4
+from gemm_eval.kernels.families import TARGETS_THAT_RAN, families
 from gemm_eval.kernels.registry import target_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, has_sms_of, pack_gpu
@@ -22,7 +20,6 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     find_row,
     has_our_kernels,
     kernel_target,
-    w4a16_types,
 )
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, W4A16_SETS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
@@ -73,12 +70,6 @@ def test_configs_are_those_of_the_registry(arch: GpuSpec) -> None:
             problem = typed(*sizes, mode, group, activation)
             expected = list(legal_configs(sizes, limits, activation, mode, group))
             assert list(enumerate_configs(arch, problem, "gemm-eval")) == expected
-
-
-def test_families_are_those_of_the_registry_in_its_order() -> None:
-    ours = tuple(name for name, family in FAMILIES.items() if family.is_ours)
-    assert (*families(), *fp8_families(), *grouped_families()) == ours
-    assert tuple(families()) == W4A16_FAMILIES
 
 
 def test_a_row_stands_for_one_kernel() -> None:
@@ -227,18 +218,6 @@ def test_a_chip_without_room_for_any_kernel_says_so() -> None:
             find(arch, problem, packed)
 
 
-def test_no_kernels_are_not_taken_for_those_of_another_kind() -> None:
-    """Joined are kernels of one kind each, also where there are none."""
-    arch = H200.with_(smem_per_cta_bytes=1024)
-    problems = [typed(64, 4096, 4096), GemmProblem(1, 64, 4096, 4096), typed(64, 4100, 4096)]
-    packed = [pack_gpu(arch, problem.types, RunOptions()) for problem in problems]
-    sizes = np.array([problem.sizes for problem in problems], np.int64)
-    found = find_best_config_many(packed, np.arange(3), sizes)
-
-    assert [one.is_ours for one in packed] == [True, False, True]
-    assert not found["active_sms"].any()
-
-
 # batches
 
 
@@ -272,27 +251,6 @@ def test_a_batch_is_one_launch_of_a_grouped_kernel_or_as_many_launches(sizes: tu
     grouped = {config.family for config in enumerate_configs(H200, many)}
     plain = {config.family for config in enumerate_configs(H200, one)}
     assert grouped == plain | (new if sizes[0] <= 64 else {"w4a16_sm90_grouped"})
-
-
-def test_modes_have_names() -> None:
-    assert [mode.name.lower() for mode in WeightMode] == ["column", "group", "group_zero", "mxfp4", "nvfp4"]
-    for mode in WeightMode:
-        for activation, group in itertools.product((DType.FP16, DType.BF16), mode.group_sizes):
-            types = w4a16_types(activation, mode.name.lower(), group)
-            assert (
-                types
-                == problem_of(Sizes(1, 8, 8), activation, mode, group).types
-                == typed(1, 8, 8, mode.name.lower(), group, str(activation)).types
-            )
-            assert has_our_kernels(H200, types)
-
-
-def test_four_bit_floats_of_other_forms_are_not_ours() -> None:
-    for types in (
-        {"group_size": 32, "scale_dtype": "fp16"}, {"group_size": 16, "scale_dtype": "e8m0"}, {"group_size": 64},
-        {"group_size": 32, "zero_dtype": "int4"}, {"group_size": None},
-    ):  # fmt: skip
-        assert not has_our_kernels(H200, GemmProblem(1, 8, 64, 64, DType.FP16, DType.FP4, DType.FP16, **types).types)
 
 
 def test_a_grouped_answer_says_whose_coefficients_it_has() -> None:

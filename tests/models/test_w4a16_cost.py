@@ -1,7 +1,5 @@
 """The cost of our W4A16 kernels by hand: bytes, terms, cuts of K, and what each coefficient moves."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -30,7 +28,6 @@ from tools.laws.kernel_space import enumerate_configs
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES
-WGMMA = (SM90, SM90_CLUSTER)
 ALL = 1 << 20
 DATA_PARALLEL, SPLIT_K, STREAM_K = Decomposition
 # few tokens and many, tiles that fill the GPU and that do not, rows that start off lines of 128 bytes
@@ -191,39 +188,6 @@ def test_an_ampere_kernel_by_hand() -> None:
     assert found.breakdown["prologue_us"] == 0
 
 
-def test_full_waves_of_streaming_kernels_are_followed_by_none() -> None:
-    """8448 columns are 132 blocks of 64: where they fill the SMs, doubling them doubles the waves."""
-    num_full = 0
-    for config in enumerate_configs(H200, typed(1, 4096, 8448)):
-        if config.family in (GEMV, GEMV_MMA) and config.split_k == 1:
-            found = cost(typed(1, 4096, 8448), config)
-            assert found.num_waves == -(-found.num_ctas // (132 * found.ctas_per_sm))
-            num_full += found.num_ctas == 132 * found.ctas_per_sm
-    assert num_full > 0
-
-
-def test_rows_of_tiles_outside_the_matrix_take_time_on_hopper_only() -> None:
-    for config, found in costs(typed(65, 4096, 4096)).items():
-        if config.family in WGMMA and config.cluster_m * config.cluster_n == 1:  # a copy has no more rows than A
-            assert (found.breakdown["outside_us"] > 0) == (config.cta_m < 65)
-        assert config.family in WGMMA or found.breakdown["outside_us"] == 0
-    for config, found in costs(typed(64, 4096, 4096)).items():
-        if 64 % (config.cta_m * config.cluster_m) == 0 and config.cluster_n == 1:
-            assert found.breakdown["outside_us"] == 0
-
-
-@ARCHS
-def test_rows_that_start_off_lines_take_longer(arch: GpuSpec) -> None:
-    """4,104 = 64 x 64 + 8: as many units of K as 4,160, which starts on lines."""
-    off, on = costs(typed(256, 4104, 4096), arch), costs(typed(256, 4160, 4096), arch)
-    dram = ("dram_us", "store_us")
-    slower = [config for config in off if off[config].breakdown["step_wait_us"] > on[config].breakdown["step_wait_us"]]
-
-    assert off.keys() == on.keys()
-    assert bool(slower) == any(config.family == SM90 for config in off)  # those of sm80 have other limits
-    assert all(off[config].breakdown[name] <= on[config].breakdown[name] for config in off for name in dram)
-
-
 # cuts of K
 
 
@@ -266,18 +230,6 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
         alone = np.zeros(1, KERNEL_COST_DTYPE)
         OF_OURS.evaluate_configs(*of_all, np.array([[index, 1]]), BEST_RASTER, 1, M, 4096, N, NO_LAYOUTS, alone)
         assert alone["times_us"][0, matrix] == pytest.approx(out["times_us"][0, matrix])  # the same work for each CTA
-
-
-def test_stages_alone_cost_nothing() -> None:
-    """More loads in flight are no cost of their own: what they take of an SM is in the CTAs that it holds."""
-    for arch in (H200, A100, L40S):
-        packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions("gemm-eval"))
-        params, menu, coefficients = packed.params, packed.candidates, packed.coefficients
-        deeper = menu.copy()
-        deeper["num_stages"] += 1
-        for M, K, N in SHAPES:
-            before, after = (latencies(params, rows, coefficients, M, K, N)[0] for rows in (menu, deeper))
-            assert before.tolist() == after.tolist()
 
 
 def latencies(
@@ -435,9 +387,3 @@ def test_a_cut_that_is_not_offered_is_refused_with_those_that_are(family: str) -
             cost(problem, mapping)
         assert caught.value.rule == "split"
     assert [cost(problem, mapping).config for mapping in kernel] == kernel
-
-
-def test_a_kernel_for_few_tokens_takes_no_more() -> None:
-    few = a_config(typed(16, 4096, 4096), family=GEMV_MMA)
-    with pytest.raises(InvalidMappingError, match=r"for M=65, .*: none$"):
-        cost(typed(65, 4096, 4096), few)

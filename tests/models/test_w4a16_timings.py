@@ -1,7 +1,5 @@
 """Our W4A16 kernels against timings: modes that no coefficient was fitted on, and the choice for groups of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

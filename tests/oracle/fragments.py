@@ -7,8 +7,6 @@ A register of a warp is a uint32 [32], one value for each lane. Pairs of 16-bit 
 with one rounding to the type after each instruction, as the hardware does.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ As `simulators`: bytes come from walks over loops; that an operand is loaded onc
 one tile does.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Standard library only, and nothing of gemm_eval/models or gemm_eval/search. What
 of `simulators_grouped`, which walks their loops: nothing is a closed form of reuse. A batch is G groups of M rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import NamedTuple

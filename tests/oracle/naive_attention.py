@@ -5,8 +5,6 @@ pair; what stays in SRAM is seen from one visit to the next. Float operations ar
 that they may be compared exactly.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ It takes what a spec, a problem, a config and coefficients say, and nothing from
 kernel, no table of kernels, no packed parameters. Our own W4A16 kernels have another model and are not here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ in Python. Spaces have 100,000 configs and more, so the compiled cost walks over
 compares with `naive_dense` for any config.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple

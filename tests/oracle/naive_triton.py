@@ -1,7 +1,5 @@
 """The slow truth about a launch of a Triton kernel: models/gpu/triton/MODEL.md, one launch at a time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

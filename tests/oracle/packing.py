@@ -1,7 +1,5 @@
 """Slow truth of what comes before the main loop: MODEL.md, "Packing and waking"."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple

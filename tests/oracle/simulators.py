@@ -6,8 +6,6 @@ gemm_eval/models/multicore/MODEL.md; `test_oracles.py` compares the two. Sizes a
 blocks and M, N, K for the tile loops.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -3,8 +3,6 @@
 As `simulators`: nothing is a closed form of reuse. Which set of cores has which groups is given.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The closed forms of `naive` have to equal what `simulators` finds by walking loops and running engines; the cases by
 hand tie both to MODEL.md."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The modules that write the site of docs/, which is no package; `names` only where griffe is."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources of the package as trees, each parsed once for all tests that read them."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

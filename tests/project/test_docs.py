@@ -1,7 +1,5 @@
 """The site of docs/: every page is in its navigation, what is generated is complete, symbols name code that exists."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The exception tree: as drawn in `gemm_eval.errors`, complete, and picklable."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import re

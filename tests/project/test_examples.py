@@ -1,7 +1,5 @@
 """The short scripts in examples/ run as they are, in a process of their own, and print what they promise."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

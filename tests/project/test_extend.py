@@ -1,7 +1,5 @@
 """Every recipe of docs/extend is carried out with its toy, on a copy of the package, and what it promises is tried."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import re
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes import DOCS, ROOT, Recipe, RecipeError, answers_before, answers_of, apply, copy_package, read_recipe
+from tests.recipes import DOCS, ROOT, answers_before, answers_of, apply, copy_package, read_recipe
 
 # Python files that each may touch at most: the design's promise. More means that a concept has got a second home.
 MOST_FILES = {
@@ -87,33 +85,6 @@ def test_a_recipe_touches_the_package_and_its_data_only() -> None:
             recipe = read_recipe(path)
             both = recipe.files((".py",), "gemm_eval/") + recipe.files((".yaml",), "arch/")
             assert sorted(both) == recipe.files(("",)), path.name
-
-
-@pytest.mark.parametrize(
-    ("recipe", "words"),
-    [
-        (Recipe("x", (("a.py", " one\n+two\n"),), (), ""), "has this 2 times"),
-        (Recipe("x", (("a.py", "-three\n+two\n"),), (), ""), "has this 0 times"),
-        (Recipe("x", (("a.py", "-on\n+two\n"),), (), ""), "has this 0 times"),
-        (Recipe("x", (("b.py", " one\n+two\n"),), (), ""), "there is no b.py"),
-        (Recipe("x", (("a.py", "+two\n"),), (), ""), "a hunk needs lines"),
-        (Recipe("x", (("a.py", "one\n+two\n"),), (), ""), "a line of a diff"),
-        (Recipe("x", (), (("a.py", "one\n"),), ""), "is there already"),
-    ],
-)
-def test_a_recipe_that_does_not_fit_is_refused(recipe: Recipe, words: str, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("one\nand\none\n")
-
-    with pytest.raises(RecipeError, match=words):
-        apply(recipe, tmp_path)
-
-
-def test_hunks_change_what_they_name(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("one\nand\none\n\nlast\n")
-
-    apply(Recipe("x", (("a.py", " and\n-one\n+two\n@@\n\n-last\n+end\n"),), (), ""), tmp_path)
-
-    assert (tmp_path / "a.py").read_text() == "one\nand\ntwo\n\nend\n"
 
 
 def test_a_check_that_fails_is_seen() -> None:

@@ -1,7 +1,5 @@
 """Optional packages: every import of one stands under `needs_extra`, and every command says what to install."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """Figures of the documentation are those of the documents that commands printed."""
 
-from __future__ import annotations
-
 import re
 
 import jinja2

@@ -1,7 +1,5 @@
 """Wheel and sdist hold what is needed, and work where nothing else is; packaged data are found wherever they lie."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Compiled kernels: their cache folder, and types for which nothing more is compiled."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Imports go one way, wherever in a file they stand: from a layer to layers before it."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files that say something of the project: to a package index, to pip, to who cites it, to pytest."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of variables say what they hold: words that could be anything stand for fewer of them, never for more."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator

@@ -4,9 +4,6 @@ Each runs once: ``pytest tests/project/test_notebooks.py --durations=0`` prints 
 is meant to change outputs, `make notebooks` stores them anew.
 """
 
-from __future__ import annotations
-
-import copy
 import json
 import re
 import shlex
@@ -112,55 +109,3 @@ def png(width: int, height: int) -> str:
     written = io.BytesIO()
     image.new("RGB", (width, height)).save(written, "PNG")
     return base64.b64encode(written.getvalue()).decode()
-
-
-def sample(tags: tuple[str, ...] = ()) -> Any:
-    """A notebook of one cell, which prints, shows a table and draws."""
-    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat: pip install 'gemm_eval[dev]'")
-    v4 = nbformat.v4
-    table = {"text/plain": "a  1.25\nb  3", "text/html": "<td>1.25</td>\n<td>3</td>"}
-    outputs = [
-        v4.new_output("stream", name="stdout", text="took 12.3 us, bound by dram\n"),
-        v4.new_output("execute_result", data=table, execution_count=1),
-        v4.new_output("display_data", data={"image/png": png(400, 300), "text/plain": "<Figure>"}),
-    ]
-    cell = v4.new_code_cell("draw()", outputs=outputs, metadata={"tags": list(tags)})
-    return notebooks.clean(v4.new_notebook(cells=[cell]))
-
-
-def test_what_a_run_may_differ_in() -> None:
-    kept = sample()
-    assert notebooks.differences(kept, copy.deepcopy(kept)) == []
-    near = copy.deepcopy(kept)
-    near.cells[0].outputs[0].text = "took 12.4 us, bound by dram\n"  # the last digit, by one
-    near.cells[0].outputs[2].data["image/png"] = png(405, 300)
-    assert notebooks.differences(kept, near) == []
-
-
-@pytest.mark.parametrize(
-    ("place", "kind", "change", "said"),
-    [
-        (0, "text", "took 12.5 us, bound by dram\n", "'took 12.3 us, bound by dram' is stored"),
-        (0, "text", "took 12.3 us, bound by launch\n", "a run gives 'took 12.3 us, bound by launch'"),
-        (0, "text", "took 12.3 us, bound by dram\nand more\n", "None is stored"),
-        (1, "text/plain", "a  1.25\nb  4", "'b  3' is stored, a run gives 'b  4'"),
-        (1, "text/html", "<td>1.35</td>\n<td>3</td>", "text/html: '<td>1.25</td>' is stored"),
-        (2, "image/png", (400, 340), "(400, 300) pixels are stored, a run gives (400, 340)"),
-        (2, None, None, "are stored, a run gives"),
-    ],
-)
-def test_what_a_run_may_not_differ_in(place: int, kind: str | None, change: Any, said: str) -> None:
-    kept = sample()
-    ran, timed, ran_timed = copy.deepcopy(kept), sample(("timing",)), sample(("timing",))
-    for notebook in (ran, ran_timed):
-        output = notebook.cells[0].outputs[place]
-        if kind is None:
-            del notebook.cells[0].outputs[place]
-        elif kind == "text":
-            output.text = change
-        else:
-            output.data[kind] = png(*change) if kind == "image/png" else change
-    (found,) = notebooks.differences(kept, ran)
-    assert found.startswith("cell-00: ")
-    assert said in found
-    assert bool(notebooks.differences(timed, ran_timed)) == (kind is None)  # of a machine: number and kind alone

@@ -1,7 +1,5 @@
 """Pages and texts of the package are plain: short sentences, and no phrases of a private language."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

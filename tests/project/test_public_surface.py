@@ -1,7 +1,5 @@
 """What `import gemm_eval` offers, costs and leaves behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What README and docs show, runs; README is short, and its figures are those of the tables."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -33,9 +31,9 @@ def commands() -> list[str]:
     return list(dict.fromkeys(line for line in lines if line.startswith("gemm-eval ")))
 
 
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(blocks("python", page.read_text(encoding="utf-8"))), page.name, "exec"), {})
 
@@ -77,9 +75,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert pages.exists(path), link
 
 
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("command", commands())
 def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
     for folder in ("arch", "examples"):  # which they read from
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)

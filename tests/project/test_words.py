@@ -1,7 +1,5 @@
 """Words of error messages, and checks of arguments: bounded, on one line, with what was meant."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

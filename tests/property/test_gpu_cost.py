@@ -4,8 +4,6 @@ GPUs are presets and such with other numbers, coefficients are those of the GPU 
 are all that the GPU can run, whether or not a library has them.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 from unittest import mock
 

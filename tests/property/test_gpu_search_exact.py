@@ -1,7 +1,5 @@
 """The search over kernel configs of a GPU: against brute force, replayed, in batches; laws of what it finds."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Multi-core searches: laws that users count on, the best few of all mappings, and what rules of a library leave."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """The main loop of random control flow, against the definitions: dominators and natural loops as sets of blocks."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Multi-core searches: bounds below every cost, counts and spreads as the oracles have them, many at a time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """A short run of every law of `tools.laws`, the same problems every time; ``make laws`` makes long ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Laws of design spaces and sweeps, and of Pareto fronts and ranks, pair by pair."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

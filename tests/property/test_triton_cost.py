@@ -4,8 +4,6 @@ What is no law: that fewer registers or less shared memory are faster. More CTAs
 size, and share the SM. What is one: registers and shared memory move a time by the CTAs of an SM alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Laws of packed weights: KERNELS.md bit by bit, exact round trips, and how far quantizing moves a weight."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The search over our W4A16 kernels against brute force: equal to the bit, bounded from below, listed, in batches."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt

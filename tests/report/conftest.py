@@ -1,7 +1,5 @@
 """Evaluators of a multi-core chip of each kind and of a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval import GEMMEvaluator

@@ -1,7 +1,5 @@
 """What the tests of reports share: archs, GEMMs, and questions to a page or a figure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

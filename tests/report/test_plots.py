@@ -1,10 +1,7 @@
 """Plots of designs, and what all plots have in common: labels, missing packages, what they refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from gemm_eval import (
     estimate_training,
 )
 from gemm_eval.cli.app import app
-from gemm_eval.figures import label_of, new_figure, spans_decade
 from gemm_eval.report.plots import (
     axis_label,
     plot_breakdown,
@@ -34,10 +30,9 @@ from gemm_eval.report.plots import (
     plot_steps,
     plot_training_step,
 )
-from gemm_eval.report.plots.roofline import place_labels
 from gemm_eval.sweep.pareto import pareto_front
 from gemm_eval.units import time_text
-from tests.report.figures import SIZES, draw, legend_of, offsets, same_points
+from tests.report.figures import SIZES, draw, legend_of, same_points
 
 
 @pytest.fixture
@@ -47,43 +42,24 @@ def designs() -> dict[str, np.ndarray]:
     latency_us = 8000.0 / np.minimum(cores, gb / 10.0) + 1000.0 / kib
     latency_us[3] = np.nan
     return {
-        "num_cores": cores,
-        "sram_kib": kib,
-        "dram_gb_per_s": gb,
-        "latency_us": latency_us,
-        "area_mm2": cores * 2.0 + kib / 64 + gb / 10,
-        "bound": np.where(cores < gb / 10.0, "compute", "dram"),
-    }
+        "num_cores": cores, "sram_kib": kib, "dram_gb_per_s": gb, "latency_us": latency_us,
+        "area_mm2": cores * 2.0 + kib / 64 + gb / 10, "bound": np.where(cores < gb / 10.0, "compute", "dram"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "label"),
     [
-        ("latency_us", "latency (us)"),
-        ("energy_pj", "energy (pJ)"),
-        ("area_mm2", "area (mm$^2$)"),
-        ("tokens_per_s", "throughput (tokens/s)"),
-        ("tflop_per_s", "throughput (TFLOP/s)"),
-        ("dram_gb_per_s", "DRAM (GB/s)"),
-        ("energy_pj_per_token", "energy (pJ/token)"),
-        ("vector_ops_per_cycle", "vector (ops/cycle)"),
-        ("pj_per_mac", "ratio (pJ/MAC)"),
-        ("sram_bytes", "SRAM (bytes)"),
-        ("utilization_frac", "utilization (fraction)"),
-        ("num_cores", "number of cores"),
-        ("bound", "bound"),
-        ("us", "us"),
+        ("latency_us", "latency (us)"), ("energy_pj", "energy (pJ)"), ("area_mm2", "area (mm$^2$)"),
+        ("tokens_per_s", "throughput (tokens/s)"), ("tflop_per_s", "throughput (TFLOP/s)"),
+        ("dram_gb_per_s", "DRAM (GB/s)"), ("energy_pj_per_token", "energy (pJ/token)"),
+        ("vector_ops_per_cycle", "vector (ops/cycle)"), ("pj_per_mac", "ratio (pJ/MAC)"),
+        ("sram_bytes", "SRAM (bytes)"), ("utilization_frac", "utilization (fraction)"),
+        ("num_cores", "number of cores"), ("bound", "bound"), ("us", "us"),
     ],
-)
+)  # fmt: skip
 def test_axis_labels_come_from_names(name: str, label: str) -> None:
     assert axis_label(name) == label
-
-
-def test_values_are_shown_short() -> None:
-    assert [label_of(value) for value in (8, 9999, 10000, 0.123456, np.int64(123456), "N8", True)] == [
-        "8", "9999", "10,000", "0.1235", "123,456", "N8", "True",
-    ]  # fmt: skip
-    assert [spans_decade(np.array(values)) for values in ([1, 10], [1, 11], [0, 11], [])] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("larger", [(), ("latency_us",), ("area_mm2",), ("area_mm2", "latency_us")])
@@ -123,23 +99,6 @@ def test_pareto_axes_and_title(designs: dict[str, np.ndarray]) -> None:
     assert plot_pareto(wide, "a_us", "b_us").axes[0].get_yscale() == "linear"
 
 
-def test_pareto_colors_words_and_takes_a_front(designs: dict[str, np.ndarray]) -> None:
-    mask = designs["num_cores"] == 8
-    figure = plot_pareto(designs, "area_mm2", "latency_us", color="bound", front=mask)
-
-    assert legend_of(figure) == ["bound compute", "bound dram", "Pareto front", "marked"]
-    kept = mask & np.isfinite(designs["latency_us"])
-    ringed = np.asarray(figure.axes[0].collections[-1].get_offsets())
-    assert same_points(ringed, designs["area_mm2"][kept], designs["latency_us"][kept])
-
-
-def test_pareto_takes_a_table_of_gemms(evaluators: dict[str, GEMMEvaluator]) -> None:
-    table = evaluators["demo-8core"].evaluate_many(SIZES)
-    figure = plot_pareto(table, "dram_bytes", "latency_us", color="bound")
-
-    assert same_points(np.unique(offsets(figure.axes[0]), axis=0), table["dram_bytes"], table["latency_us"])
-
-
 @pytest.mark.parametrize("reduce", ["min", "max", "median"])
 def test_heat_map_cells_are_the_reduced_values(designs: dict[str, np.ndarray], reduce: str) -> None:
     figure = plot_heat_map(designs, "num_cores", "sram_kib", "latency_us", reduce=reduce)
@@ -154,40 +113,6 @@ def test_heat_map_cells_are_the_reduced_values(designs: dict[str, np.ndarray], r
     assert axes.get_title() == f"latency, {reduce} of up to 3 designs a cell"
     assert len(axes.texts) == 8
     draw(figure)
-
-
-def test_heat_map_keeps_words_in_order_leaves_gaps_and_writes_in_few_cells() -> None:
-    table = {"kind": np.array(["w", "a", "w"]), "num_cores": np.array([2, 1, 1]), "t_us": np.array([5.0, 7.0, 500.0])}
-    figure = plot_heat_map(table, "kind", "num_cores", "t_us")
-    cells = figure.axes[0].collections[0].get_array().reshape(2, 2)
-
-    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["w", "a"]
-    assert cells.mask.tolist() == [[False, False], [False, True]]
-    assert cells.compressed().tolist() == [500.0, 7.0, 5.0]
-    assert figure.axes[0].get_title() == "t"
-    assert type(figure.axes[0].collections[0].norm).__name__ == "LogNorm"
-    a, b = (axis.ravel() for axis in np.meshgrid(np.arange(40), np.arange(30)))
-    large = plot_heat_map({"a": a, "b": b, "t_us": a + b + 100.0}, "a", "b", "t_us").axes[0]
-    assert (len(large.texts), len(large.get_xticks())) == (0, 20)
-
-
-def test_labels_do_not_cover_each_other() -> None:
-    figure = new_figure(5, 4)
-    axes = figure.add_subplot()
-    x = np.repeat([0.3, 0.31, 0.7], 4)
-    y = np.repeat([0.5, 0.5, 0.52], 4)
-    axes.scatter(x, y)
-    axes.plot([0, 1], [0.4, 0.6])
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-
-    place_labels(axes, x, y, [f"label {number}" for number in range(12)], np.full(12, 30.0))
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
-    assert len(boxes) == 12
-    assert all(box.count_overlaps(boxes) == 1 for box in boxes)  # itself
-    wide = "a label that is wider than the figure is, so it has no room at all " * 3
-    place_labels(axes, x[:1], y[:1], [wide], np.full(1, 30.0))
-    assert wide not in [text.get_text() for text in axes.texts]
 
 
 def test_missing_packages_are_named(
@@ -206,12 +131,6 @@ def test_missing_packages_are_named(
     ):
         with pytest.raises(GemmEvalError, match=r"plotting needs matplotlib: pip install 'gemm_eval\[plot\]'"):
             plot()
-
-
-def test_nothing_touches_pyplot(evaluators: dict[str, GEMMEvaluator]) -> None:
-    before = "matplotlib.pyplot" in sys.modules
-    draw(plot_breakdown([evaluators["demo-8core"].evaluate(*SIZES[0])]))
-    assert ("matplotlib.pyplot" in sys.modules) == before
 
 
 def test_steps_are_bars_of_their_operations() -> None:
@@ -257,16 +176,6 @@ def test_a_training_step_is_the_passes_of_its_stages(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, [*arguments.split(), "--plot", str(tmp_path / "step.png")])
     assert ran.exit_code == 0, ran.output
     assert (tmp_path / "step.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(("rows", "style"), [(range(64, 512, 64), "steps-post"), ([1, 16, 256, 4096], "default")])
-def test_latency_steps_only_where_no_steps_are_left_out(
-    evaluators: dict[str, GEMMEvaluator], rows: Sequence[int], style: str
-) -> None:
-    figure = plot_latency_over_m(evaluators["demo-8core"], 256, 256, M=rows)
-    assert {
-        line.get_drawstyle() for axes in figure.axes for line in axes.lines if len(line.get_xdata()) == len(rows)
-    } == {style}
 
 
 def test_what_plots_refuse(evaluators: dict[str, GEMMEvaluator], designs: dict[str, np.ndarray]) -> None:

@@ -1,7 +1,5 @@
 """How plots look: one colour for a term, neutral colours by name, texts apart and inside, units that suit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -33,14 +31,10 @@ from gemm_eval.figures import (
     SURFACE,
     TERM_LOOKS,
     TEXT,
-    add_title,
-    bound_color,
     ink_on,
     luminance,
-    new_figure,
     number_text,
     scale_of,
-    set_rows_axis,
     tick_texts,
 )
 from gemm_eval.models import gpu, multicore
@@ -55,7 +49,7 @@ from gemm_eval.report.plots import (
     plot_training_step,
 )
 from gemm_eval.validation import measured_speedups, plot_crossover
-from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of
+from tests.report.figures import boxes_of_texts, colors_of, draw
 
 PAGES = ("#ffffff", "#14171b")  # backgrounds of a light page and of a dark one
 LEAST_CONTRAST = 3.0  # of marks, WCAG 2.2, 1.4.11
@@ -147,20 +141,6 @@ def test_no_panel_is_empty(figures: dict[str, Any]) -> None:
             assert {"tile of A", "tile of B", "tile of C"} <= labels, name
 
 
-def test_axes_have_labels(figures: dict[str, Any]) -> None:
-    for name, figure in figures.items():
-        for axes in figure.axes:
-            if axes.axison and not name.startswith("latency"):  # there, the upper axes have their M below
-                assert axes.get_xlabel() or axes.get_ylabel(), name
-            if name.startswith(("pareto", "heat map", "roofline")) and axes is figure.axes[0]:
-                assert axes.get_xlabel(), name
-                assert axes.get_ylabel(), name
-        if name.startswith("latency"):
-            above, below = figure.axes
-            assert above.get_ylabel().startswith("latency"), name
-            assert (below.get_xlabel(), below.get_ylabel()[:4]) == ("M (rows of A and C)", "rate"), name
-
-
 def test_colors_are_those_of_meanings_and_neutrals_are_named(figures: dict[str, Any]) -> None:
     ramp = {mpl.colors.to_hex(color) for color in mpl.colormaps[RAMP](range(256))}
     meant = {look.color for look in TERM_LOOKS.values()} | set(SERIES) | {ON_DARK_FILL, ON_LIGHT_FILL}
@@ -190,23 +170,6 @@ def test_a_term_has_one_look_in_all_plots(figures: dict[str, Any]) -> None:
                     seen.setdefault(label, set()).update(pairs)
     assert {"matrix", "dram", "dram a", "l2", "launch", "dequant", "step wait", "prologue", "other"} <= set(seen)
     assert seen == {label: {(looks[label].color, looks[label].hatch)} for label in seen}
-
-
-def test_what_limits_has_the_color_of_its_term(figures: dict[str, Any]) -> None:
-    handles = [
-        (text.get_text().removeprefix("bound: ").removeprefix("bound "), handle)
-        for name in figures
-        if name.startswith("roofline") or name == "pareto, bounds"
-        for text, handle in zip(
-            figures[name].legends[0].get_texts(), figures[name].legends[0].legend_handles, strict=True
-        )
-        if text.get_text().startswith("bound")
-    ]
-    assert {"compute", "dram", "prologue", "launch"} <= {bound for bound, _ in handles}
-    for bound, handle in handles:
-        color = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()[0]
-        assert mpl.colors.to_hex(color).upper() == bound_color(bound), bound
-    assert bound_color("compute") == TERM_LOOKS["matrix_us"].color
 
 
 def test_every_term_and_bound_of_the_models_has_a_look_of_its_own() -> None:
@@ -275,36 +238,3 @@ def test_units_suit_the_values() -> None:
     assert tick_texts("sram_bytes", [1 << 20, 1 << 25]) == ("SRAM (MiB)", ["1", "32"])
     assert tick_texts("bound", ["dram", 3]) == ("bound", ["dram", "3"])
     assert [number_text(value) for value in (0, 0.0312, 384.0, 1234.5)] == ["0", "0.0312", "384", "1,234"]
-
-
-def test_log_axes_have_plain_ticks(figures: dict[str, Any]) -> None:
-    above, below = figures["latency, octaves"].axes
-    draw(above.figure)
-    assert [label.get_text() for label in below.get_xticklabels()] == ["1", "4", "16", "64", "256", "1024", "4096"]
-    assert {"100 us", "1 ms"} <= {label.get_text() for label in above.get_yticklabels()}
-    for name, figure in figures.items():
-        for axes in figure.axes:
-            labels = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
-            assert not any("$" in label or "e+" in label for label in labels), name
-
-
-def test_an_axis_of_rows_has_ticks_where_it_has_no_power_of_two() -> None:
-    axes = new_figure(4, 3).add_subplot()
-    set_rows_axis(axes, 100, 120)
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "120"]
-
-
-def test_long_titles_have_more_lines() -> None:
-    figure = new_figure(4, 3)
-    add_title(figure, "one line\n" + "a word-that-stays-whole, " * 4)
-    first, *others = figure.get_suptitle().split("\n")
-    assert first == "one line"
-    assert len(others) > 1
-    assert all(line.startswith("a ") or line.startswith("word-that-stays-whole") for line in others)
-
-
-def test_bands_and_sections_are_named(figures: dict[str, Any]) -> None:
-    assert "band: 80% of measured times expected" in legend_of(figures["latency, GPU"])
-    assert "sections: partition over cores, on top" in legend_of(figures["latency, chip"])
-    assert "no feasible design" in legend_of(figures["heat map"])
-    assert mpl.colors.to_hex(figures["pareto"].axes[0].get_lines()[0].get_color()) == TEXT

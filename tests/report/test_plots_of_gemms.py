@@ -1,17 +1,15 @@
 """Plots of GEMMs: roofline, breakdown, mapping, latency over M."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, load_model, transformer_gemms
+from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.mapping import Decomposition, LoopOrder, MulticoreMapping, Partition, RasterOrder, Tile
+from gemm_eval.mapping import Decomposition, LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.models.multicore.model import pack_params
-from gemm_eval.report.plots import mapping_multicore, plot_breakdown, plot_latency_over_m, plot_mapping, plot_roofline
+from gemm_eval.report.plots import plot_breakdown, plot_latency_over_m, plot_mapping, plot_roofline
 from gemm_eval.report.plots.mapping import _find_waves
 from gemm_eval.report.plots.mapping_multicore import first_steps, sram_parts
 from gemm_eval.units import time_text
@@ -51,25 +49,6 @@ def test_roofs_are_those_of_the_chip(evaluators: dict[str, GEMMEvaluator]) -> No
     ]  # fmt: skip
     flat = plot_roofline(chip, SIZES).axes[0].get_lines()[1]
     assert flat.get_ydata()[0] == chip.arch.peak_tflop_per_s()
-
-
-def test_roofline_of_layers_has_names_and_shares(evaluators: dict[str, GEMMEvaluator]) -> None:
-    layers = transformer_gemms(load_model("llama-3-8b"), phase="decode", batch_size=8, seq_len=512)
-    figure = plot_roofline(evaluators["h200-sxm"], layers)
-    total = sum(
-        layer.total_count * evaluators["h200-sxm"].evaluate_problem(layer.problem).latency_us for layer in layers
-    )
-    longest = max(
-        layer.total_count * evaluators["h200-sxm"].evaluate_problem(layer.problem).latency_us for layer in layers
-    )
-    areas = np.concatenate([dots.get_sizes() for dots in figure.axes[0].collections])
-
-    assert {layer.name for layer in layers} <= set(texts(figure))
-    assert "25% of the time" in legend_of(figure)
-    assert areas.max() == pytest.approx(22 + 398 * longest / total)
-    named = plot_roofline(evaluators["h200-sxm"], SIZES, names=list("abcd"))
-    assert set("abcd") <= set(texts(named))
-    assert not any("of the time" in text for text in legend_of(named))
 
 
 def _taken_off_us(result: GEMMResult) -> float:
@@ -138,22 +117,6 @@ def test_blocks_of_cores_cover_c_once_edges_true_to_size(evaluators: dict[str, G
     draw(figure)
 
 
-def test_batch_and_split_k_in_the_picture(evaluators: dict[str, GEMMEvaluator]) -> None:
-    result = replay(evaluators["demo-8core"], (5, 96, 200, 64), (2, 1, 1, 2), (96, 64, 100), "MNK")
-    figure = plot_mapping(result)
-    title = figure.axes[0].get_title()
-
-    assert blocks_of(figure) == [(0, 48 * stripe, 64, 48 * (stripe + 1)) for stripe in range(4)]
-    assert {"core 0, K part 0", "core 3, K part 1"} <= set(texts(figure))
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["batch\n0-2", "batch\n3-4"]
-    assert "2 cores a block, each with a part of K: 100" in title
-    assert "idle: 4 (cores 4-7)" in title
-    assert "g 3 x 1, m 1 x 96" in figure.axes[1].get_title()
-    draw(figure)
-    equal = evaluators["demo-8core"].evaluate_problem(GemmProblem.grouped((40, 0, 40), 64, 64))
-    assert any("C[2, 40, 64]" in text for text in texts(plot_mapping(equal)))
-
-
 def test_first_steps_follow_the_loop_order() -> None:
     trips = {"m": 2, "n": 3, "k": 4}
 
@@ -182,35 +145,14 @@ def test_parts_of_sram_add_up(arch: str, dtype: str | None) -> None:
     )
 
 
-def test_blocks_of_many_cores_are_all_there_and_named_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = GEMMEvaluator("ipu-gc200", disk_cache=False).evaluate(1, 32768, 256, 256)
-    partition = result.mapping.partition
-    assert partition.P_M > 64
-    figure = plot_mapping(result)
-    names = [label.get_text() for side in figure.axes[0].child_axes for label in side.get_yticklabels()]
-
-    assert len(blocks_of(figure)) == partition.P_M * partition.P_N * partition.P_K
-    assert names[0] == f"0-{partition.P_N * partition.P_K - 1}"
-    assert 5 <= len(names) <= 9
-    draw(figure)
-    monkeypatch.setattr(mapping_multicore, "_MOST_BLOCKS", 64)
-    cut = plot_mapping(result)
-    assert f"drawn: the first {64 // partition.P_N} x {partition.P_N} of " in cut.axes[0].get_title()
-    draw(cut)
-
-
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
     [
-        ((1, 4096, 4096, 4096), "fp16"),
-        ((1, 1000, 8192, 3000), "fp16"),
-        ((1, 64, 16384, 256), "fp16"),
-        ((8, 100, 128, 77), "fp16"),
-        ((3, 300, 8192, 1000), "w4a16"),
-        ((1, 16, 4096, 12288), "w4a16"),
+        ((1, 4096, 4096, 4096), "fp16"), ((1, 1000, 8192, 3000), "fp16"), ((1, 64, 16384, 256), "fp16"),
+        ((8, 100, 128, 77), "fp16"), ((3, 300, 8192, 1000), "w4a16"), ((1, 16, 4096, 12288), "w4a16"),
         ((1, 4096, 4096, 4096), "fp8"),
     ],
-)
+)  # fmt: skip
 def test_waves_of_a_gpu(evaluators: dict[str, GEMMEvaluator], sizes: tuple[int, ...], dtype: str) -> None:
     evaluator = evaluators["h200-sxm"]
     best = evaluator.evaluate(*sizes, dtype=dtype)
@@ -231,17 +173,6 @@ def test_waves_of_a_gpu(evaluators: dict[str, GEMMEvaluator], sizes: tuple[int, 
             assert waves.ctas.sum() == waves.order.size * waves.parts
             last = (waves.wave == len(waves.ctas) - 1).sum()
             assert -(-waves.ctas[-1] // waves.parts) == last
-
-
-def test_raster_goes_in_bands_of_whole_clusters(evaluators: dict[str, GEMMEvaluator]) -> None:
-    evaluator = evaluators["h200-sxm"]
-    result = evaluator.evaluate(1, 1024, 4096, 1024)
-    config = result.mapping._replace(cluster_m=2, cluster_n=1, raster_order=RasterOrder.ALONG_N, raster_swizzle=4)
-    waves = _find_waves(evaluator.evaluate_mapping(result.problem, config))
-    num_rows, num_columns = waves.order.shape
-
-    assert waves.order[:4, :2].T.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert waves.order.max() == num_rows * num_columns - 1
 
 
 def test_picture_of_a_gpu_kernel(evaluators: dict[str, GEMMEvaluator]) -> None:
@@ -304,15 +235,3 @@ def test_sections_are_those_of_waves_and_partitions(evaluators: dict[str, GEMMEv
     assert not restless.axes[0].patches
     for figure in (gpu, chip, restless):
         draw(figure)
-
-
-def test_latency_of_several_chips(evaluators: dict[str, GEMMEvaluator]) -> None:
-    figure = plot_latency_over_m(evaluators.values(), 512, 512, M=[1, 2, 4, 8, 16, 64], dtype="fp16")
-    above, below = figure.axes
-
-    assert legend_of(figure) == [*ARCHS, "band: 80% of measured times expected"]
-    assert len(above.get_lines()) == len(below.get_lines()) == 3
-    assert (above.get_xscale(), above.get_yscale(), below.get_yscale()) == ("log", "log", "log")
-    assert above.get_title() == "K=512 N=512, fp16"
-    draw(figure)
-    draw(plot_latency_over_m(evaluators["sg2260"], 512, 512, M=[7]))

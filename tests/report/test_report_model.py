@@ -1,7 +1,5 @@
 """Reports on models and comparisons of archs, and groups of rows in both."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -12,7 +10,7 @@ from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, InvalidOptionEr
 from gemm_eval.cli.render_model import print_phase
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.report import compare_report, model_report
-from gemm_eval.report.compare import is_clear, share_by_term, why
+from gemm_eval.report.compare import is_clear, why
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Bars, Column, Part, Run, Runs, Table, Text, Verdict, gemm_table
 from gemm_eval.report.plots import plot_breakdown, plot_mapping, plot_roofline
@@ -109,30 +107,6 @@ def test_changes_bring_what_an_evaluator_of_the_changed_arch_says(
         assert verdict[f"GEMMs of {step.name} would gain from"].startswith(first)
 
 
-def test_each_phase_has_bars_on_an_axis_of_its_own(page: Page, steps: list[Runs]) -> None:
-    verdict, picture = page.lead
-    assert isinstance(verdict, Verdict)
-    assert isinstance(picture, Bars)
-    for panel, step in zip(picture.panels, steps, strict=True):
-        lengths = [length for bar in panel.bars for _, length in bar.segments]
-        assert sum(lengths) == pytest.approx(step.total_us)
-        assert lengths[:-1] == sorted(lengths[:-1], reverse=True)
-        assert len(panel.bars) <= 6
-        first = f"{panel.bars[0].name} {lengths[0] / step.total_us:.0%}"
-        assert dict(verdict.points)[f"{step.title} is mostly"].startswith(first)
-
-
-def test_quantized_weights_on_a_gpu_and_options_of_the_call() -> None:
-    evaluator = GEMMEvaluator("h100-sxm", disk_cache=False, l2="warm")
-    page = model_report("llama-3-8b", evaluator, phases=["decode"], dtype="w4a16", **OPTIONS)
-
-    assert {row["types"] for row in rows(parts(page, "Decode")[1])} == {"fp16 x int4", "fp16"}
-    assert dict(parts(page, "Overview")[0].items)["SMs"] == "132"
-    changes, *texts_of = parts(page, "What would help")
-    assert "dram_gb_per_s x2" in {row["change"] for row in rows(changes)}
-    assert all("warm L2" in text.text for text in texts_of)
-
-
 def test_a_report_is_the_estimate_of_the_same_question() -> None:
     options: dict[str, Any] = {"prompt_len": 300, "output_len": 16, "dtype": "fp8", "tensor_parallel": 2}
     estimate = estimate_model("llama-3-8b", "h200-sxm", 4, **options)
@@ -208,16 +182,6 @@ def test_whether_intervals_overlap(evaluators: list[GEMMEvaluator]) -> None:
     chip = Runs("x", evaluators[2], [Run("x", evaluators[2].evaluate(1, 8, 64, 64), 1)])
     assert is_clear([chip, chip]) is False
     assert why(slow, slow) == "h200-sxm is bound by DRAM bandwidth"
-
-
-def test_terms_add_up(evaluators: list[GEMMEvaluator], gemms: Page) -> None:
-    results = [evaluators[0].evaluate(*sizes) for sizes in SIZES]
-    shares = share_by_term(Runs("x", evaluators[0], [Run("a", results[0], 3), Run("b", results[1], 1)]))
-
-    assert sum(shares.values()) == pytest.approx(100.0)
-    found = {row["term"]: row["h200-sxm"] for row in rows(tables(gemms, "M=16 K=4096 N=4096")[-1])}
-    assert found["DRAM"] == pytest.approx(100.0 * results[0].breakdown["dram_us"] / results[0].latency_us)
-    assert list(found)[-1] == "hidden"
 
 
 def test_a_model_phase_by_phase(evaluators: list[GEMMEvaluator]) -> None:

@@ -1,7 +1,5 @@
 """Continuous batching played step by step: the slow truth of `gemm_eval.serving.batching`."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from math import ceil

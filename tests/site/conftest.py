@@ -1,7 +1,5 @@
 """Tests of what `make docs` builds; they run where its extra is installed, on the site that is there."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

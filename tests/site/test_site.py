@@ -1,7 +1,5 @@
 """The built site asks no network for anything, its links lead somewhere, and it has all that it should."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache
@@ -16,15 +14,8 @@ from tests.project.site_pages import names_module, pages
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data", "embed": "src"}
 """Elements that load what an attribute names; `link` does too, for these relations:"""
 LOADED_RELATIONS = {
-    "stylesheet",
-    "icon",
-    "preload",
-    "prefetch",
-    "preconnect",
-    "dns-prefetch",
-    "modulepreload",
-    "manifest",
-}
+    "stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "manifest",
+}  # fmt: skip
 ELEMENTS = {
     "a", "abbr", "article", "aside", "b", "base", "body", "br", "button", "circle", "code", "col", "colgroup", "dd",
     "defs", "del", "details", "dialog", "div", "dl", "dt", "em", "fieldset", "figcaption", "figure", "footer",

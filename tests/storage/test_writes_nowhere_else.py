@@ -1,7 +1,5 @@
 """Nothing is written outside the library's cache folder unless asked: reports and plots, with matplotlib's folders."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sweeps on threads, processes and a Dask cluster: the same table to the bit, a worker killed in the middle or not."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
@@ -9,7 +7,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import pytest
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Adaptive, LogRange, Space, load_sweep, run, sweep
-from gemm_eval.sweep.run import Workers, open_workers
 from tests.sweep.test_sweep_run import same
 
 SHAPES = [(1, 64, 96, 128)]
@@ -105,24 +102,6 @@ def test_what_is_good_is_kept_when_another_chunk_fails(tmp_path: Path) -> None:
     assert CHUNK not in points
 
 
-def test_few_chunks_wait_for_a_worker() -> None:
-    made = 0
-
-    def jobs() -> Iterator[Any]:
-        nonlocal made
-        for number in range(100):
-            made += 1
-            yield number, int, ()
-
-    with open_workers(None, 0) as own:
-        assert own.num_workers() == (os.cpu_count() or 1)
-    with ThreadPoolExecutor(2) as executor:
-        results = Workers(executor, lambda: 2).run(jobs())
-        assert next(results) == (0, 0)
-        assert made <= 6
-        assert sorted(number for number, _ in results) == list(range(1, 100))
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """A cluster of two processes, without its web pages; its log is of no interest."""
@@ -145,10 +124,3 @@ def test_a_dask_worker_killed_in_the_middle(client: Any, tmp_path: Path, on_prog
     on_progress(lambda: os.kill(pids[0], signal.SIGKILL))
     assert same(table(SLOW, executor=client, path=tmp_path), table(SLOW))
     assert len(list(tmp_path.glob("points-*.parquet"))) == 6
-
-
-def test_errors_of_dask_workers_arrive(client: Any) -> None:
-    home = os.getpid()
-    space = Space("demo-8core", area_mm2=lambda a: 1.0 if os.getpid() == home else a.nothing)
-    with pytest.raises(AttributeError, match="no field or variable of the name 'nothing'"):
-        table(space, executor=client, retries=0)

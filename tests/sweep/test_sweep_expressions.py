@@ -1,7 +1,5 @@
 """Expressions of dependent fields: the arithmetic of Python on numbers, and nothing else, whatever the text."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
@@ -135,37 +133,18 @@ def test_what_is_no_arithmetic(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("(10**4000000)*(10**4000000)", OverflowError),
-        ("10 ** 308 * 10", OverflowError),
-        ("1e308 * 10", OverflowError),
-        ("-1e308 - 1e308", OverflowError),
-        ("1e308 * 10 - 1e308 * 10", OverflowError),
-        ("(10 ** 300) ** (10 ** 300)", OverflowError),
-        ("2 ** 3 ** 4 ** 5 ** 6", OverflowError),
-        ("10.0 ** 400", OverflowError),
-        ("1 << 10 ** 9", OverflowError),
-        ("exp(1000)", OverflowError),
-        ("round(5, -10 ** 9)", OverflowError),
-        ("(-8) ** 0.5", ValueError),
-        ("sqrt(-1)", ValueError),
-        ("1 << -1", ValueError),
-        ("0 ** -1", ZeroDivisionError),
-        ("a % 0", ZeroDivisionError),
-        ("b << 1", TypeError),
-        ("none + 1", TypeError),
-        ("word * 10 ** 9", TypeError),
-        ("table", TypeError),
-        ("table.fp8", TypeError),
+        ("(10**4000000)*(10**4000000)", OverflowError), ("10 ** 308 * 10", OverflowError),
+        ("1e308 * 10", OverflowError), ("-1e308 - 1e308", OverflowError), ("1e308 * 10 - 1e308 * 10", OverflowError),
+        ("(10 ** 300) ** (10 ** 300)", OverflowError), ("2 ** 3 ** 4 ** 5 ** 6", OverflowError),
+        ("10.0 ** 400", OverflowError), ("1 << 10 ** 9", OverflowError), ("exp(1000)", OverflowError),
+        ("round(5, -10 ** 9)", OverflowError), ("(-8) ** 0.5", ValueError), ("sqrt(-1)", ValueError),
+        ("1 << -1", ValueError), ("0 ** -1", ZeroDivisionError), ("a % 0", ZeroDivisionError), ("b << 1", TypeError),
+        ("none + 1", TypeError), ("word * 10 ** 9", TypeError), ("table", TypeError), ("table.fp8", TypeError),
     ],
-)
+)  # fmt: skip
 def test_what_has_no_value(text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         parse_expression(text)(KNOWN)
-
-
-def test_numbers_of_names_are_bounded_too() -> None:
-    with pytest.raises(OverflowError):
-        parse_expression("a * a")({"a": 10**5000})
 
 
 @pytest.mark.parametrize(
@@ -190,10 +169,3 @@ def test_what_is_wrong_at_a_point_excludes_it() -> None:
     found = [space.values(row) for row in space.grid_rows(0, 2)]
     assert found[0][0]["area_mm2"] == pytest.approx(1e128)
     assert found[1][1].startswith("area_mm2: OverflowError: a value must be finite")
-
-
-def test_a_long_chain_of_fields_is_a_mistake_of_the_space() -> None:
-    chain: dict[str, Any] = {f"v{at}": f"= v{at + 1} + 1" for at in range(250)}
-    space = Space("demo-8core", variables={**chain, "v250": 1})
-    with pytest.raises(InvalidOptionError, match="RecursionError"):
-        space.values((1,))

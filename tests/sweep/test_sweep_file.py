@@ -1,7 +1,5 @@
 """Sweeps as YAML files: every key, and refusals that name file and key."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from gemm_eval.sweep import (
     SweepFile,
     Workload,
     read_sweep_file,
-    sweep,
     transformer_workloads,
 )
 from gemm_eval.sweep.fields import Choices
@@ -86,11 +83,6 @@ variables:
     assert drawn["vector_is_concurrent"] == Choices((True, False))
     assert asked.space.dependent == {"area_mm2": "num_cores * cost + 1", "half": "cost / 2"}
     assert asked.space.grid_size == 2 * 2 * 3 * 4 * 4 * 2 * 2 * 2 * 2
-
-
-def test_a_table_with_a_key_that_is_no_range_is_a_value(tmp_path: Path) -> None:
-    asked = read(tmp_path, MINIMAL + "fields: {mac_pj: {fp16: 0.5}}")
-    assert asked.space.drawn["mac_pj"] == Choices(({"fp16": 0.5},))
 
 
 def test_models_and_gemms(tmp_path: Path) -> None:
@@ -163,12 +155,6 @@ def test_samplings(tmp_path: Path, text: str, sampling: Any) -> None:
     asked = read(tmp_path, MINIMAL + f"allow_idle_cores: true\nsampling: {text}")
     assert asked.options["sampling"] == sampling
     assert asked.options["allow_idle_cores"] is True
-
-
-def test_options_are_those_of_sweep(tmp_path: Path) -> None:
-    asked = read(tmp_path, MINIMAL + "fields: {num_cores: [4, 8]}")
-    result = sweep(asked.space, asked.workloads, progress=False, **asked.options)
-    assert result["num_cores"].tolist() == [4, 8]
 
 
 def test_the_example_says_what_it_says() -> None:
@@ -244,10 +230,3 @@ def test_refusals_name_file_and_key(tmp_path: Path, text: str, words: list[str])
         read(tmp_path, text)
     for word in [str(tmp_path / "space.yaml"), *words]:
         assert word in str(caught.value)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "latin.yaml").write_bytes(b"base: \xff\xfe")
-    for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "latin.yaml"):
-        with pytest.raises(InvalidOptionError, match=path.name):
-            read_sweep_file(path)

@@ -1,7 +1,5 @@
 """Folders of sweeps: one writer at a time, and nothing in them is believed that does not prove where it belongs."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -14,13 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
-from gemm_eval.sweep.sensitivity_analysis import UnitPoints
 from gemm_eval.sweep.sweep_file import Chunks
 from tests.sweep.test_sweep_run import same
 
@@ -135,21 +131,6 @@ def test_a_lock_ends_with_its_process_and_not_with_its_children(tmp_path: Path) 
         os.kill(child, signal.SIGKILL)
 
 
-def test_locks_may_be_shared(tmp_path: Path) -> None:
-    one, two, three = (FileLock(tmp_path / "lock") for _ in range(3))
-    assert one.acquire(shared=True)
-    assert two.acquire(shared=True)
-    assert not three.acquire()
-    one.release()
-    two.release()
-    assert three.acquire()
-    three.release()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"):
-        FileLock(tmp_path / "link").acquire()
-    assert not (tmp_path / "elsewhere").exists()
-
-
 # Parts that do not belong
 
 
@@ -221,18 +202,6 @@ def test_a_part_proves_that_it_belongs(points: Path, tmp_path: Path, spoil: str)
     assert same(go(points).to_arrow(), expected)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["points-0000000001.parquet", "points-0000000018.parquet", "points-00000000003.parquet", "points-3.parquet",
-     "points-9999999999999999999999.parquet", "points-٠٠٠٠٠٠٠٠٠٣.parquet", "points-0000000003.parquet.bak"],
-)  # fmt: skip
-def test_files_of_other_names_are_no_parts(points: Path, name: str) -> None:
-    expected = load_sweep(points).to_arrow()
-    shutil.copy(points / PART, points / name)
-    assert same(load_sweep(points).to_arrow(), expected)
-    assert same(go(points).to_arrow(), expected)
-
-
 def test_parts_of_points_that_would_choose_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As another version of numpy, scipy or optuna would make of the same seed."""
     take = LogRange.take
@@ -244,13 +213,6 @@ def test_parts_of_points_that_would_choose_something_else(tmp_path: Path, monkey
             with pytest.warns(RuntimeWarning, match="its points choose something else"):
                 result = go(path, sampling=sampling)
             assert same(result.to_arrow(), go(None, sampling=sampling).to_arrow())
-
-
-def test_the_points_of_a_sensitivity_analysis_are_told_apart(tmp_path: Path) -> None:
-    space = Space("demo-8core", sram_bytes=LogRange(1 << 14, 1 << 20))
-    go(tmp_path, space, UnitPoints(np.array([[0.1], [0.2]])))
-    with pytest.raises(InvalidOptionError, match=r"holds another sweep .it differs in sampling"):
-        go(tmp_path, space, UnitPoints(np.array([[0.1], [0.3]])))
 
 
 # The description

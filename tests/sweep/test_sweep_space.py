@@ -44,19 +44,14 @@ def test_a_grid_is_all_combinations_with_the_last_field_fastest() -> None:
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        (Range(8, 64, num=3), (8, 36, 64)),
-        (Range(1, 4, num=10), (1, 2, 3, 4)),
-        (Range(5, 64, step=16), (16, 32, 48, 64)),
-        (Range(8, 64, num=3, step=16), (16, 32, 64)),
-        (Range(1.0, 2.0, num=3), (1.0, 1.5, 2.0)),
-        (Range(0.1, 0.3, step=0.1), (0.1, 0.2, 0.3)),
-        (LogRange(1, 1000, num=4), (1, 10, 100, 1000)),
-        (LogRange(0.5, 2.0, num=3), (0.5, 1.0, 2.0)),
-        (LogRange(16, 64, num=3, step=16), (16, 32, 64)),
-        (LogRange(16, 48, step=16), (16, 32, 48)),
+        (Range(8, 64, num=3), (8, 36, 64)), (Range(1, 4, num=10), (1, 2, 3, 4)),
+        (Range(5, 64, step=16), (16, 32, 48, 64)), (Range(8, 64, num=3, step=16), (16, 32, 64)),
+        (Range(1.0, 2.0, num=3), (1.0, 1.5, 2.0)), (Range(0.1, 0.3, step=0.1), (0.1, 0.2, 0.3)),
+        (LogRange(1, 1000, num=4), (1, 10, 100, 1000)), (LogRange(0.5, 2.0, num=3), (0.5, 1.0, 2.0)),
+        (LogRange(16, 64, num=3, step=16), (16, 32, 64)), (LogRange(16, 48, step=16), (16, 32, 48)),
         (Choices((3, None)), (3, None)),
     ],
-)
+)  # fmt: skip
 def test_grid_values(field: Any, values: tuple[Any, ...]) -> None:
     assert field.grid() == pytest.approx(values) if None not in values else field.grid() == values
     assert [type(value) for value in field.grid()] == [type(value) for value in values]
@@ -85,19 +80,12 @@ def test_what_a_range_gives_is_what_the_field_takes() -> None:
 @pytest.mark.parametrize(
     ("value", "values"),
     [
-        ([8, 16], [8, 16]),
-        (8, [8]),
-        ("private", ["private"]),
-        (np.array([8, 16]), [8, 16]),
-        (np.float64(2.0), [2.0]),
-        (range(8, 24, 8), [8, 16]),
-        ((n for n in (1, 2)), [1, 2]),
-        ([None, 100.0], [None, 100.0]),
-        ({"fp16": 1, "int8": 2}, [{"fp16": 1, "int8": 2}]),
-        ([{"fp16": 1}, {"fp16": 2}], [{"fp16": 1}, {"fp16": 2}]),
+        ([8, 16], [8, 16]), (8, [8]), ("private", ["private"]), (np.array([8, 16]), [8, 16]), (np.float64(2.0), [2.0]),
+        (range(8, 24, 8), [8, 16]), ((n for n in (1, 2)), [1, 2]), ([None, 100.0], [None, 100.0]),
+        ({"fp16": 1, "int8": 2}, [{"fp16": 1, "int8": 2}]), ([{"fp16": 1}, {"fp16": 2}], [{"fp16": 1}, {"fp16": 2}]),
         ([True, False], [True, False]),
     ],
-)
+)  # fmt: skip
 def test_what_a_user_may_write(value: Any, values: list[Any]) -> None:
     field = as_field("x", value)
     assert list(field.grid()) == values  # type: ignore[union-attr]

@@ -1,7 +1,5 @@
 """The short form of `python -m tools.stress.sweep`: folders of sweeps under kills and crowds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Nothing is compiled or benchmarked: the last thing that runs is what Inductor ca
 kernels only.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules that are drawn: the same again, within bounds, of all kinds of operators; and how a draw's times are kept."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`prune_inductor` in the Inductor of the torch that is installed: its own candidates, before and after."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Kernels that Inductor itself makes of a module, without a GPU: `fusion="inductor-ir"`."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

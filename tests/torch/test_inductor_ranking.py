@@ -1,7 +1,5 @@
 """What Inductor's kernels are taken for: against machine code, one trait at a time, and ranked against timings."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`compare`, without a GPU: what is measured goes to the operation that launched it."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from dataclasses import dataclass

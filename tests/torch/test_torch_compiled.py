@@ -1,7 +1,5 @@
 """Kernels that torch.compile makes, by rules of Inductor: seen in the code that it made of drawn modules on an H100."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

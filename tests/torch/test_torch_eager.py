@@ -1,7 +1,5 @@
 """Which kernels eager mode has for an operation, by types, order in memory and sizes: as seen on an H200."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

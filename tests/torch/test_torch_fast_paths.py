@@ -1,7 +1,5 @@
 """Torch's fast paths of attention and encoder layers: taken where torch takes them, with the same results."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`predict`: what runs here, written down for elsewhere; results stay those that the code has without it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

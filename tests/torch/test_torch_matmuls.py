@@ -1,7 +1,5 @@
 """Operations of torch as problems: sizes, types, groups, scales, FLOP as torch counts them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

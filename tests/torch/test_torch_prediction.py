@@ -1,7 +1,5 @@
 """What a prediction says of itself: the tree, tables, a page, JSON and a timeline that add up."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quantized linear layers are seen for what they are: by public layouts, and as their packages make them."""
 
-from __future__ import annotations
-
 import enum
 from types import SimpleNamespace
 from typing import Any

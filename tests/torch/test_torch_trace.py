@@ -1,7 +1,5 @@
 """Tracing: nothing changes, values are known where they can be, and what is not known is an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

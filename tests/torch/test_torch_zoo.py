@@ -1,7 +1,5 @@
 """Architectures as their libraries build them: every operation priced, FLOP as torch counts them, nothing allocated."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Without torch: models that price work, what has no answer, and kernels of traces that are written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

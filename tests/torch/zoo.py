@@ -1,7 +1,5 @@
 """Architectures as their libraries build them from a config, without weights: on torch's device "meta"."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -10,8 +10,6 @@ Codestral: its model card. Those of Bamba, ERNIE and Qwen3.5 follow from the siz
 granite-4.0-h-small is in layers 5, 15, 25 and 35, as in its file.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The operations of a step: in order, for every kind of layer, with GEMMs, bytes and messages that add up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
@@ -19,7 +17,6 @@ from gemm_eval.transformer import (
     AttentionWork,
     Fusions,
     GemmWork,
-    GroupedAttention,
     MemoryWork,
     ModelConfig,
     Operation,
@@ -78,15 +75,6 @@ def test_a_layer_of_deepseek_in_order() -> None:
     assert spread[first : first + 10] == [
         "router", "dispatch", "routing", "expert_sort", "permute", "expert_gate_up", "expert_activation", "expert_down",
         "finalize", "combine",
-    ]  # fmt: skip
-
-
-def test_norms_after_attention_and_ffn_too() -> None:
-    gemma = [operation.name for operation in operations("gemma-3-27b") if operation.layer_kind.startswith("full")]
-
-    assert gemma == [
-        "input_norm", "qkv_proj", "qk_norm", "rotary_kv_write", "attention", "o_proj", "post_attention_norm",
-        "ffn_norm", "gate_up_proj", "ffn_activation", "down_proj", "post_ffn_norm",
     ]  # fmt: skip
 
 
@@ -331,23 +319,6 @@ def test_norms_and_activations_write_what_gemms_read(dtype: str, bits: float, ap
     assert not any(o.work.is_quantized for o in separate if isinstance(o.work, GemmWork))
 
 
-def test_what_a_router_reads_is_not_quantized() -> None:
-    found = operations("deepseek-v3")
-    gemms = [(o.name, o.layer_kind, o.work) for o in found if isinstance(o.work, GemmWork)]
-    dense, experts = (
-        {name for name, where, work in gemms if kind in where and work.quantize_from and not work.is_quantized}
-        for kind in ("dense", "experts")
-    )
-    assert dense == {"o_proj"}
-    assert all(o.work.quantize_from is None for o in operations("deepseek-v3", dtype="fp8") if "_absorb" in o.name)
-    assert experts == {"o_proj", "shared_gate_up"}
-    (kv_b,) = (
-        o for o in operations("deepseek-v3", phase="prefill") if o.name == "kv_b_proj" and "dense" in o.layer_kind
-    )
-    assert isinstance(kv_b.work, GemmWork)
-    assert not kv_b.work.is_quantized  # the latents of the cache are read in its type
-
-
 def test_kinds_and_words() -> None:
     found = operations("deepseek-v3", tensor_parallel=2)
 
@@ -367,13 +338,3 @@ def test_kinds_and_words() -> None:
         assert message in str(caught.value)
     with pytest.raises(InvalidOptionError, match="qkv must be True or False"):
         Fusions(qkv=1)  # type: ignore[arg-type]
-
-
-def test_partial_rotary_positions() -> None:
-    glm, half = load_model("glm-4-9b-0414"), GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64, rotary_dim=0)
-    found = operations(glm)
-
-    assert nbytes(found, "rotary_kv_write") == (40 * 16 * (32 * 64 + 2 * 2 * 128),) * 2
-    none = operations(load_model("llama-3-8b").with_(attention=half.model_dump()))
-    assert "kv_write" in names(none)
-    assert "rotary_kv_write" not in names(none)

@@ -1,7 +1,5 @@
 """Prewarming: what it counts, and that what it warmed is a hit with the same bits, here and in later processes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from itertools import product
@@ -112,26 +110,6 @@ def test_report_and_hits(model: Any, ranges: dict[str, Any]) -> None:
     check_warm(later, problems)
     again = run(GEMMEvaluator(ARCH), model, ranges)
     assert (again.num_known, again.num_hits_after) == (num_unique, num_unique)
-
-
-def test_known_gemms_are_counted() -> None:
-    evaluator = GEMMEvaluator(ARCH)
-    problems = list(dict.fromkeys(gemms_of(SMALL)))
-    evaluator.evaluate_many(problems[:5])
-
-    assert run(evaluator, SMALL, {}).num_known == 5
-    assert run(evaluator, SMALL, {}).num_known == len(problems)
-    evaluator.cache_clear()
-    assert run(evaluator, SMALL, {}).num_known == 0
-
-
-def test_default_type_is_that_of_the_arch() -> None:
-    evaluator = GEMMEvaluator("tpu-v4")
-    report = prewarm(evaluator, SMALL, batch_sizes=BATCHES, seq_lens=LENGTHS, dtypes=[None, "bf16"])
-
-    problems = gemms_of(SMALL, dtypes=("bf16",))
-    assert (report.num_gemms, report.num_unique) == (2 * len(problems), len(set(problems)))
-    check_warm(evaluator, problems)
 
 
 def test_infeasible_gemms_are_counted_and_never_cached() -> None:

@@ -1,7 +1,5 @@
 """Parameter counts of public models, and against a plain list of tensors; sets and kinds of layers, pipeline stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 

@@ -1,7 +1,5 @@
 """Made-up timings, and runs of commands, that tests of validation share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,9 +1,6 @@
 """Attention that was timed: its tables, fits that find what was planted, heads held out, committed calibrations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,25 +97,6 @@ def test_a_calibration_is_what_a_fit_gives() -> None:
     assert found[PHYSICS].mape_frac * 100 == pytest.approx(recorded.mape_percent, rel=0.02)
     assert found[MODEL].mape_frac < found[PHYSICS].mape_frac < found[FITTED].mape_frac < found[NAIVE].mape_frac
     assert {"up to 4,096 keys", "up to 65,536", "more", "bf16, KV fp8"} <= set(lines)
-
-
-def test_a_calibration_is_written_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    some = table("a100-sxm-80gb", "mla_generation")
-    monkeypatch.setattr(attention, "tables", lambda _gpu: [some])
-    fitted = attention.calibrate_attention(A100, "trtllm")
-    path = tmp_path / "attention-trtllm.yaml"
-    path.write_text(fitted.to_yaml())
-    assert AttentionCalibration.model_validate(read_yaml(path)).families.keys() == {"latent_whole"}
-    assert "# us: start and end of the kernels" in fitted.to_yaml()
-
-
-def test_roofs_are_of_the_data_sheet() -> None:
-    timings = table("h200-sxm", "context")
-    compute_us, dram_us = attention.roofs(load_arch("h200-sxm", GpuSpec), timings)
-    problem = timings.problems[0]
-    rate = 1978.9 if problem.dtype == "fp8" else 989.4
-    assert compute_us[0] == pytest.approx(problem.flop / rate / 1e6, rel=1e-3)
-    assert dram_us[0] == pytest.approx(problem.num_bytes / 4.8e6)
 
 
 def test_more_heads_of_latents_follow_from_fewer() -> None:

@@ -1,7 +1,5 @@
 """Collectives that were timed: tables, fits that find what was planted, blocks held out, committed calibrations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

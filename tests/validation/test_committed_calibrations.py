@@ -1,7 +1,5 @@
 """Committed calibrations of vendors' kernels are fitted on the timings that are committed with them."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

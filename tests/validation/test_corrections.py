@@ -1,7 +1,5 @@
 """Learned corrections are fitted, held out and judged; what users get is what was fitted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

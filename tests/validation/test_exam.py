@@ -1,7 +1,5 @@
 """The exam of dense GEMMs goes through the public call: what is scored is what users are answered."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fit of the GPU model: it finds what was planted, looks at nothing held out, and refuses what it cannot use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +9,11 @@ import pytest
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
-from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.validation.baselines import NaiveRoofline
 from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.subjects.dense import ModelPredictor, calibrate, fit_family, model_predictor
-from gemm_eval.validation.subjects.dense_rows import families_of, pack_problems, pack_timings
+from gemm_eval.validation.subjects.dense_rows import pack_timings
 from gemm_eval.validation.tables import PROBLEM_COLUMNS, Timings, find_timings
 from tests.validation.inputs import H200, make_timings, with_latency
 
@@ -106,18 +104,6 @@ def test_what_no_row_determines_stays_at_its_default(noisy: Timings) -> None:
         assert name not in names
 
 
-def test_known_configs_count(noisy: Timings) -> None:
-    (real,) = find_timings("h200-sxm", ["cublas/bf16"])
-    timings = pack_timings(H200, "cublas", [noisy, real])
-    aligned = timings.of_family(FAMILY)
-    assert len(timings.known) > 0.85 * len(real)
-    assert timings.known.min() >= len(noisy)
-    assert len(timings.known) - 14 <= len(aligned.known) < len(timings.known)  # 14 rows of kernels for other rows
-    of_family = timings.rows.family_of[timings.known] == FAMILY
-    assert (aligned.measured_us[aligned.known] == timings.measured_us[timings.known[of_family]]).all()
-    assert (timings.rows.candidates["cta_k"][timings.known_configs[:, 0]] == 64).all()
-
-
 def test_a_start_of_elsewhere_does_not_count(noisy: Timings) -> None:
     """A predictor with a committed calibration has seen the rows that are held out now."""
     wrong = {family: default_coefficients(family) | {"kernel_us": 8.0} for family in ("sm90_wgmma", "sm80_mma")}
@@ -139,15 +125,6 @@ def test_predictions_look_at_sizes_and_types_only(name: str) -> None:
     assert "kernel" in measured
     for frame in (real.frame.assign(**{column: shuffled[column] for column in measured}), problems):
         assert (predictor.predict(Timings(frame, "other", "h200-sxm", "cublas")) == expected).all()
-
-
-def test_unaligned_rows_are_of_another_family() -> None:
-    timings = timings_of([(1024, 1024), (1023, 1024), (1024, 1001)], rows=(1, 7))
-    family_of = pack_problems(H200, "cublas", [timings]).family_of.tolist()
-    assert family_of[:2] == [FAMILY] * 2
-    assert len(set(family_of[2:])) == 1
-    assert family_of[2] in set(FAMILIES) - {FAMILY}
-    assert families_of(H200, timings) == (family_of[2], FAMILY)  # that of most rows first
 
 
 def test_what_the_timer_adds_is_predicted_and_never_learnt(exact: Timings) -> None:

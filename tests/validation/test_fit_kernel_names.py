@@ -1,14 +1,12 @@
 """Configs that are read from the names of cuBLAS kernels, on committed timings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
+from gemm_eval.mapping import Decomposition, Schedule
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.validation.subjects.dense_rows import config_of_kernel, tiles_of_grid
 from gemm_eval.validation.tables import find_timings, measured_root
@@ -43,16 +41,6 @@ def test_number_of_parts_is_the_one_that_cublaslt_reports() -> None:
         assert config is None or config.split_k == row.split_k
         right += config is not None
     assert right > 1700
-
-
-def test_every_part_of_a_name() -> None:
-    problem = GemmProblem(1, 128, 8192, 1024)
-    config = config_of_kernel(problem, "nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_coopA_splitK_TNT", 4 * 2 * 6, 384)
-    assert config is not None
-    assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 256, 64, 5)
-    assert (config.cluster_m, config.cluster_n, config.split_k) == (1, 2, 6)
-    assert (config.schedule, config.decomposition) == (Schedule.COOPERATIVE, Decomposition.SPLIT_K)
-    assert config.raster_order == RasterOrder.ALONG_N
 
 
 def test_a_kernel_of_cutlass() -> None:

@@ -1,7 +1,5 @@
 """Choosing among timed W4A16 kernels: points by hand, orders, regret and the cost of a choice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -11,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
@@ -31,15 +28,6 @@ SMALL, LARGE = (1, 4096, 4096), (2048, 4096, 8192)  # M, K, N
 @cache
 def packed() -> Joined:
     return join_packed([pack_gpu(H200, TYPES.types, RunOptions("gemm-eval"))])
-
-
-def row_of(**wanted: Any) -> int:
-    """The first row of the menu with these values."""
-    menus = packed().candidates
-    mask = np.ones(len(menus), bool)
-    for name, value in wanted.items():
-        mask &= menus[name] == value
-    return int(np.flatnonzero(mask)[0])
 
 
 def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], replays: int = 3) -> Timings:
@@ -65,39 +53,6 @@ def two_gemms() -> Timings:
     )
 
 
-def test_points_by_hand() -> None:
-    coop, pingpong = int(Schedule.COOPERATIVE), int(Schedule.PINGPONG)
-    wide = row_of(coefficient_set=3, cta_m=128, cta_n=256, cta_k=128, cluster_m=1, cluster_n=1, schedule=coop)
-    pair = row_of(coefficient_set=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=1, cluster_n=2, schedule=coop)
-    few = row_of(coefficient_set=3, cta_m=64, cta_n=64, cluster_m=1, cluster_n=1, schedule=pingpong)
-    gemv = row_of(coefficient_set=0, cta_m=1)
-    menus = packed()[1]
-    on_large = [(LARGE, row, 1, 1.0) for row in (wide, pair, few)]
-    timings = timings_of([*on_large, (SMALL, few, 1, 1.0), (SMALL, gemv, 1, 1.0)])
-
-    def step(row: int) -> float:
-        return 10.0 if menus[row]["cta_k"] == 64 else 0.0
-
-    assert studies.static_points(timings).tolist() == [
-        100 + 8 + 0 + 5 + 20,
-        100 + 4 + 0 + 10 + 20,
-        50 + 2 + step(few) + 5 + 0,
-        100 + 2 + step(few) + 0 + 0,  # M below 128: clusters count nothing
-        50 + menus[gemv]["cta_n"] / 32 + step(gemv),
-    ]
-
-    larger = row_of(coefficient_set=3, cta_m=128, cta_n=128, schedule=coop)  # than preferred: no points for it
-    assert studies.static_points(timings_of([(SMALL, larger, 1, 1.0)])).tolist() == [4 + step(larger) + 20]
-
-
-def test_ties_follow_the_registry_and_not_the_table() -> None:
-    timings = two_gemms()
-    assert studies.order_by(timings, np.zeros(5)).tolist() == [1, 2, 0, 4, 3]
-    assert studies.order_by(timings, np.array([2.0, 3.0, 1.0, 5.0, 6.0])).tolist() == [2, 0, 1, 3, 4]
-    parts = timings_of([(LARGE, 200, num, 1.0) for num in (0, 8, 1, 2)])  # stream-K after all numbers of parts
-    assert studies.order_by(parts, np.zeros(4)).tolist() == [2, 3, 1, 0]
-
-
 def test_regret_of_known_choices() -> None:
     timings = two_gemms()
     order = studies.order_by(timings, np.array([3.0, 1.0, 2.0, 1.0, 2.0]))  # chooses 11 of 10 us, and 40 of 40 us
@@ -121,29 +76,6 @@ def test_regret_of_known_choices() -> None:
     assert studies.ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
     alike = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])  # equal best configs count by the first
     assert studies.ranked_choice(alike, "", studies.order_by(alike, np.array([1.0, 0.0]))).in_top[0, 0] == 1.0
-
-
-def test_a_share_of_the_configs_of_each_gemm() -> None:
-    timings = two_gemms()
-    order = studies.order_by(timings, np.array([3.0, 1.0, 2.0, 2.0, 1.0]))
-    assert studies.share_of_configs(timings, 0.7).tolist() == [2, 1]
-    assert studies.share_of_configs(timings, 0.1).tolist() == [1, 1]
-    assert studies.ranked_choice(timings, "", order, studies.share_of_configs(timings, 1.0)).chosen_us.tolist() == [
-        10.0,
-        40.0,
-    ]
-    assert studies.ranked_choice(timings, "", order, studies.share_of_configs(timings, 0.7)).chosen_us.tolist() == [
-        11.0,
-        60.0,
-    ]
-
-
-def test_regret_of_a_random_choice() -> None:
-    timings = two_gemms()
-    choices = studies.random_choice(timings)
-    assert choices.chosen_us.tolist() == pytest.approx([41 / 3, 50.0])
-    assert choices.in_top.tolist() == [[pytest.approx(1 / 3), 1.0, 1.0], [0.5, 1.0, 1.0]]
-    assert studies.measure_loss(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
 
 
 def test_time_of_profiling() -> None:

@@ -1,7 +1,5 @@
 """The fit of our W4A16 families: it finds what was planted, sees nothing held out, and refuses what it cannot use."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.models.gpu.w4a16.coefficients import PACKED_SETS, W4A16_FAMILIES, W4A16_SETS
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, W4A16_SETS
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.validation.fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.subjects import w4a16
@@ -90,29 +88,6 @@ def test_held_out_rows_are_predicted_as_well_as_the_noise_lets() -> None:
     rows = planted(GEMV_MMA)
     expected = NOISE * (2.0 / np.pi) ** 0.5  # mean of a normal deviation's size
     assert 0.8 * expected < error(rows, held_out(rows, 3)) < 1.4 * expected
-
-
-def test_outliers_do_not_decide() -> None:
-    rows, exact = planted(GEMV_MMA), planted(GEMV_MMA, 0.0)
-    wrong = np.where(np.arange(len(rows)) % 40 == 0, 3.0, 1.0)
-    fitted = w4a16.W4A16Model(H200).fit(with_latency(rows, rows.measured_us * wrong))
-    assert error(exact, fitted.predict(exact)) < 0.02
-
-
-def test_coefficients_may_be_given() -> None:
-    rows = planted(GEMV_MMA)
-    model = w4a16.W4A16Model(H200, families=(GEMV_MMA,))
-    values, free = model.without({"dram_frac": 2.5}).fit(rows).values, model.fit(rows).values
-    assert values["dram_frac"] == 2.5  # out of its range, as asked
-    assert set(values) == set(free)
-    assert all(values[name] != free[name] for name in ("cta_cycles", "issue"))  # the others make up for it
-
-
-def test_a_family_with_few_rows_keeps_its_defaults() -> None:
-    few = rows_in(GEMV_MMA).select(np.arange(len(rows_in(GEMV_MMA))) < MIN_ROWS - 1)
-    defaults = {family: default_coefficients(family) for family in PACKED_SETS}
-    assert w4a16.W4A16Model(H200, PLANTED).fit(few).coefficients == defaults
-    assert w4a16.W4A16Model(H200, PLANTED, families=()).fit(real()).coefficients == defaults
 
 
 def test_rows_far_from_the_best_of_many_count_less() -> None:
@@ -227,15 +202,6 @@ def test_bad_tables(tmp_path: Path, gpu: str, frame: Any, error: type[Exception]
     path = save(frame(rows_in(GEMV_MMA).frame), tmp_path)
     with pytest.raises(error, match=message):
         w4a16.read_w4a16_timings(load_arch(gpu, GpuSpec), [path])
-
-
-def test_bad_files(tmp_path: Path) -> None:
-    (tmp_path / "text.parquet").write_text("M,K,N\n", encoding="utf-8")
-    for name in ("text", "missing"):
-        with pytest.raises(InvalidInputError, match="cannot read timings from"):
-            w4a16.read_w4a16_timings(H200, [tmp_path / f"{name}.parquet"])
-    with pytest.raises(InvalidInputError, match="no timings of our W4A16 kernels on h200-sxm"):
-        w4a16.read_w4a16_timings(H200, [])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Scores of W4A16 kernels: errors on made-up timings, ablation, tables, documents, and `gemm-eval validate w4a16`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.fit import cross_fit
-from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
+from gemm_eval.validation.metrics import make_score
 from gemm_eval.validation.subjects import configs, w4a16
 from gemm_eval.validation.subjects.dense import describe_held_out
 from gemm_eval.validation.tables import Timings
@@ -66,31 +64,6 @@ def test_errors_by_family_and_regime() -> None:
     assert by_group["all", "near best"].errors.num == 4  # 20 us is twice the best of its GEMM
     assert ("all", "mid") not in by_group
     assert all(item.tau_within_gemms is None for item in found)  # no GEMM has 6 configs
-
-
-def test_rank_agreement_is_within_gemms() -> None:
-    gemm = np.repeat([0, 1, 2, 3], [6, 6, 6, 5])
-    measured_us = np.concatenate([np.arange(1.0, 7.0), 100 + np.arange(6.0), np.arange(1.0, 7.0), np.arange(1.0, 6.0)])
-    predicted_us = np.concatenate([np.arange(6.0), -np.arange(6.0), np.ones(6), np.arange(5.0)])
-    assert tau_within_gemms(gemm[:6], measured_us[:6], predicted_us[:6]) == (pytest.approx(1.0), 1)
-    assert tau_within_gemms(gemm, measured_us, predicted_us) == (pytest.approx(0.0), 2)  # 5 rows, and equal ones: no
-    assert tau_within_gemms(gemm[18:], measured_us[18:], predicted_us[18:]) == (None, 0)
-
-
-def test_worst_rows_are_near_the_best() -> None:
-    timings = two_gemms()
-    predicted_us = timings.measured_us * np.array([1.1, 1.3, 9.0, 0.8, 1.0])
-    assert worst_rows(make_score(timings, "it", predicted_us), 3).tolist() == [1, 3, 0]
-    assert len(worst_rows(make_score(timings, "it", predicted_us), 9)) == 4
-
-
-def test_terms_add_up_to_the_prediction() -> None:
-    timings = as_predicted(3, kind=3)
-    model = w4a16.W4A16Model.as_it_is(H200)[0]
-    predicted_us = model.predict(timings)
-    scored = make_score(timings, "it", predicted_us, fitted=[model], fit_of=np.zeros(len(timings), np.int64))
-    for row in range(len(timings)):
-        assert sum(scored.breakdown(row).values()) == pytest.approx(predicted_us[row])
 
 
 def test_rooflines() -> None:

@@ -1,7 +1,5 @@
 """Memory-bound kernels that were timed: a fit finds what was planted, widths held out, the committed calibration."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
@@ -16,15 +14,9 @@ MAX_ERROR, MAX_ERROR_OF_SORT = 0.11, 0.17
 ENGINES, TORCH = "memory-bound/kernels", "memory-bound/torch"
 MAX_ERROR_OF_TORCH = 0.13
 ROUGH = (
-    "torch_exp",
-    "torch_sum",
-    "torch_sum_cta",
-    "torch_bilinear",
-    "torch_columns",
-    "inductor_map",
-    "inductor_rows",
+    "torch_exp", "torch_sum", "torch_sum_cta", "torch_bilinear", "torch_columns", "inductor_map", "inductor_rows",
     "inductor_long_rows",
-)
+)  # fmt: skip
 """Kinds of PyTorch's that are more than a sixth off: how rows are split among threads is more than the model knows."""
 
 

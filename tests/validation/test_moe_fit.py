@@ -1,7 +1,5 @@
 """Layers of experts that were timed: their loads, fits that find what was planted, models held out, committed files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,13 +81,6 @@ def test_a_fit_finds_what_was_planted(planted: LayerTable) -> None:
     assert {name: fitted.coefficients[name] for name in others} == {name: PLANTED[name] for name in others}
 
 
-def test_a_table_of_one_model_holds_halves_of_tokens_out(planted: LayerTable) -> None:
-    assert experts.folds_of(planted) == planted.models
-    alone = planted.select(np.array(planted.models) == planted.models[0])
-    halves = dict(zip(alone.num_tokens.tolist(), experts.folds_of(alone), strict=True))
-    assert [halves[num] for num in sorted(halves)] == [str(index % 2) for index in range(len(halves))]
-
-
 def test_lines_by_regime_and_model(planted: LayerTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experts, "tables", lambda *_: {"mine": planted})
     lines = list(score(experts.exam(), ["a100-sxm-80gb"]))
@@ -152,17 +143,6 @@ def test_answers_are_those_that_the_correction_learned_from() -> None:
         us = np.bincount(row_of, answers["latency_us"]) / np.bincount(row_of)
         errors.append(np.abs(us / timings.measured_us - 1.0).mean())
     assert errors[1] < 0.8 * errors[0]
-
-
-def test_layers_are_those_of_the_rows(planted: LayerTable) -> None:
-    layers, row_of = planted.layers(seed=3)
-    assert row_of.tolist() == list(range(len(planted)))
-    for row, layer in zip(planted.frame.itertuples(), layers, strict=True):
-        assert (layer.num_tokens, layer.hidden, layer.inter) == (row.num_tokens, row.hidden_size, row.inter_size)
-        assert (layer.num_experts, layer.topk, layer.tp, layer.ep) == (
-            row.num_experts, row.topk, row.moe_tp_size, row.moe_ep_size
-        )  # fmt: skip
-        assert (str(layer.distribution), layer.rank, layer.dtype) == ("balanced", "most_loaded", "bf16")
 
 
 def test_each_load_of_a_table_is_drawn_by_a_seed_of_its_own() -> None:
@@ -262,13 +242,10 @@ def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None
 @pytest.mark.parametrize(
     ("gpu", "name"),
     [
-        ("h200-sxm", "triton-bf16"),
-        ("h200-sxm", "marlin-w4a16"),
-        ("b200", "deepgemm-fp8_block"),
-        ("b200", "trtllm-gen-bf16"),
-        ("b200", "cutlass-nvfp4"),
+        ("h200-sxm", "triton-bf16"), ("h200-sxm", "marlin-w4a16"), ("b200", "deepgemm-fp8_block"),
+        ("b200", "trtllm-gen-bf16"), ("b200", "cutlass-nvfp4"),
     ],
-)
+)  # fmt: skip
 def test_what_is_scored_is_what_users_get(gpu: str, name: str) -> None:
     """Many rows at once, and `moe_layers` with what the table says: also of a warm L2, which has to hold both GEMMs."""
     arch, timings = load_arch(gpu, GpuSpec), some_rows(table(gpu, name), 6)

@@ -1,7 +1,5 @@
 """Multi-core chips against timings: tables, fits, held-out errors, calibrations, and whose mapping an answer is of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,16 +88,6 @@ def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
     # the odd one knows nothing of itself, and misleads some of its neighbours alone
     assert found.median_frac < 1e-9
     assert 2.0 / 3.0 / len(frame) < found.mape_frac < 1.0 / 3.0
-
-
-def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
-    (rows,) = read_chip_timings(chip.name, timed).sets
-    folds = chips.folds_of([rows], 5, 0, chip.name)
-    by_pair: dict[tuple[int, int], set[int]] = {}
-    for pair, fold in zip(rows.pairs, folds.tolist(), strict=True):
-        by_pair.setdefault(pair, set()).add(fold)
-    assert all(len(of_pair) == 1 for of_pair in by_pair.values())
-    assert set(folds.tolist()) == set(range(5))
 
 
 def test_values_are_put_at_paths() -> None:
@@ -269,36 +257,6 @@ def test_a_fit_leaves_a_measured_number_where_it_was_measured(chip: MulticoreSpe
     assert chips.fit_chip(known, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.9, rel=0.1)
 
 
-def test_what_was_measured_is_not_refitted() -> None:
-    wormhole = load_arch("wormhole-n150", MulticoreSpec)
-    sheet = load_arch("wormhole-n150", MulticoreSpec, calibrated=False)
-    for path, prior in chips.priors_of(sheet, sheet.coefficients).items():
-        assert getattr(wormhole, path) == pytest.approx(prior, rel=chips.MEASURED_SIGMA)
-
-
-def test_cores_that_read_for_others_limit_what_all_read() -> None:
-    wormhole = load_arch("wormhole-n150", MulticoreSpec)
-    assert wormhole.multicast_readers
-    assert wormhole.dram_core_limit_gb_per_s
-    read_gb_per_s = wormhole.multicast_readers * wormhole.dram_core_limit_gb_per_s
-    assert read_gb_per_s < 0.5 * wormhole.dram_gb_per_s
-    alike = wormhole.with_(multicast_readers=None, dram_gb_per_s=read_gb_per_s / wormhole.dram_efficiency_frac)
-    us = [GEMMEvaluator(one, policy="best").evaluate(1, 512, 1024, 2048).latency_us for one in (wormhole, alike)]
-    assert us[0] == pytest.approx(us[1])
-    with pytest.raises(ArchValidationError, match="multicast_readers needs load_sharing multicast"):
-        wormhole.with_(dram_core_limit_gb_per_s=None)
-
-
-def test_the_best_is_no_slower_than_the_library() -> None:
-    for name in ("rk3588-npu", "tpu-v4", "wormhole-n150"):
-        arch = load_arch(name, MulticoreSpec)
-        for M, K, N in ((128, 2048, 2048), (512, 1024, 2048), (33, 4096, 640)):
-            library = GEMMEvaluator(arch.under_library(), policy="best").evaluate(1, M, K, N)
-            chosen = GEMMEvaluator(arch, policy="library").evaluate(1, M, K, N)
-            assert library.latency_us <= chosen.latency_us
-            assert f"{arch.rules.title if arch.rules else ''} chooses this mapping" in chosen.explain()
-
-
 @pytest.mark.parametrize(("K", "tile_k"), [(4096, 4096), (8192, 8192), (16384, 8192)])
 def test_a_library_keeps_to_the_sram_and_cuts_what_does_not_fit(K: int, tile_k: int) -> None:
     evaluator = GEMMEvaluator("rk3588-npu")
@@ -400,22 +358,6 @@ def test_what_a_library_believes_is_not_what_it_costs() -> None:
             arch.with_(rules={"believes": {name: 2}})
     with pytest.raises(ArchValidationError, match=r"rules.changes: launch_ms is not a field"):
         arch.with_(rules={"changes": {"launch_ms": 2}})
-
-
-def test_fields_by_type() -> None:
-    arch = load_arch("demo-8core", MulticoreSpec).with_(by_dtype={"int8": {"launch_us": 100.0}})
-    evaluator = GEMMEvaluator(arch)
-    plain = GEMMEvaluator("demo-8core")
-    assert evaluator.evaluate(1, 64, 64, 64).latency_us == plain.evaluate(1, 64, 64, 64).latency_us
-    assert evaluator.evaluate(1, 64, 64, 64, dtype="int8").breakdown["launch_us"] == 100.0
-
-
-def test_block_floats_move_their_shared_exponents() -> None:
-    evaluator = GEMMEvaluator(load_arch("wormhole-n150", MulticoreSpec).with_(resident=()))
-    for dtype, bits in (("bfp8", 8.5), ("bfp4", 4.5), ("bf16", 16)):
-        result = evaluator.evaluate(1, 512, 1024, 2048, dtype=dtype)
-        elements = 512 * 1024 + 1024 * 2048 + 512 * 2048
-        assert result.dram_bytes == elements * bits / 8
 
 
 def test_a_floor_of_launches_is_predicted_as_the_evaluator_says() -> None:

@@ -1,7 +1,5 @@
 """The fit of the quantization of A: it finds what was planted, holds sizes of A out, and refuses what it cannot use."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import load_calibration, pack_coefficients, pack_gpu, quantize_rows
 from gemm_eval.models.gpu.families import QUANTIZE
-from gemm_eval.validation.subjects.dense import calibrate_quantization, hash_of_times, times_of_quantization
+from gemm_eval.validation.subjects.dense import calibrate_quantization
 from gemm_eval.validation.tables import QUANT_COLUMN, Floats, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cli.commands import Ran
@@ -59,14 +57,6 @@ def test_a_fit_finds_what_was_planted() -> None:
     assert errors.num_rows == len(SIZES)
     assert errors.mape_percent < 0.5
     assert "by (M, K)" in found.folds
-
-
-def test_a_time_is_the_median_over_the_gemms_of_an_a() -> None:
-    times = times_of_quantization([timings_of()])
-    assert list(map(tuple, times[["M", "K"]].to_numpy().tolist())) == sorted(SIZES)
-    assert times[QUANT_COLUMN].to_numpy() == pytest.approx(planted_us(sorted(SIZES)))
-    assert hash_of_times(times) == hash_of_times(times_of_quantization([timings_of(SIZES[::-1])]))
-    assert hash_of_times(times) != hash_of_times(times.assign(quant_us=times[QUANT_COLUMN] * 1.001))
 
 
 def test_sizes_of_a_are_held_out() -> None:

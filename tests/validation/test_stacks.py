@@ -1,7 +1,5 @@
 """Whole steps of stacks of layers beside what was timed: nothing is fitted on them; the figures of MODEL.md."""
 
-from __future__ import annotations
-
 import json
 from statistics import fmean
 
@@ -62,15 +60,6 @@ def test_four_in_five_steps_and_layers_lie_inside_their_intervals(lines: list[st
         ends = [(us, *sum_interval(parts)) for us, parts in each]
         assert low <= fmean(low_us <= us <= high_us for us, low_us, high_us in ends) <= high
     assert pytest.approx(shared_frac([*sums, *switches.layers]), abs=0.05) == SHARED_FRAC
-
-
-def test_the_share_that_sums_need_is_one_with_which_four_in_five_lie_inside() -> None:
-    """Ten sums of four equal parts, ten wide each: off by 20 if nothing is shared, by 40 if all is."""
-    parts = [stacks.Range(100.0, 90.0, 110.0)] * 4
-    needed = [shared_frac([(400.0 + off_us, parts)] * 10) for off_us in (15.0, 20.0, -30.0, 40.0, 50.0)]
-    assert needed == pytest.approx([0.0, 0.0, (900 - 400) / (1600 - 400), 1.0, 1.0])
-    eight_of_ten = [(400.0, parts)] * 8 + [(500.0, parts)] * 2
-    assert (shared_frac(eight_of_ten), shared_frac(eight_of_ten[1:])) == (0.0, 1.0)
 
 
 def test_gpus_without_stacks_are_refused() -> None:

@@ -1,7 +1,5 @@
 """What all subjects with an exam have in common: their tables, what they refuse, and their committed calibrations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

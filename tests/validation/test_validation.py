@@ -13,7 +13,7 @@ import pytest
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.validation import baselines
 from gemm_eval.validation.fit import assign_folds, cross_fit
-from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score, worst_pairs
+from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score
 from gemm_eval.validation.subjects.gemms import make_baselines
 from gemm_eval.validation.tables import Band, Floats, Timings
 from tests.validation import inputs
@@ -123,15 +123,6 @@ def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
     assert [fits.predict(first, 0).tolist(), fits.predict(second, 1).tolist()] == [[20.0, 2.0], [2.0, 20.0]]
 
 
-def test_rooflines_are_fitted_on_several_sets_as_on_one() -> None:
-    timings = make_timings()
-    measured = with_latency(timings, 3.0 + 1.5 * baselines.NaiveRoofline(H200).predict(timings))
-    is_small = measured.column("M") < 100
-    parts = baselines.FittedRoofline(H200).fit(measured.select(is_small), measured.select(~is_small))
-    whole = baselines.FittedRoofline(H200).fit(measured)
-    assert parts.predict(timings) == pytest.approx(whole.predict(timings), rel=1e-3)
-
-
 def test_bands_are_predicted_but_not_fitted_on() -> None:
     latency_us = [1.0, 1000.0, 2.0, 1000.0]
     bands = {"rough": Band(160, 384, "noise")}
@@ -142,25 +133,6 @@ def test_bands_are_predicted_but_not_fitted_on() -> None:
 def test_without_refit_the_predictor_stays_as_it_is() -> None:
     scored = score(MeanOfTrain(mean_us=7.0), make_timings(), num_folds=0)
     assert (set(scored.predicted_us), scored.num_folds) == ({7.0}, 0)
-
-
-def test_worst_pairs_come_first() -> None:
-    timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128), (128, 64)], latency_us=[7, 7, 3.5, 14, 7, 10])
-    table = worst_pairs(score(MeanOfTrain(mean_us=7.0), timings, num_folds=0), num=2)
-    assert table[["N", "K"]].to_numpy().tolist() == [[64, 128], [128, 64]]
-    assert table.loc[0, "mape_frac"] == pytest.approx((1.0 + 0.5) / 2)
-    assert table.loc[0, "bias_frac"] == pytest.approx((1.0 - 0.5) / 2)
-    assert (table.loc[0, "worst_M"], table.loc[0, "worst_frac"]) == (1, 1.0)
-
-
-@pytest.mark.parametrize(("group_size", "num_scales"), [(-1, 8), (32, 4 * 8), (64, 2 * 8)])
-def test_work_of_a_row(group_size: int, num_scales: int) -> None:
-    dense = make_timings(rows=(3,), pairs=[(8, 100)], G=2)
-    quantized = make_timings(rows=(3,), pairs=[(8, 100)], weight_dtype="int4", group_size=group_size)
-    assert dense.flop.tolist() == [2 * 2 * 3 * 8 * 100]
-    assert dense.compulsory_bytes.tolist() == [2 * 2 * (3 * 100 + 100 * 8 + 3 * 8)]
-    assert quantized.compulsory_bytes.tolist() == [2 * 3 * 100 + 100 * 8 / 2 + 2 * num_scales + 2 * 3 * 8]
-    assert quantized.problems()[0].group_size == (None if group_size == -1 else group_size)
 
 
 def test_naive_roofline_is_the_data_sheet() -> None:

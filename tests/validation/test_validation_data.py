@@ -1,11 +1,7 @@
 """Reading timings: what is committed, files of one's own, and what is wrong with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
@@ -15,7 +11,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure.data_set import write_timings
 from gemm_eval.validation.subjects.dense import calibration_out
 from gemm_eval.validation.subjects.gemms import gpus_with_timings
-from gemm_eval.validation.tables import Timings, find_timings, list_timings, measured_root, read_timings
+from gemm_eval.validation.tables import find_timings, list_timings, measured_root, read_timings
 
 SIZES = "M,K,N,latency_us\n"
 
@@ -165,38 +161,6 @@ def test_bad_tables_are_refused(table: Path, text: str, message: str) -> None:
     table.write_text(text)
     with pytest.raises(InvalidInputError, match=message):
         read_timings(table, library="cublas", dtype="fp16")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("none.csv", "cannot read timings from"), ("x.parquet", "cannot read timings from"), ("x.txt", r"\.csv or \.par")],
-)
-def test_unreadable_files(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "x.parquet").write_text("no parquet")
-    with pytest.raises(InvalidInputError, match=message):
-        read_timings(tmp_path / name)
-
-
-def test_hash_is_of_content(table: Path) -> None:
-    def hash_of(text: str, **given: str) -> str:
-        table.write_text(text)
-        (timings,) = read_timings(table, **({"library": "cublas", "dtype": "fp16"} | given))
-        return timings.content_hash
-
-    first = hash_of(SIZES + "1,2,3,4\n5,6,7,8\n")
-    assert hash_of(SIZES + "5,6,7,8\n1,2,3,4.0\n") == first
-    assert hash_of("N,K,M,latency_us\n3,2,1,4\n7,6,5,8\n") == first
-    assert hash_of(SIZES + "1,2,3,4\n5,6,7,8.001\n") != first
-    assert hash_of(SIZES + "1,2,3,4\n5,6,7,8\n", l2="warm") != first
-
-
-def test_select_keeps_conditions(table: Path) -> None:
-    (timings,) = read_timings(table, library="cublas", dtype="fp16", clock="sustained")
-    second = timings.select(np.array([False, True]))
-    assert (second.name, second.clock, second.column("M").tolist()) == (timings.name, "sustained", [16])
-    assert second.frame.index.tolist() == [0]
-    with pytest.raises(InvalidInputError, match="x: columns are missing: G, M"):
-        Timings(pd.DataFrame({"K": [1]}), "x", "h200-sxm", "cublas")
 
 
 def test_calibrations_lie_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -106,16 +106,6 @@ def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
     assert ["fitted", "roofline", "3-fold"] in [row[:3] for row in rows_of(text)]
 
 
-def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Half, "fit", None)
-    text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN)
-    rows = [row[:5] for row in rows_of(text)]
-    assert "transfer; coefficients: of h200-sxm" in text
-    assert ["all", "half", "on", "h200-sxm", "12"] in rows
-    assert ["fitted", "roofline", "on", "h200-sxm", "12"] in rows
-    assert ["naive", "roofline", "as", "it", "is"] in rows
-
-
 def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
     """Constants of an H200 fit, on the data sheet of an H100."""
     h100 = load_arch("h100-sxm", GpuSpec)

@@ -1,7 +1,5 @@
 """Timings of Triton kernels: loading, machine code as a table, folds, fits, scores, and the two commands."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace
@@ -15,7 +13,7 @@ import yaml
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import dataset_hash
 from gemm_eval.measure import read_timings as read_measured
-from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, MmaCount, TritonCalibration, triton_calibration_path
+from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, TritonCalibration, triton_calibration_path
 from gemm_eval.validation.fit import assign_folds
 from gemm_eval.validation.studies import order_by, ranked_choice, share_of_configs, worst_choices
 from gemm_eval.validation.subjects import triton as subject
@@ -82,15 +80,6 @@ def test_every_kernel_has_its_code_and_back(tmp_path: Path) -> None:
     assert all(code.is_compiled and code.loop.mma and code.loop.k % key.block_k == 0 for key, code in codes.items())
     assert (tmp_path / "codes.csv").read_bytes() == TABLE.with_name(subject.CODES_FILE).read_bytes()
     assert subject.read_codes(tmp_path / "codes.csv") == codes
-
-
-def test_instructions_as_text_and_back() -> None:
-    mma = (MmaCount(64, 128, 16, 16, False, 8), MmaCount(16, 8, 32, 8, True, 3))
-    assert subject.mma_text(mma) == "64x128x16:16:s*8 16x8x32:8:r*3"
-    assert subject.parse_mma(subject.mma_text(mma)) == mma
-    assert subject.parse_mma("") == ()
-    with pytest.raises(InvalidInputError, match="got '64x128'"):
-        subject.parse_mma("64x128")
 
 
 def test_what_lacks_is_named(tmp_path: Path, some: Timings) -> None:

@@ -1,7 +1,5 @@
 """Problems of attention and of collectives: pairs, bytes and operations counted one by one, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GEMM problems, plain and of groups of rows: sizes, types, refusals, words."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -229,13 +227,6 @@ def test_shorthand_refusals_name_what_the_caller_wrote() -> None:
             make(**types)
 
 
-def test_str_is_short_and_complete() -> None:
-    assert str(make()) == "G=1 M=16 K=4096 N=12288 fp16 -> fp16"
-    assert str(make(dtype="w4a16")) == "G=1 M=16 K=4096 N=12288 fp16 x int4 (group 128) -> fp16"
-    assert "per column" in str(make(dtype="w8a16"))
-    assert str(make(dtype="fp8_block")).endswith(" fp8 (group 128) x fp8 (group 128x128) -> bf16")
-
-
 def test_block_scaled_types() -> None:
     """(shorthand, the same by single types, bits of A and B with scales for K = 300 and N = 130)."""
     groups = math.ceil(300 / 128)
@@ -263,30 +254,6 @@ def test_block_scaled_types() -> None:
             assert dataclasses.replace(problem, M=3).types == types
 
 
-def test_single_types_over_block_scaled_shorthands() -> None:
-    for given, words in (
-        ({"dtype": "nvfp4", "input_dtype": "bf16", "weight_dtype": "fp4"}, ("bf16", "fp4", 16, "fp8", 1)),
-        ({"dtype": "w4a16_mxfp4", "input_dtype": "bf16"}, ("bf16", "fp4", 32, "e8m0", 1)),
-        ({"dtype": "w4a16_nvfp4", "group_size": 32}, ("fp16", "fp4", 32, "fp8", 1)),
-        ({"dtype": "w4a16_nvfp4", "group_size": -1}, ("fp16", "fp4", None, "fp16", 1)),
-        ({"dtype": "w4a8_fp8", "group_size": 64}, ("fp8", "int4", 64, "fp16", 1)),
-        ({"dtype": "nvfp4", "group_size": -1}, ("fp4", "fp4", None, None, None)),
-        ({"dtype": "nvfp4", "scale_dtype": "bf16"}, ("fp4", "fp4", 16, "bf16", 1)),
-        ({"dtype": "fp8_block", "group_size": 64}, ("fp8", "fp8", 64, "fp32", 128)),
-        ({"dtype": "fp8_block", "group_n": 1}, ("fp8", "fp8", 128, "fp32", 1)),
-        ({"dtype": "fp8", "group_size": 64}, ("fp8", "fp8", 64, "fp32", 1)),
-        ({"dtype": "w4a16", "group_n": 4}, ("fp16", "int4", 128, "fp16", 4)),
-        ({"dtype": "w4a16", "input_dtype": "bf16", "scale_dtype": "fp8"}, ("bf16", "int4", 128, "fp8", 1)),
-    ):
-        problem = make(**given)
-        with case(given):
-            found = (
-                problem.input_dtype, problem.weight_dtype, problem.group_size, problem.scale_dtype, problem.group_n
-            )  # fmt: skip
-            assert found == words
-            assert eval(repr(problem)) == problem
-
-
 # ---- row groups ------------------------------------------------------------------------------------------------------
 
 
@@ -301,19 +268,6 @@ NO_GROUPS: list[Any] = [
 
 
 # which are groups
-
-
-def test_any_integers_are_taken_and_become_ints() -> None:
-    cases: Any = [
-        GROUPS, list(GROUPS), np.array(GROUPS), np.array(GROUPS, np.uint8), iter(GROUPS), dict.fromkeys(GROUPS).keys(),
-        tuple(map(np.int64, GROUPS)), (np.array(120), 3, 0, 17),
-    ]  # fmt: skip
-    for value in cases:
-        with case(value):
-            groups = check_row_groups(value)
-
-            assert groups == GROUPS
-            assert {type(number) for number in groups} == {int}
 
 
 def test_the_extremes() -> None:
@@ -427,13 +381,3 @@ def test_layouts_are_those_of_the_groups() -> None:
         assert again == (None if groups is None else tuple(sorted(groups, reverse=True)))
     assert min(layouts.counts) >= 1
     assert all(not array.flags.writeable and array.dtype == np.int64 for array in layouts)
-
-
-def test_some_of_the_layouts() -> None:
-    layouts = pack_layouts([None, GROUPS, (9, 1)])
-    some = layouts.take([2, 0, 2, 1])
-
-    assert some.of.tolist() == [1, -1, 1, 0]
-    assert some.row_groups(2, 2) == (9, 1)
-    assert [len(array) for array in pack_layouts([])] == [0, 1, 0, 0]
-    assert len(pack_layouts([None, None]).of) == 0

@@ -1,7 +1,5 @@
 """Answer the corpus, print digests, keep the answers or compare them with those kept before."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

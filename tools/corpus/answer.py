@@ -1,7 +1,5 @@
 """Answers as plain values, equal exactly where the answers are equal to the bit."""
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import json

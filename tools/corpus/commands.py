@@ -3,8 +3,6 @@
 `calibrate intervals`, which writes in place, is not asked: the YAML of `calibrate correction` has the same intervals.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

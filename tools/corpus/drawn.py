@@ -1,7 +1,5 @@
 """Questions about random multi-core chips, and about configs of Triton kernels."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

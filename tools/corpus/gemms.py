@@ -1,7 +1,5 @@
 """Questions about GEMMs, plain and grouped, on every preset."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterator

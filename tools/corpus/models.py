@@ -1,7 +1,5 @@
 """Questions about attention, messages, memory-bound kernels, experts, whole models and modules of torch."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """Questions whose answers are words and dicts as users see them: apart, as they may be meant to change."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random choices, inputs, activations and norms that all drawn modules share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Whole modules: stems, stages of repeated blocks, heads and losses, as families of models have them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Begin and end of a drawn module: a stem and blocks in a row, and heads with their losses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Blocks of maps [batch, channels, height, width]: convolutions of all kinds, pooling, interpolation, windows."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ All classifiers of torchvision and one of each family of timm by a seed, both at
 transformers by their configurations, with few layers. Weights are random. No rule may be made from what they take.
 """
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from typing import Any

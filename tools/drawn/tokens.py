@@ -1,7 +1,5 @@
 """Blocks of tokens [batch, length, width]: attention, MLPs, mixtures of experts, scans, selections."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

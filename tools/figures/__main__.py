@@ -4,8 +4,6 @@ python -m tools.figures                       # renders
 python -m tools.figures --run gpu w4a16       # runs their commands first; some take minutes
 """
 
-from __future__ import annotations
-
 import argparse
 
 from tools.figures.documents import BENCH, COMMANDS, DENSE, keep, run

@@ -1,7 +1,5 @@
 """The documents of docs/figures: which command makes each, how it is kept, and how it is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Functions that the templates of docs/figures.md and of README's tables call: rows, and numbers in words."""
 
-from __future__ import annotations
-
 import inspect
 import statistics
 import sys

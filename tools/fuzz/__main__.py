@@ -1,7 +1,5 @@
 """Run fuzzed cases and print what became of them: ``python -m tools.fuzz [KIND...] --count 10000``."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -4,8 +4,6 @@ A case depends on its seed, kind and index only, so that a failure is replayed b
 folder, cache folder and working folder of its own, all removed afterwards.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import multiprocessing

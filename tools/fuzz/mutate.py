@@ -1,7 +1,5 @@
 """Damage to valid inputs, small enough that most of it gets past the first check."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

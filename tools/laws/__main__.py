@@ -10,8 +10,6 @@ whole models on GPUs, count questions (300,000 take about ten minutes on 16 core
 (20,000 take eight minutes on one core); `training`: those of training steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

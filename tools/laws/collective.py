@@ -13,8 +13,6 @@ Between nodes, a node more of as many ranks is no faster but for an all-to-all, 
 its hops, its peers, and (nodes - 1) / nodes of the bytes, which leave a node.
 """
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from typing import Any

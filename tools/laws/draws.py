@@ -1,7 +1,5 @@
 """Random GPU problems, without Hypothesis: millions of them, and the same for the same seed on every machine."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

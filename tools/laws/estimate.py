@@ -9,8 +9,6 @@ explained where operations of the two steps miss the law by as much on their own
 must stay below a limit. What the sum adds to it (chunks, stages, parts of a batch) is a violation.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Every case is one problem, whose answer is compared with the data sheet and with
 one. Where a law of the terms does not hold, the cause is named here; corrected answers never fall where terms do not.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

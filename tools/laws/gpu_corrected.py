@@ -3,8 +3,6 @@
 Its factor is carried to other states and changed specs, so that laws of states and chips hold as they do for physics.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 of one config, more bytes from DRAM must not take less time.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any, NamedTuple
 

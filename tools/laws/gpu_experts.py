@@ -5,8 +5,6 @@ at least, and with layers of a token more, of twice the tokens and of twice the 
 rule for tiles costs there is stated for each library, as its tables and its steps of tiles are what it runs.
 """
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ more, answers with the data sheet, and batches on all threads with their problem
 part that is stated for each library: a tile more can spare a wave of another kernel, and wait less.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

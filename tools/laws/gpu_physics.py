@@ -5,8 +5,6 @@ figure of the data sheet. Where a law holds only up to a tolerance or but for na
 their causes, and in EVIDENCE.md, "Laws".
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

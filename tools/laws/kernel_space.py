@@ -1,7 +1,5 @@
 """List the whole space of kernel configs: all that a library has and a GPU can run, for a given problem."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ More bytes in the same rows never take less time, and neither do more rows of th
 the terms do. An interval holds its latency, and terms add up.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

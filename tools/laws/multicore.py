@@ -4,8 +4,6 @@ The search is compared with brute force over every partition, legal tile and loo
 plain-Python oracle; and costs and answers with what physics says of them (MODEL.md, "Latency of a core").
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The search is compared with brute force over every mapping, the cost of a mappin
 and costs and answers with what physics says of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

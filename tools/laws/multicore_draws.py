@@ -1,7 +1,5 @@
 """Random multi-core chips, problems and mappings, without Hypothesis: small enough for brute force."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any

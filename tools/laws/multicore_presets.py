@@ -7,8 +7,6 @@ more cores are never slower. A library that chooses by what it believes of the c
 more cores: such cases are counted.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

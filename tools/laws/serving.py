@@ -7,8 +7,6 @@ Steps whose kernels change with their size (tiles, waves, the choice of a kernel
 of whole models do (`estimate`): such a miss is counted with its ratio, which must stay below a limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

@@ -6,8 +6,6 @@ memory never makes the best layout slower. A stage of ZeRO never takes more memo
 weights of two layers at work that ZeRO 3 gathers.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from itertools import pairwise

@@ -7,8 +7,6 @@ one that changes none (a lower bound that is lower still, say) tells nothing of 
 their module run. The file gets one line of JSON for each mutant as it is judged; a run that finds its file goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import queue

@@ -1,7 +1,5 @@
 """Tests of each module, quick ones first."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

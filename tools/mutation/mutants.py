@@ -1,7 +1,5 @@
 """The places where a module can be mutated, and the text of the module after one mutation."""
 
-from __future__ import annotations
-
 import ast
 import random
 from collections.abc import Callable, Iterator

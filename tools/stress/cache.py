@@ -5,8 +5,6 @@ process after another is killed (-9) in the middle and replaced. Afterwards ever
 and once, and nothing else but what was in flight. Every entry carries a seal, so a wrong one is noticed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

@@ -5,8 +5,6 @@ there must be there untouched, what is there must be right, and the next must go
 threads ask for one sweep in one folder at once, again and again until each has it: every point is evaluated once.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import random

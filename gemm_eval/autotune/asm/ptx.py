@@ -4,8 +4,6 @@ PTX has no registers and no schedule yet, and not all of its instructions become
 64-bit arithmetic doubles, loops are unrolled. What it copies and multiplies is what the machine will.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

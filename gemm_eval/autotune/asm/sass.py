@@ -4,8 +4,6 @@ A cubin is an ELF file. Attributes of a kernel lie in its section ``.nv.info.<na
 NVIDIA does not document them; their numbers are those that `cuobjdump -elf` prints by name, and agree with ptxas.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

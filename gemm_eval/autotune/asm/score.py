@@ -4,8 +4,6 @@ The cache has a JSON file for each code, named after a digest of the code and of
 a checksum. Processes may share the folder: a file appears whole or not at all, and a damaged one is written anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple

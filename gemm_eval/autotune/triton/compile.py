@@ -1,7 +1,5 @@
 """Compiling configs without launching them: with Triton's own caches on a machine with the GPU, offline elsewhere."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 No Triton kernel was timed on these GPUs. Tiles, stages and parts of K are told apart; waves and instructions are not.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress

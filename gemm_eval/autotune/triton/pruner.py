@@ -1,7 +1,5 @@
 """Rank Triton configs by predicted time, and prune with it what `@triton.autotune` benchmarks: `TritonPruner`."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """Families of W4A16 kernels: their configs, the macros that each is compiled with, and their launches."""
 
-from __future__ import annotations
-
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Weights of the latter wait in shared memory in the order of operand registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar

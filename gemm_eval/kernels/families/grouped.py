@@ -5,8 +5,6 @@ once, each of which counts the tiles of all groups and takes its share. `DATA_PA
 `STREAM_K`: where that is faster by their number, the GPU cuts K of all tiles so that each CTA has an even share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 

@@ -1,7 +1,5 @@
 """The Hopper family: bulk copies, wgmma with the dequantized weights from registers, warp specialization."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 

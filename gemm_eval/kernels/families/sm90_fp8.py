@@ -1,7 +1,5 @@
 """The Hopper family for tokens in e4m3: 4-bit integers become e4m3 in registers, scales of groups meet fp32 sums."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CPU and BLAS of this machine: cores, caches, vector width and clock, each number with its kind and source."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

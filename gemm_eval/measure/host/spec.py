@@ -5,8 +5,6 @@ takes other code are constants of its own (0.3.31: interface/gemm.c, driver/leve
 AVX-512); other code of another BLAS is not known here. Rates are first guesses.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

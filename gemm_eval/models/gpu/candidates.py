@@ -1,7 +1,5 @@
 """Kernel configs that exist: the families' rules of legality, the table that a search runs over, and what is short."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -5,8 +5,6 @@ that run it; what belongs to the chip (clocks, bandwidths, latencies, sizes) com
 fitted. MODEL.md, "Transfer", has the rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Kernels that cuDNN and torch have for convolutions on GPUs. TORCH.md, "Convolutions"."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -4,8 +4,6 @@ No GEMM was timed through these engines, but layers of experts through SGLang. A
 nearest kernel that was timed, and a wider interval where that is another kernel.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from gemm_eval.arch import GFX_ARCHS, GpuSpec

@@ -1,7 +1,5 @@
 """Layers of experts on GPUs: kernels around the two grouped GEMMs, and which a library takes. See MODEL.md."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

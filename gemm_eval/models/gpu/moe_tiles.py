@@ -4,8 +4,6 @@ Tables are data (``arch/kernels/moe_triton``, whose ``meta.yaml`` names their so
 use them (``fused_moe_triton_config.py``: ``get_moe_configs``, ``get_default_config``, ``try_get_optimal_moe_config``).
 """
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from typing import NamedTuple

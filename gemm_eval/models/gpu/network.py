@@ -3,8 +3,6 @@
 Nothing between nodes was timed: rates and latencies are those that makers and NCCL publish.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sizes that kernels take, since rows have to start where loads and stores can; and how A becomes narrower before."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any, NamedTuple, TypeAlias

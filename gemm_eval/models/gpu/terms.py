@@ -3,8 +3,6 @@
 A term is a field of `Times` and a line of `TERMS`; records, breakdowns, bounds and what `explain` says follow.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

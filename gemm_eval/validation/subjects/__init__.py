@@ -1,7 +1,5 @@
 """The predicted subjects, a module each: its exam, its fits, and what `validate` and `calibrate` print and write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exam of attention on GPUs: heads held out; and its calibrations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,11 +1,9 @@
 """Timings of multi-core chips: a CSV for each chip, and a meta file that says how the chip was used for its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -61,7 +59,7 @@ class TimingSet(Table):
     path: Path = Path()
 
     @property
-    def without_timer(self) -> TimingSet:
+    def without_timer(self) -> Self:
         """The same rows without what the way of timing adds."""
         frame = self.frame.assign(latency_us=self.measured_us - self.timer_us)
         return replace(self, frame=frame, timer_us=0.0)

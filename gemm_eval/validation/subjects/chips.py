@@ -1,7 +1,5 @@
 """The exam of multi-core chips: fits of the few numbers that only timings tell, (N, K) held out; calibrations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The exam of collectives between the GPUs of a node: blocks of sizes and ranks held out; and their calibration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

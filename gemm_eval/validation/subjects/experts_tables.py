@@ -1,7 +1,5 @@
 """Measured layers of mixtures of experts and their grouped GEMMs: tables, and the loads of experts that they ran."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

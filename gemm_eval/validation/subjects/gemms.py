@@ -1,7 +1,5 @@
 """Dense GEMMs of GPU libraries: exams of their own choices, by set and by GPU, and commands of their calibrations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

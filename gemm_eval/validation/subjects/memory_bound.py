@@ -1,7 +1,5 @@
 """The exam of kernels whose time is that of their bytes: widths of rows held out; and their calibration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exam of kernels of linear and sparse attention: heads held out, of sparse attention batches; and calibrations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import ClassVar

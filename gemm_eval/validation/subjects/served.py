@@ -5,8 +5,6 @@ types, lengths and requests in flight. Half of the configurations of each (model
 for the report. The numbers of an engine that predict a run are fitted on other (model, GPU) alone.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ It may have a function ``prepare() -> None``: what many cases share and none sho
 compiled kernels. It runs once in each process, in the user's own environment; cases get folders of their own.
 """
 
-from __future__ import annotations
-
 from gemm_eval.errors import GemmEvalError
 
 

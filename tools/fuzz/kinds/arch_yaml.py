@@ -1,7 +1,5 @@
 """Architecture specs as YAML files, alone and as bases of each other."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Python objects of all kinds as arguments of the public functions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

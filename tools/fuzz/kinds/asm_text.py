@@ -1,7 +1,5 @@
 """Kernels as text: PTX, and machine code as nvdisasm, cuobjdump and Triton write it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

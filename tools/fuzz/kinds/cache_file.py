@@ -1,7 +1,5 @@
 """The file of costs on disk, damaged in many ways: answers stay right, and a file of somebody's stays as it is."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 import warnings

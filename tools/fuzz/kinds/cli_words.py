@@ -1,7 +1,5 @@
 """Command lines: real commands with their own options, values and junk, cheap ones only."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Files of best kernel configs, the user's own and those to merge."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

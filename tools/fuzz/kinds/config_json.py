@@ -1,7 +1,5 @@
 """Model configs: Hugging Face `config.json` files, and models as YAML."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

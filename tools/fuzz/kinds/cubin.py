@@ -1,7 +1,5 @@
 """Cubins. nvdisasm takes a third of a second, so that in most cases a stand-in writes instructions drawn at random."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from unittest import mock

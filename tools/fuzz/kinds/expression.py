@@ -1,7 +1,5 @@
 """Expressions of dependent fields: texts near Python's grammar, with huge numbers and what is not arithmetic."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The file of a score card in the cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Sweep descriptions in YAML, as `gemm-eval sweep` reads them; what is small enough is also run."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from pathlib import Path

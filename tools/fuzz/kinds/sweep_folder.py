@@ -3,8 +3,6 @@
 What is read of such a folder is right or refused, and the same sweep in it ends with the table of an undamaged one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Families of attention kernels, which library runs which, their calibrations and the times of problems."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path

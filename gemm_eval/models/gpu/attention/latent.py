@@ -4,8 +4,6 @@ In context, heads have keys of another size than values (192 and 128 in DeepSeek
 projections are absorbed: queries have the size of a cached latent (576), and values are its first elements (512).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Times of attention kernels for prompts, single tokens and gradients: tiles of queries, keys cut among CTAs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple

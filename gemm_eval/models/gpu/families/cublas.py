@@ -1,7 +1,5 @@
 """Families of kernels that cuBLAS runs: vector products, mma.sync, wgmma, tcgen05, and Volta's HMMA."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

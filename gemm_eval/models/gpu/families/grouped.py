@@ -3,8 +3,6 @@
 Tiles are what the libraries' sources say; rules by which they choose one stand in `models.gpu.moe`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

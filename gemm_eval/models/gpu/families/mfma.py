@@ -3,8 +3,6 @@
 Tiles are those that names of the kernels tell which win most rows (arch/measured/mi300x, arch/measured/mi355x).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Families of kernels for narrow weights: those that TensorRT-LLM runs, what quantizes A, and our own (KERNELS.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

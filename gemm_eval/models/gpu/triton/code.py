@@ -1,7 +1,5 @@
 """Code of a Triton kernel: what a config compiles to, read from SASS or estimated."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec

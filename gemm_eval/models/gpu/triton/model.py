@@ -1,7 +1,5 @@
 """Times of Triton GEMM kernels: coefficients, their calibration, the cost of configs, and learned corrections."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

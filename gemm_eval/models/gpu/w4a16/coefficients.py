@@ -4,8 +4,6 @@ Each belongs to some of the families; all carry over to other GPUs as those of `
 both lists have mean the same in both. MODEL.md has the formulas.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, Coefficient, Neutral
