@@ -15,14 +15,30 @@ if TYPE_CHECKING:
     from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
     from gemm_eval.dtypes import DType
     from gemm_eval.errors import (
-        ArchError, ArchNotFoundError, ArchValidationError, GemmEvalError, InfeasibleError, InvalidInputError,
-        InvalidMappingError, InvalidOptionError, InvalidProblemError, ModelConfigError, StorageError, UnsupportedError,
-    )  # fmt: skip
+        ArchError,
+        ArchNotFoundError,
+        ArchValidationError,
+        GemmEvalError,
+        InfeasibleError,
+        InvalidInputError,
+        InvalidMappingError,
+        InvalidOptionError,
+        InvalidProblemError,
+        ModelConfigError,
+        StorageError,
+        UnsupportedError,
+    )
     from gemm_eval.estimate import ModelEstimate, estimate_model, estimate_models
     from gemm_eval.evaluate import (
-        AttentionResult, CollectiveResult, Crossover, GEMMEvaluator, GEMMResult, GEMMTable, select_config,
+        AttentionResult,
+        CollectiveResult,
+        Crossover,
+        GEMMEvaluator,
+        GEMMResult,
+        GEMMTable,
+        select_config,
         w4a16_crossover,
-    )  # fmt: skip
+    )
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
     from gemm_eval.moe import MoeLayer, MoeLayerResult, MoeLayerTable, moe_layer, moe_layers
     from gemm_eval.search import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned

@@ -10,20 +10,53 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.device.arrays import (
-        DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, encode_tensor_map, overlaps,
-    )  # fmt: skip
+        DeviceArray,
+        Rows,
+        as_device_array,
+        as_rows,
+        check_dtype,
+        check_vector,
+        encode_tensor_map,
+        overlaps,
+    )
     from gemm_eval.device.bench import (
-        MARKER_NAME, BenchDevice, Call, StreamTimer, TimedGraph, Timer, Timing, TimingProtocol, capture_calls,
-        describe_gpu, measure_floor_us, num_calls, read_gpu_state, summarize, time_in_turns,
-    )  # fmt: skip
+        MARKER_NAME,
+        BenchDevice,
+        Call,
+        StreamTimer,
+        TimedGraph,
+        Timer,
+        Timing,
+        TimingProtocol,
+        capture_calls,
+        describe_gpu,
+        measure_floor_us,
+        num_calls,
+        read_gpu_state,
+        summarize,
+        time_in_turns,
+    )
     from gemm_eval.device.runtime import (
-        COMPILE_OPTIONS, CompiledKernel, allocate, compile_text, compiler_version, import_cupy, limits_of_device,
+        COMPILE_OPTIONS,
+        CompiledKernel,
+        allocate,
+        compile_text,
+        compiler_version,
+        import_cupy,
+        limits_of_device,
         load_function,
-    )  # fmt: skip
+    )
     from gemm_eval.device.sass import (
-        CLASSES, INSTRUCTION_BYTES, Instruction, class_of, disassemble, disassemble_code, find_main_loop,
-        nvdisasm_version, parse_sass,
-    )  # fmt: skip
+        CLASSES,
+        INSTRUCTION_BYTES,
+        Instruction,
+        class_of,
+        disassemble,
+        disassemble_code,
+        find_main_loop,
+        nvdisasm_version,
+        parse_sass,
+    )
 
 __all__ = [
     "CLASSES", "COMPILE_OPTIONS", "INSTRUCTION_BYTES", "MARKER_NAME", "BenchDevice", "Call", "CompiledKernel",

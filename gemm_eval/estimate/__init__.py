@@ -2,9 +2,19 @@
 
 from gemm_eval.estimate.model import ModelEstimate, estimate_model, estimate_models, tokens_per_step
 from gemm_eval.estimate.price import (
-    HOST_TIMES, IDEAL, IN_ATTENTION, Engine, OperationCost, Price, Prices, default_engine, engine_calibration_path,
-    list_engines, load_engine, operation_costs,
-)  # fmt: skip
+    HOST_TIMES,
+    IDEAL,
+    IN_ATTENTION,
+    Engine,
+    OperationCost,
+    Price,
+    Prices,
+    default_engine,
+    engine_calibration_path,
+    list_engines,
+    load_engine,
+    operation_costs,
+)
 from gemm_eval.estimate.replica import KINDS, Basis, Replica, StepEstimate, StepSize, evaluator_of, pipeline_us
 
 __all__ = [

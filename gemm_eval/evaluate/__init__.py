@@ -11,9 +11,17 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.crossover import Crossover, select_config, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator, GemmOptions, RunArguments
     from gemm_eval.evaluate.interval import (
-        CHIPS, CORRECTION, chip_coefficients, chip_features, chip_group, chip_interval, interval_line, shared_frac,
-        source_of, sum_interval,
-    )  # fmt: skip
+        CHIPS,
+        CORRECTION,
+        chip_coefficients,
+        chip_features,
+        chip_group,
+        chip_interval,
+        interval_line,
+        shared_frac,
+        source_of,
+        sum_interval,
+    )
     from gemm_eval.evaluate.operations import CollectiveResult, MemoryBoundResult, MixerResult, memory_bounds
     from gemm_eval.evaluate.result import DIALECT, GEMMResult, Lever, Result, answer_schema
 

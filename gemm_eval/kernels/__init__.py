@@ -17,23 +17,59 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import (
-        occupancy, quantize_tokens, w4a8_gemm, w4a16_gemm, w4a16_grouped_gemm, workspace_bytes,
-    )  # fmt: skip
+        occupancy,
+        quantize_tokens,
+        w4a8_gemm,
+        w4a16_gemm,
+        w4a16_grouped_gemm,
+        workspace_bytes,
+    )
     from gemm_eval.kernels.layout import (
-        BLOCK_COLUMNS, BLOCK_K, MIDDLE, check_sizes, encode, k_blocks, pack_scales, parse_activation, scale_rows,
-        scale_unit, scales_dtype, scales_shape,
-    )  # fmt: skip
+        BLOCK_COLUMNS,
+        BLOCK_K,
+        MIDDLE,
+        check_sizes,
+        encode,
+        k_blocks,
+        pack_scales,
+        parse_activation,
+        scale_rows,
+        scale_unit,
+        scales_dtype,
+        scales_shape,
+    )
     from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
     from gemm_eval.kernels.plan import (
-        Plan, choose, choose_grouped, limits_of, make_plan, problem_of, rank, spec_of_device,
-    )  # fmt: skip
+        Plan,
+        choose,
+        choose_grouped,
+        limits_of,
+        make_plan,
+        problem_of,
+        rank,
+        spec_of_device,
+    )
     from gemm_eval.kernels.registry import (
-        SOURCES, KernelEntry, compile_for, legal_configs, legal_splits, list_kernels, make_variant, occupancy_of,
-    )  # fmt: skip
+        SOURCES,
+        KernelEntry,
+        compile_for,
+        legal_configs,
+        legal_splits,
+        list_kernels,
+        make_variant,
+        occupancy_of,
+    )
     from gemm_eval.kernels.tokens import QuantizedTokens, dequantize_tokens, padded_k, quantize_rows, quantized_bytes
     from gemm_eval.kernels.weights import (
-        GroupedW4, PackedW4, QuantizedW4, dequantize, pack_w4, quantize_w4, stack_w4, unpack_w4,
-    )  # fmt: skip
+        GroupedW4,
+        PackedW4,
+        QuantizedW4,
+        dequantize,
+        pack_w4,
+        quantize_w4,
+        stack_w4,
+        unpack_w4,
+    )
 
 __all__ = [
     "BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "SOURCES", "Conversion", "DeviceLimits", "GroupedSizes", "GroupedW4",

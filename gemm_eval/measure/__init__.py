@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from gemm_eval.measure.profile import ComparedGemm, Profile, ProfiledKernel, compare_kernels, profile_kernels
     from gemm_eval.measure.runner import Runner, measure_shape
     from gemm_eval.measure.shapes import (
-        Choice, DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem, QuantShape, draw_shapes, list_grouped_shapes,
-        list_items, list_quant_shapes, list_shapes,
-    )  # fmt: skip
+        Choice,
+        DrawnShape,
+        GemmItem,
+        GemmShape,
+        GroupedShape,
+        KernelItem,
+        QuantShape,
+        draw_shapes,
+        list_grouped_shapes,
+        list_items,
+        list_quant_shapes,
+        list_shapes,
+    )
     from gemm_eval.measure.w4a16 import W4A8Runner, W4A16Runner
 
 __all__ = [

@@ -6,13 +6,26 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.moe.layer import (
-        DISTRIBUTION_FORMS, Balanced, Distribution, ExpertCounts, ExpertWeights, MoeLayer, PowerLaw, Routed, Uniform,
-        parse_distribution, route,
-    )  # fmt: skip
+        DISTRIBUTION_FORMS,
+        Balanced,
+        Distribution,
+        ExpertCounts,
+        ExpertWeights,
+        MoeLayer,
+        PowerLaw,
+        Routed,
+        Uniform,
+        parse_distribution,
+        route,
+    )
     from gemm_eval.moe.routing import (
-        balanced_counts, expected_counts, group_limited_counts, most_loaded_rank_first, power_law_counts,
+        balanced_counts,
+        expected_counts,
+        group_limited_counts,
+        most_loaded_rank_first,
+        power_law_counts,
         uniform_counts,
-    )  # fmt: skip
+    )
     from gemm_eval.moe.runs import make_runs, mean_work, moe_layer, moe_layers, works_of
     from gemm_eval.moe.table import BREAKDOWN, MoeDraw, MoeLayerResult, MoeLayerTable
 

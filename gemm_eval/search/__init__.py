@@ -7,17 +7,34 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.progress import run_in_chunks
     from gemm_eval.search.gpu import (
-        behind_answer, evaluate_config, find_best_config, find_best_config_many, find_top_configs,
-    )  # fmt: skip
+        behind_answer,
+        evaluate_config,
+        find_best_config,
+        find_best_config_many,
+        find_top_configs,
+    )
     from gemm_eval.search.gpu_kernels import NEAR_CONFIGS, NEAR_RATIO, OF_GENERIC, OF_OURS
     from gemm_eval.search.multicore import (
-        check_idle_cores, find_best, find_best_few, find_best_fused_attention, find_best_many,
-        find_best_of_each_partition, replay_mappings,
-    )  # fmt: skip
+        check_idle_cores,
+        find_best,
+        find_best_few,
+        find_best_fused_attention,
+        find_best_many,
+        find_best_of_each_partition,
+        replay_mappings,
+    )
     from gemm_eval.search.restricted import (
-        AnalyticCostModel, CostModel, PlanOptions, SearchPlan, as_plan_options, check_cost_model, find_planned,
-        find_ruled_few, find_ruled_many, ruled_out_error,
-    )  # fmt: skip
+        AnalyticCostModel,
+        CostModel,
+        PlanOptions,
+        SearchPlan,
+        as_plan_options,
+        check_cost_model,
+        find_planned,
+        find_ruled_few,
+        find_ruled_many,
+        ruled_out_error,
+    )
 
 __all__ = [
     "NEAR_CONFIGS", "NEAR_RATIO", "OF_GENERIC", "OF_OURS", "AnalyticCostModel", "CostModel", "PlanOptions",

@@ -2,8 +2,13 @@
 
 from gemm_eval.serving.batching import Load, SteadyState, StepPredictor, StepTimes, Times, steady_state
 from gemm_eval.serving.deployments import (
-    Deployments, LeftOut, checkpoint_of, engine_commands, find_deployments, summary,
-)  # fmt: skip
+    Deployments,
+    LeftOut,
+    checkpoint_of,
+    engine_commands,
+    find_deployments,
+    summary,
+)
 from gemm_eval.serving.estimate import Requests, ServingEstimate, estimate_serving, serve
 
 __all__ = [

@@ -7,9 +7,19 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.storage.arrays import ResultFile, StoredTensor, TensorFile, write_tensors
     from gemm_eval.storage.files import (
-        FileLock, cache_dir, is_temporary, make_folder, read_bounded, read_checked, set_aside, staged, why_unsafe,
-        write_checked, write_text, write_whole,
-    )  # fmt: skip
+        FileLock,
+        cache_dir,
+        is_temporary,
+        make_folder,
+        read_bounded,
+        read_checked,
+        set_aside,
+        staged,
+        why_unsafe,
+        write_checked,
+        write_text,
+        write_whole,
+    )
 
 __all__ = [
     "FileLock", "ResultFile", "StoredTensor", "TensorFile", "cache_dir", "is_temporary", "make_folder", "read_bounded",

@@ -1,24 +1,62 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
 from gemm_eval.transformer.config import (
-    LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers, with_redundant_experts,
-)  # fmt: skip
+    LayerKind,
+    ModelConfig,
+    layer_kinds,
+    stage_config,
+    stage_layers,
+    with_redundant_experts,
+)
 from gemm_eval.transformer.gemms import LayerGemm, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
-    CHUNK_TOKENS, WHAT_COUNTS, ModelMemory, ParameterCounts, WeightPart, count_parameters, model_memory, num_parameters,
-)  # fmt: skip
+    CHUNK_TOKENS,
+    WHAT_COUNTS,
+    ModelMemory,
+    ParameterCounts,
+    WeightPart,
+    count_parameters,
+    model_memory,
+    num_parameters,
+)
 from gemm_eval.transformer.memory_limits import (
-    MEMORY_FRAC, Limit, MemoryLever, MemoryShare, check_memory, largest_batch, largest_seq_len, memory_document,
-    memory_levers, memory_limit, num_joined, say_memory,
-)  # fmt: skip
+    MEMORY_FRAC,
+    Limit,
+    MemoryLever,
+    MemoryShare,
+    check_memory,
+    largest_batch,
+    largest_seq_len,
+    memory_document,
+    memory_levers,
+    memory_limit,
+    num_joined,
+    say_memory,
+)
 from gemm_eval.transformer.operations import (
-    AttentionWork, Fusions, GemmWork, MemoryWork, MixerWork, Operation, model_operations, sends_to_other_node,
-)  # fmt: skip
+    AttentionWork,
+    Fusions,
+    GemmWork,
+    MemoryWork,
+    MixerWork,
+    Operation,
+    model_operations,
+    sends_to_other_node,
+)
 from gemm_eval.transformer.parts import (
-    Attention, Ffn, GroupedAttention, Indexer, LatentAttention, LinearAttention, Moe, PublishedParameters, Quantization,
-    QuantizedPart, WeightFormat,
-)  # fmt: skip
+    Attention,
+    Ffn,
+    GroupedAttention,
+    Indexer,
+    LatentAttention,
+    LinearAttention,
+    Moe,
+    PublishedParameters,
+    Quantization,
+    QuantizedPart,
+    WeightFormat,
+)
 from gemm_eval.transformer.shapes import Layout, legal_layouts, moe_layer_of
 from gemm_eval.transformer.training import EMBEDDING, GROUPS, HEAD, MTP_HEAD, SEND, TrainingPart, training_parts
 

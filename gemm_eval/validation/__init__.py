@@ -17,20 +17,36 @@ check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")
 
 if TYPE_CHECKING:
     from gemm_eval.validation.crossover import (
-        CLEAR_FRAC, compare_crossovers, measured_speedups, plot_crossover, predict_speedups, sign_shares,
-    )  # fmt: skip
+        CLEAR_FRAC,
+        compare_crossovers,
+        measured_speedups,
+        plot_crossover,
+        predict_speedups,
+        sign_shares,
+    )
     from gemm_eval.validation.fit import assign_folds
     from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, report_table, worst_rows
     from gemm_eval.validation.studies import (
-        first_rows, measure_loss, order_by, random_choice, ranked_choice, static_points,
-    )  # fmt: skip
+        first_rows,
+        measure_loss,
+        order_by,
+        random_choice,
+        ranked_choice,
+        static_points,
+    )
     from gemm_eval.validation.subjects.chip_timings import read_chip_timings
     from gemm_eval.validation.subjects.chips import score_chip
     from gemm_eval.validation.subjects.gemms import compare, gpus_with_timings
     from gemm_eval.validation.subjects.triton import (
-        CONFIG_COLUMNS, GEMM_COLUMNS, TIMING_COLUMNS, KernelKey, TritonModel, read_triton_timings, triton_table,
+        CONFIG_COLUMNS,
+        GEMM_COLUMNS,
+        TIMING_COLUMNS,
+        KernelKey,
+        TritonModel,
+        read_triton_timings,
+        triton_table,
         write_codes,
-    )  # fmt: skip
+    )
     from gemm_eval.validation.subjects.w4a16 import W4A16Model, list_w4a16_tables, read_w4a16_timings
     from gemm_eval.validation.tables import Timings, find_timings, read_timings
 

@@ -1,17 +1,50 @@
 """GEMM problems, their types and options, and the other operations: attention, collectives, layers of experts."""
 
 from gemm_eval.workload.operations import (
-    COLLECTIVES, ENGINES, LAYER_TERMS, MAX_HEAD_DIM, MAX_MESSAGE_BYTES, MAX_RANKS, MIXER_KERNELS, MIXER_STATE_BYTES,
-    TORCH, AttentionProblem, CollectiveProblem, MemoryKernel, MixerProblem, MoeWork, memory_kernel,
-)  # fmt: skip
+    COLLECTIVES,
+    ENGINES,
+    LAYER_TERMS,
+    MAX_HEAD_DIM,
+    MAX_MESSAGE_BYTES,
+    MAX_RANKS,
+    MIXER_KERNELS,
+    MIXER_STATE_BYTES,
+    TORCH,
+    AttentionProblem,
+    CollectiveProblem,
+    MemoryKernel,
+    MixerProblem,
+    MoeWork,
+    memory_kernel,
+)
 from gemm_eval.workload.problem import (
-    MAX_GROUPS, MAX_MACS, NO_LAYOUTS, GemmProblem, Layouts, RowGroups, check_row_groups, distinct_groups, make_problem,
-    pack_layouts, problem_of, resolve_types, without_lone_groups,
-)  # fmt: skip
+    MAX_GROUPS,
+    MAX_MACS,
+    NO_LAYOUTS,
+    GemmProblem,
+    Layouts,
+    RowGroups,
+    check_row_groups,
+    distinct_groups,
+    make_problem,
+    pack_layouts,
+    problem_of,
+    resolve_types,
+    without_lone_groups,
+)
 from gemm_eval.workload.types import (
-    ACCUMULATE, LAYOUTS, MAX_DIM, NOTHING_SAID, TYPE_NAMES, BlockScale, GemmTypes, Operand, RunOptions, make_types,
+    ACCUMULATE,
+    LAYOUTS,
+    MAX_DIM,
+    NOTHING_SAID,
+    TYPE_NAMES,
+    BlockScale,
+    GemmTypes,
+    Operand,
+    RunOptions,
+    make_types,
     run_options,
-)  # fmt: skip
+)
 
 __all__ = [
     "ACCUMULATE", "COLLECTIVES", "ENGINES", "LAYER_TERMS", "LAYOUTS", "MAX_DIM", "MAX_GROUPS", "MAX_HEAD_DIM",

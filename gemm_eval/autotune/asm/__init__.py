@@ -6,8 +6,16 @@
 """
 
 from gemm_eval.autotune.asm.card import (
-    Access, LoopCard, LoopCycles, OpCounts, ScoreCard, cycles_of_loop, kernel_code, loop_k, occupancy_of_card,
-)  # fmt: skip
+    Access,
+    LoopCard,
+    LoopCycles,
+    OpCounts,
+    ScoreCard,
+    cycles_of_loop,
+    kernel_code,
+    loop_k,
+    occupancy_of_card,
+)
 from gemm_eval.autotune.asm.score import score_cubin, score_cubins, score_file, score_ptx, score_sass
 
 __all__ = [

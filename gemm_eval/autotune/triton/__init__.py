@@ -10,8 +10,13 @@ Or by hand, as a plug-in of Triton's own decorator: see `TritonPruner`.
 """
 
 from gemm_eval.autotune.triton.arguments import (
-    KernelArguments, Rejection, TensorArgument, dtype_of, is_small, reject_configs,
-)  # fmt: skip
+    KernelArguments,
+    Rejection,
+    TensorArgument,
+    dtype_of,
+    is_small,
+    reject_configs,
+)
 from gemm_eval.autotune.triton.compile import CodeReader, CompiledConfig, compile_offline, gpu_spec
 from gemm_eval.autotune.triton.pruner import Ranking, TritonModel, TritonPruner, Verdict, autotune, num_kept
 

@@ -8,8 +8,17 @@ from importlib import import_module
 
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.kernels.families.base import (
-    TARGETS_THAT_RAN, Family, Fusion, Launch, Operands, Sizes, TensorMapOf, Variant, WeightMode, ceil_div,
-)  # fmt: skip
+    TARGETS_THAT_RAN,
+    Family,
+    Fusion,
+    Launch,
+    Operands,
+    Sizes,
+    TensorMapOf,
+    Variant,
+    WeightMode,
+    ceil_div,
+)
 from gemm_eval.kernels.families.grouped import Choices, GroupedFamily, GroupedOperands, GroupedSizes
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import refusal

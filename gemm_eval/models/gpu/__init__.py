@@ -6,57 +6,167 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.calibration import (
-        ALL_OURS, COVERAGE_FRAC, OF_DEFAULTS, REGIMES_OF_M, Calibration, CalibrationFile, ErrorFigures, FittedKernel,
-        Origin, Spread, cached_by_arch, calibration_path, calibration_stamp, coefficients_for, corrected_as,
-        fit_intervals, has_sms_of, interval_of, is_preset, load_calibration, preset_of, regime_place, regime_places,
+        ALL_OURS,
+        COVERAGE_FRAC,
+        OF_DEFAULTS,
+        REGIMES_OF_M,
+        Calibration,
+        CalibrationFile,
+        ErrorFigures,
+        FittedKernel,
+        Origin,
+        Spread,
+        cached_by_arch,
+        calibration_path,
+        calibration_stamp,
+        coefficients_for,
+        corrected_as,
+        fit_intervals,
+        has_sms_of,
+        interval_of,
+        is_preset,
+        load_calibration,
+        preset_of,
+        regime_place,
+        regime_places,
         spread_between,
-    )  # fmt: skip
+    )
     from gemm_eval.models.gpu.candidates import (
-        CANDIDATE_DTYPE, Shortage, candidate_row, check_config, launched_resources, least_shortage, list_needs,
+        CANDIDATE_DTYPE,
+        Shortage,
+        candidate_row,
+        check_config,
+        launched_resources,
+        least_shortage,
+        list_needs,
         step_elems,
-    )  # fmt: skip
+    )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient
     from gemm_eval.models.gpu.convolutions import ConvolutionKernel, convolution_us
     from gemm_eval.models.gpu.correction import (
-        MAX_LOG_FACTOR, Correction, CorrectionData, CorrectionErrors, CorrectionFile, HeldOut, PackedCorrection, Region,
-        Trees, correction_path, find_correction, interval_carried, interval_for, load_correction, nearest_corrected,
-        pack_correction, pack_limits, pack_trees, physics_digest, question_of,
-    )  # fmt: skip
+        MAX_LOG_FACTOR,
+        Correction,
+        CorrectionData,
+        CorrectionErrors,
+        CorrectionFile,
+        HeldOut,
+        PackedCorrection,
+        Region,
+        Trees,
+        correction_path,
+        find_correction,
+        interval_carried,
+        interval_for,
+        load_correction,
+        nearest_corrected,
+        pack_correction,
+        pack_limits,
+        pack_trees,
+        physics_digest,
+        question_of,
+    )
     from gemm_eval.models.gpu.correction_kernels import (
-        CHIP_FEATURES, FEATURES, LEAF, MOST_OF_KERNEL_LOG, NO_VERSION, OTHER_KERNELS, SMOOTH_FEATURES, carry, correct,
-        correct_sizes, describe, describe_sizes, interval_ends, interval_rows,
-    )  # fmt: skip
+        CHIP_FEATURES,
+        FEATURES,
+        LEAF,
+        MOST_OF_KERNEL_LOG,
+        NO_VERSION,
+        OTHER_KERNELS,
+        SMOOTH_FEATURES,
+        carry,
+        correct,
+        correct_sizes,
+        describe,
+        describe_sizes,
+        interval_ends,
+        interval_rows,
+    )
     from gemm_eval.models.gpu.cost_kernels import (
-        AS_PRESET, BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K,
-    )  # fmt: skip
+        AS_PRESET,
+        BEST_RASTER,
+        GPU_COST_DTYPE,
+        KERNEL_COST_DTYPE,
+        RASTER_CODE,
+        STREAM_K,
+    )
     from gemm_eval.models.gpu.engines import engine_kernel, engine_library, say_engine
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.learned import (
-        NOTHING_LEARNED, OTHER_MAKER, Fall, Features, LearnedCorrection, answers_for, apply_trees, features_of,
-        learned_for, learned_path,
-    )  # fmt: skip
+        NOTHING_LEARNED,
+        OTHER_MAKER,
+        Fall,
+        Features,
+        LearnedCorrection,
+        answers_for,
+        apply_trees,
+        features_of,
+        learned_for,
+        learned_path,
+    )
     from gemm_eval.models.gpu.libraries import (
-        AUTO, ENGINES, HYPOTHETICAL, LIBRARIES, OURS, TRTLLM, Library, check_plain_library, default_grouped_library,
-        default_library, first_library, library_of, library_of_family, say_default, tile_names,
-    )  # fmt: skip
+        AUTO,
+        ENGINES,
+        HYPOTHETICAL,
+        LIBRARIES,
+        OURS,
+        TRTLLM,
+        Library,
+        check_plain_library,
+        default_grouped_library,
+        default_library,
+        first_library,
+        library_of,
+        library_of_family,
+        say_default,
+        tile_names,
+    )
     from gemm_eval.models.gpu.memory_bound import (
-        SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us,
-    )  # fmt: skip
+        SWITCH_COEFFICIENTS,
+        SWITCH_DEFAULTS,
+        switch_us,
+    )
     from gemm_eval.models.gpu.model import (
-        GPU_MODEL_VERSION, GpuCost, check_options, pack_gpu, unpack_config, unpack_gpu_cost,
-    )  # fmt: skip
+        GPU_MODEL_VERSION,
+        GpuCost,
+        check_options,
+        pack_gpu,
+        unpack_config,
+        unpack_gpu_cost,
+    )
     from gemm_eval.models.gpu.moe import (
-        MOE, LayerShape, default_layer_library, layer_answers, layer_features, layer_libraries, layer_terms,
-        padded_sizes, say_tiles,
-    )  # fmt: skip
+        MOE,
+        LayerShape,
+        default_layer_library,
+        layer_answers,
+        layer_features,
+        layer_libraries,
+        layer_terms,
+        padded_sizes,
+        say_tiles,
+    )
     from gemm_eval.models.gpu.packed import (
-        Carried, Joined, Packed, join_packed, pack_bound_columns, pack_coefficients, pack_kernels, pack_no_kernels,
-        pack_w4a16_coefficients, split_by_size,
-    )  # fmt: skip
+        Carried,
+        Joined,
+        Packed,
+        join_packed,
+        pack_bound_columns,
+        pack_coefficients,
+        pack_kernels,
+        pack_no_kernels,
+        pack_w4a16_coefficients,
+        split_by_size,
+    )
     from gemm_eval.models.gpu.sizes import (
-        LOAD_BYTES, LoadRules, Quantization, load_bytes_of, load_rules, loads_of, pad_problem, padding_to,
+        LOAD_BYTES,
+        LoadRules,
+        Quantization,
+        load_bytes_of,
+        load_rules,
+        loads_of,
+        pad_problem,
+        padding_to,
         quantization_of,
-    )  # fmt: skip
+    )
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __all__ = [

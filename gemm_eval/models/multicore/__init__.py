@@ -9,10 +9,26 @@ if TYPE_CHECKING:
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, evaluate_range, sram_used_bytes
     from gemm_eval.models.multicore.group_kernels import evaluate_grouped, spread_of
     from gemm_eval.models.multicore.model import (
-        FIRST, MODEL_VERSION, OTHER_SOFTMAX_OPS_PER_SCORE, PARAMS_DTYPE, MulticoreCost, attention_params,
-        attention_sizes, batch_sizes, cost_of_mapping, evaluate_mapping, group_sizes, kernel_sizes, layer_terms,
-        pack_params, params_in_room, split_layouts, unpack_attention_cost, unpack_cost, with_room,
-    )  # fmt: skip
+        FIRST,
+        MODEL_VERSION,
+        OTHER_SOFTMAX_OPS_PER_SCORE,
+        PARAMS_DTYPE,
+        MulticoreCost,
+        attention_params,
+        attention_sizes,
+        batch_sizes,
+        cost_of_mapping,
+        evaluate_mapping,
+        group_sizes,
+        kernel_sizes,
+        layer_terms,
+        pack_params,
+        params_in_room,
+        split_layouts,
+        unpack_attention_cost,
+        unpack_cost,
+        with_room,
+    )
     from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
 __all__ = [

@@ -2,10 +2,23 @@
 
 from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount, TritonConfig, estimate_code
 from gemm_eval.models.gpu.triton.model import (
-    TRITON, TRITON_COEFFICIENTS, TRITON_VERSION, Launches, LaunchTimes, TritonCalibration, TritonTimes, launch_times,
-    pack_launches, stack_launches, triton_calibration_path, triton_coefficients, triton_costs, triton_features,
-    triton_group, triton_times,
-)  # fmt: skip
+    TRITON,
+    TRITON_COEFFICIENTS,
+    TRITON_VERSION,
+    Launches,
+    LaunchTimes,
+    TritonCalibration,
+    TritonTimes,
+    launch_times,
+    pack_launches,
+    stack_launches,
+    triton_calibration_path,
+    triton_coefficients,
+    triton_costs,
+    triton_features,
+    triton_group,
+    triton_times,
+)
 
 __all__ = [
     "TRITON", "TRITON_COEFFICIENTS", "TRITON_VERSION", "KernelCode", "LaunchTimes", "Launches", "MainLoop", "MmaCount",

@@ -6,12 +6,23 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.w4a16.candidates import (
-        W4A16_SIZES, check_w4a16_family, check_w4a16_sizes, config_of_row, find_row, has_our_kernels, kernel_target,
-        list_w4a16_needs, w4a16_types,
-    )  # fmt: skip
+        W4A16_SIZES,
+        check_w4a16_family,
+        check_w4a16_sizes,
+        config_of_row,
+        find_row,
+        has_our_kernels,
+        kernel_target,
+        list_w4a16_needs,
+        w4a16_types,
+    )
     from gemm_eval.models.gpu.w4a16.coefficients import (
-        W4A8_FAMILIES, W4A16_FAMILIES, W4A16_GROUPED_FAMILIES, W4A16_SETS, coefficients_of,
-    )  # fmt: skip
+        W4A8_FAMILIES,
+        W4A16_FAMILIES,
+        W4A16_GROUPED_FAMILIES,
+        W4A16_SETS,
+        coefficients_of,
+    )
     from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, SM90_CLUSTER
     from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 
