@@ -1,5 +1,7 @@
 """`load_arch`: names, paths, inheritance, provenance, and hostile files."""
 
+from __future__ import annotations
+
 import os
 import threading
 import time
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, load_arch
+from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, GEMMEvaluator, load_arch
 from gemm_eval.arch import data_root
 from tests.arch.hostile_yaml import GOOD, HOSTILE, with_line
 
@@ -19,6 +21,23 @@ def write(folder: Path, text: str | bytes, name: str = "chip.yaml") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     return path
+
+
+def test_str_path_and_path_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    spec = load_arch(path)
+
+    assert spec.name == "chip"
+    assert (
+        load_arch(str(path))
+        == load_arch("chip.yaml")
+        == load_arch(Path("chip.yaml"))
+        == load_arch("./chip.yaml")
+        == spec
+    )
+    assert load_arch(write(tmp_path, GOOD, "chip.yml")) == spec
+    assert GEMMEvaluator(str(path)).arch == GEMMEvaluator(path).arch == spec
 
 
 @pytest.mark.parametrize(
@@ -92,6 +111,15 @@ def test_a_named_pipe_does_not_hang(tmp_path: Path) -> None:
     assert [type(error) for error in errors] == [ArchNotFoundError]
 
 
+def test_unreadable_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    with pytest.raises(ArchNotFoundError, match="Permission denied"):
+        load_arch(path)
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_file_is_refused_in_words_and_in_time(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +179,18 @@ def test_a_table_is_replaced_whole_with_its_provenance(tmp_path: Path) -> None:
     assert [key for key in child.provenance if key.startswith("mac_pj")] == ["mac_pj.fp16"]
 
 
+def test_relative_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path, GOOD, "root.yaml")
+    write(tmp_path / "sub", "base: ../root.yaml\nnum_cores: 4\n", "middle.yaml")
+    leaf = write(tmp_path, "base: sub/middle.yaml\ncube_m: 8\n", "leaf.yaml")
+    monkeypatch.chdir("/")
+    spec = load_arch(leaf)
+
+    assert (spec.name, spec.num_cores, spec.cube_m, spec.cube_n) == ("leaf", 4, 8, 16)
+    assert spec.provenance == {}
+
+
 def test_chain_bounds(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "c0.yaml")
     for i in range(1, 12):
@@ -159,6 +199,20 @@ def test_chain_bounds(tmp_path: Path) -> None:
     assert load_arch(tmp_path / "c7.yaml").num_cores == 2
     with pytest.raises(ArchValidationError, match=r"more than 8 levels of base .*: base\)"):
         load_arch(tmp_path / "c11.yaml")
+
+
+def test_cycle(tmp_path: Path) -> None:
+    write(tmp_path, "base: b.yaml\n", "a.yaml")
+    write(tmp_path, "base: ./a.yaml\n", "b.yaml")
+    with pytest.raises(ArchValidationError, match=r"circle.*base\)"):
+        load_arch(tmp_path / "a.yaml")
+
+
+def test_a_path_that_none_can_be_is_refused_before_it_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walking it takes seconds."""
+    monkeypatch.setattr(Path, "resolve", lambda path: pytest.fail("walked"))
+    with pytest.raises(ArchNotFoundError, match="cannot read x/x/"):
+        load_arch("x/" * 100_000 + "chip.yaml")
 
 
 def test_a_generation_of_sms_is_a_base_from_everywhere(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Costs in memory and on disk: whose entries are whose, where they lie, and threads and processes that share them."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -65,7 +67,7 @@ def test_the_oldest_half_is_forgotten_where_there_are_too_many(maxsize: int) -> 
 # ---- disk ------------------------------------------------------------------------------------------------------------
 
 
-SIZES = (1, 16, 512, 768)
+SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]
 GROUPS = (120, 3, 0, 17)
 ARCH = load_arch("demo-8core")
@@ -235,6 +237,14 @@ def test_groups_are_found_in_any_order() -> None:
             assert later.cache_info().records == (4, 0, *later.cache_info().records[2:3], 3)
 
 
+def test_unknown_energy_comes_back_as_none() -> None:
+    assert store("sg2260e", PROBLEMS) == len(PROBLEMS)
+    later, never = GEMMEvaluator("sg2260e"), GEMMEvaluator("sg2260e", disk_cache=False)
+    assert later.evaluate(*PROBLEMS[0]).energy_pj is None
+    assert later.evaluate_many(PROBLEMS).records.tobytes() == never.evaluate_many(PROBLEMS).records.tobytes()
+    assert later.cache_info().records.misses == 0
+
+
 def test_infeasible_problems_are_not_stored() -> None:
     some = [GemmProblem(1, 16, 64, 16, dtype) for dtype in ("int8", "fp16", "fp16")]  # type: ignore[arg-type]
     for sram_bytes, problems, num in ((5500, some, 1), (64, PROBLEMS, 0)):
@@ -298,6 +308,23 @@ def test_a_file_of_ones_own_holds_all_chips(tmp_path: Path) -> None:
     assert path.is_file()
     with pytest.raises(InvalidOptionError, match="disk_cache must be"):
         GEMMEvaluator("demo-8core", disk_cache=3)  # type: ignore[arg-type]
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "here")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert (num_found(), store()) == (0, 1)
+
+
+def test_a_file_that_is_no_cache_stays(expected: GEMMResult) -> None:
+    file_of().parent.mkdir()
+    file_of().write_bytes(b"no archive" * 1000)
+    with pytest.warns(RuntimeWarning, match="is no cache of gemm_eval"):
+        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    assert store() == 0
+    assert file_of().read_bytes() == b"no archive" * 1000
 
 
 def test_arrays_that_make_no_sense_are_no_costs(expected: GEMMResult) -> None:

@@ -1,5 +1,7 @@
 """A layer of experts: its GEMMs by hand, terms that add up, ranks, draws, what is refused."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 
@@ -103,6 +105,28 @@ def test_every_draw_has_two_gemms_in_one_batch() -> None:
     assert len(problems) == 6
     assert [problem.rows for problem in problems] == [256] * 6
     assert len({problem.row_groups for problem in problems}) == 3
+
+
+def test_shared_experts_run_as_one_on_the_tokens_of_the_rank() -> None:
+    *_, first, second = asked(ep=4, tp=2, num_shared_experts=2, shared_inter=96)
+
+    assert first.sizes == (1, 16, 256, 2 * 96)
+    assert second.sizes == (1, 16, 96, 256)
+
+
+@pytest.mark.parametrize(
+    ("library", "of_experts", "of_shared"),
+    [
+        (None, "triton", "cublas"),
+        ("triton", "triton", "cublas"),
+        ("triton/64x64x32w4s3", "triton/64x64x32w4s3", "cublas"),  # a tile of the experts is none of theirs
+        ("cublas", "cublas", "cublas"),
+    ],
+)
+def test_shared_experts_run_with_a_library_of_plain_gemms(library: Any, of_experts: str, of_shared: str) -> None:
+    spy = spied(library=library, num_shared_experts=1, shared_inter=96)
+
+    assert spy.libraries == [*rules_of(of_experts), of_shared, of_shared]
 
 
 @pytest.mark.parametrize("dtype", ["fp8_block", parse_scheme("fp8_block"), GemmTypes.parse("fp8_block")])
@@ -215,6 +239,19 @@ def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
 def test_only_narrow_inputs_are_quantized() -> None:
     for dtype, is_quantized in (("bf16", False), ("w4a16", False), ("fp8", True), ("fp8_block", True)):
         assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
+
+
+def test_one_busy_expert_does_not_make_all_others_as_busy(evaluator: GEMMEvaluator) -> None:
+    counts = ExpertCounts((4096,) + (64,) * 63 + (0,) * 64)
+    sizes: dict[str, Any] = {"num_tokens": 4096 + 64 * 63, "hidden": 1024, "inter": 512, "num_experts": 128, "topk": 1}
+    own = layer(evaluator, distribution=counts, **sizes)
+
+    assert own.flop == 2 * (4096 + 64 * 63) * 3 * 1024 * 512
+    assert own.gemm1 is not None
+    assert own.gemm1.flop == 2 * (4096 + 64 * 63) * 2 * 1024 * 512
+    assert own.gemm1.utilization_frac <= 1
+    as_batch = evaluator.evaluate(65, 4096, 1024, 1024)
+    assert own.gemm1.latency_us < 0.5 * as_batch.latency_us
 
 
 # Many at once.
@@ -345,6 +382,25 @@ def test_the_correction_is_of_timed_kernels_on_the_gpu_they_were_timed_on() -> N
     assert own_tile.breakdown[CORRECTION] == 0.0 != moe_layer("a100-sxm-80gb", *sizes, ep=8).breakdown[CORRECTION]
 
 
+def test_a_factor_is_of_all_draws_of_a_layer() -> None:
+    result = moe_layer("b200", 512, 6144, 2560, 160, 8, ep=8, dtype="fp8_block", distribution="power_law_1.2")
+    of_draws = [draw.breakdown[CORRECTION] / (draw.latency_us - draw.breakdown[CORRECTION]) for draw in result.draws]
+    assert of_draws == pytest.approx([of_draws[0]] * 5)
+    assert of_draws[0] != 0.0
+
+
+def test_rows_of_draws() -> None:
+    result = layer(GPU, distribution="uniform", num_draws=3)
+    frame = result.to_pandas()
+
+    assert frame["latency_us"].tolist() == [draw.latency_us for draw in result.draws]
+    assert set(BREAKDOWN) < set(frame.columns)
+    document = result.to_dict()
+    assert document["layer"]["distribution"] == "uniform"
+    assert document["breakdown"] == dict(result.breakdown)
+    assert json.loads(json.dumps(document)) == document
+
+
 # What is refused.
 
 
@@ -440,3 +496,9 @@ def test_gpt_oss_in_mxfp4_runs_on_kernels_of_engines(gpu: str) -> None:
     assert str(moe_layer("h200-sxm", 64, 2880, 2880, 128, 4, dtype="w4a16_mxfp4", library="triton").library) == (
         "triton/16x128"
     )
+
+
+def test_narrow_weights_that_save_no_time_are_said() -> None:
+    few, many = (moe_layer("h200-sxm", num, 2880, 2880, 128, 4, dtype="w4a16_mxfp4").explain() for num in (64, 16_384))
+    assert "save memory here, not time" in many
+    assert "save memory" not in few

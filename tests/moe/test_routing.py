@@ -1,5 +1,7 @@
 """How tokens spread over experts: small cases by hand, the laws that all distributions keep, seeds."""
 
+from __future__ import annotations
+
 from collections import Counter
 from itertools import combinations, product
 from math import comb
@@ -124,6 +126,13 @@ def test_power_law_by_hand(
     assert power_law_counts(num_tokens, len(drawn), 2, alpha, num_ranks, generator).tolist() == [counts]
 
 
+def test_skew_grows_with_alpha() -> None:
+    mean_of_most = [power_law_counts(512, 64, 4, alpha, 1, rng(), 200).max(axis=1).mean() for alpha in (0, 1, 1.2, 2)]
+
+    assert mean_of_most == sorted(mean_of_most)
+    assert mean_of_most[-1] > 2 * mean_of_most[0]
+
+
 # Uniform: exact.
 
 
@@ -153,7 +162,24 @@ def test_uniform_has_the_law_of_all_routings(is_by_expert: bool, num_tokens: int
         assert abs(seen[key] / len(counts) - share) <= 5 * deviation + 1e-12, key
 
 
+def test_few_tokens_are_picked_one_by_one_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    by_expert = moe.routing._uniform_by_expert
+    monkeypatch.setattr(moe.routing, "_uniform_by_expert", lambda *args: asked.append(args[0]) or by_expert(*args))
+    for num_tokens in (1, 16, 1 << 20):
+        assert uniform_counts(num_tokens, 64, 4, rng(), 3).sum(axis=1).tolist() == [4 * num_tokens] * 3
+    assert asked == [1 << 20]
+
+
 # Weights, counts.
+
+
+def test_weights_are_shares_in_the_mean() -> None:
+    weights = np.array([3.0, 3.0, 2.0, 2.0, 0.0])
+    counts = weighted_counts(1000, 2, weights / weights.max(), rng(), 400)
+
+    assert counts.mean(axis=0) / 2000 == pytest.approx(weights / weights.sum(), abs=2e-3)
+    assert counts.std(axis=0)[0] > 10
 
 
 def test_heavy_weights_are_capped_and_the_rest_goes_to_the_others() -> None:
@@ -223,6 +249,13 @@ def test_expected_counts_keep_the_expected_rows(num_tokens: int, layout: tuple[i
     assert abs(counts.sum() - num_tokens * topk * local / num_experts) <= (
         0.5 if num_tokens * topk * local >= num_experts else 1
     )
+
+
+def test_expected_counts_by_hand() -> None:
+    assert moe.expected_counts(1, 8, 2, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    # of 4 tokens with probability 1/2: P(X <= k) = 1/16, 5/16, 11/16, 15/16 at 0..3; levels 1/8, 3/8, 5/8, 7/8
+    assert moe.expected_counts(4, 4, 2, 4).tolist() == [3, 2, 2, 1]
+    assert moe.expected_counts(10, 4, 4, 2).tolist() == [10, 10]
 
 
 def test_expected_counts_are_the_mean_of_ordered_draws() -> None:
@@ -352,11 +385,15 @@ def test_a_router_of_groups_by_hand() -> None:
 @pytest.mark.parametrize(
     ("word", "value"),
     [
-        ("balanced", moe.Balanced()), (" Uniform ", moe.Uniform()), ("power_law_1.2", moe.PowerLaw(1.2)),
-        ("power_law_0", moe.PowerLaw(0)), ("weights:1,2.5,0", moe.ExpertWeights((1.0, 2.5, 0.0))),
-        ("counts:3,0,1", moe.ExpertCounts((3, 0, 1))), (moe.PowerLaw(2), moe.PowerLaw(2.0)),
+        ("balanced", moe.Balanced()),
+        (" Uniform ", moe.Uniform()),
+        ("power_law_1.2", moe.PowerLaw(1.2)),
+        ("power_law_0", moe.PowerLaw(0)),
+        ("weights:1,2.5,0", moe.ExpertWeights((1.0, 2.5, 0.0))),
+        ("counts:3,0,1", moe.ExpertCounts((3, 0, 1))),
+        (moe.PowerLaw(2), moe.PowerLaw(2.0)),
     ],
-)  # fmt: skip
+)
 def test_words_of_distributions(word: Any, value: moe.Distribution) -> None:
     assert moe.parse_distribution(word) == value
     assert moe.parse_distribution(str(value)) == value
@@ -401,3 +438,9 @@ def test_lists_of_other_sizes_are_refused(distribution: moe.Distribution, words:
         distribution.draw(moe.Routed(3, 4, 2), rng())
 
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("items", ["12", 3, {1: 2}, (), iter([1]), [True], [1.5], [None]])
+def test_what_is_no_list_of_counts_is_refused(items: Any) -> None:
+    with pytest.raises(InvalidOptionError):
+        moe.ExpertCounts(items)

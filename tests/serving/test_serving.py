@@ -1,5 +1,8 @@
 """Batching of requests against a simulation, and the search of deployments."""
 
+from __future__ import annotations
+
+import json
 import random
 import shlex
 from itertools import pairwise
@@ -167,6 +170,22 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_do(evaluator: GEMMEva
     nothing = find_deployments("llama-3-70b", evaluator, 1, engines="vllm", **REQUESTS)
     with pytest.raises(UnsupportedError, match=r"no deployment of llama-3-70b: needs 14.* GB a device; would do: "):
         nothing.best  # noqa: B018
+
+
+def test_layouts_of_experts(evaluator: GEMMEvaluator) -> None:
+    result = find_deployments(
+        "qwen3-30b-a3b", evaluator, 4, engines="sglang", concurrencies=[16], disaggregated=False, tensor=[1, 2],
+        pipeline=[1], **REQUESTS,
+    )  # fmt: skip
+    assert result.num_points == len({(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)})
+    assert not result.left_out
+
+
+def test_json(dense: Deployments) -> None:
+    document = json.loads(json.dumps(dense.to_dict(), allow_nan=False))
+    assert len(document["front"]) == len(dense.front)
+    assert document["front"][0]["layout"] == dense.best.layout
+    assert "decode" not in document["front"][0]
 
 
 def test_idle_replicas_have_no_requests(evaluator: GEMMEvaluator) -> None:

@@ -1,5 +1,7 @@
 """Files that are replaced whole, locks, folders of caches, and files of tensors."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -18,18 +20,22 @@ import pytest
 from gemm_eval import GEMMEvaluator, storage
 from gemm_eval import jit as _jit
 from gemm_eval.autotune.asm import score as asm_score
-from gemm_eval.errors import InvalidInputError
+from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidInputError
 from gemm_eval.storage import (
     StoredTensor,
     TensorFile,
     cache_dir,
     files,
+    is_temporary,
     make_folder,
     read_bounded,
     read_checked,
+    set_aside,
+    staged,
     why_unsafe,
     write_checked,
     write_tensors,
+    write_text,
     write_whole,
 )
 from tests.cases import case
@@ -48,6 +54,15 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_staged_file_is_gone_unless_it_was_renamed(tmp_path: Path) -> None:
+    with staged(tmp_path / "a.bin", b"one") as temporary:
+        assert temporary.read_bytes() == b"one"
+        assert is_temporary(temporary.name)
+        assert names(tmp_path) == [temporary.name]
+    assert names(tmp_path) == []
+    assert not any(map(is_temporary, ("a.bin", ".a.bin.tmp", "a.0123456789abcdef0123456789abcdef.tmp")))
+
+
 def test_a_file_is_replaced_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.bin"
     write_whole(file, b"old")
@@ -61,6 +76,30 @@ def test_a_file_is_replaced_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch
     assert (names(tmp_path), file.read_bytes()) == (["a.bin"], b"old")
     write_whole(file, b"unsynced", is_durable=False)
     assert file.read_bytes() == b"unsynced"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no modes here")
+def test_a_private_file_is_nobody_elses_whatever_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_whole(tmp_path / "usual", b"")
+        os.umask(0)
+        write_whole(tmp_path / "private", b"", is_private=True)
+        write_checked(tmp_path / "made" / "checked", b"x")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"usual": 0o644, "private": 0o600, "made": 0o700, "checked": 0o600}
+
+
+def test_a_text_goes_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "a.txt")
+    write_text(tmp_path / "link", "ä\n")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "a.txt").read_bytes() == "ä\n".encode()
+    with pytest.raises(GemmEvalError, match="cannot write"):
+        write_text(tmp_path / "there" / "a.txt" / "b", "")
 
 
 def test_what_is_not_what_was_written_is_nothing(tmp_path: Path) -> None:
@@ -77,6 +116,17 @@ def test_what_is_not_what_was_written_is_nothing(tmp_path: Path) -> None:
     assert read_checked(file) is None
     os.mkfifo(file)
     assert read_checked(file) is None, "and nobody waits for a writer"
+
+
+def test_the_oldest_files_set_aside_go(tmp_path: Path) -> None:
+    for name in ("a", "a.damaged-8", "a.damaged-9", "a.damaged-10", "a.damaged-by-hand", "b.damaged-1"):
+        (tmp_path / name).write_text(name)
+    aside = set_aside(tmp_path / "a")
+
+    assert aside.read_text() == "a"
+    assert names(tmp_path) == [
+        "a.damaged-10", "a.damaged-11", "a.damaged-9", "a.damaged-by-hand", "b.damaged-1",
+    ]  # fmt: skip
 
 
 def test_packages_are_cheap_until_a_name_is_used(tmp_path: Path) -> None:
@@ -102,6 +152,15 @@ def test_a_file_is_read_up_to_its_maximum(tmp_path: Path) -> None:
         read_bounded(path, 4, "spec")
 
 
+def test_errors_are_those_that_the_caller_names(tmp_path: Path) -> None:
+    with pytest.raises(ArchNotFoundError, match="No such file") as found:
+        read_bounded(tmp_path / "none", 4, "spec", unreadable=ArchNotFoundError)
+    assert isinstance(found.value.__cause__, FileNotFoundError)
+    (tmp_path / "large").write_bytes(b"12345")
+    with pytest.raises(ArchValidationError, match="larger than"):
+        read_bounded(tmp_path / "large", 4, "spec", too_large=ArchValidationError)
+
+
 @on_posix
 def test_what_is_no_regular_file_is_refused_unread(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
@@ -113,6 +172,13 @@ def test_what_is_no_regular_file_is_refused_unread(tmp_path: Path) -> None:
     for path in (fifo, link, Path("/dev/zero"), Path("/dev/null"), tmp_path, loop, tmp_path / ("x" * 5000)):
         with pytest.raises(InvalidInputError, match="cannot read"):
             read_bounded(path, 4, "spec")
+
+
+def test_names_that_no_file_has_stay_one_line(tmp_path: Path) -> None:
+    for name in ("a\0b", "a\udfffb\n", "line\nbreak", "\x1b[2J"):
+        with pytest.raises(InvalidInputError) as found:
+            read_bounded(tmp_path / name, 4, "spec")
+        assert str(found.value).isprintable()
 
 
 # folders of others
@@ -194,6 +260,13 @@ def test_what_is_not(folder: Path, give_away: Callable[[Path], None]) -> None:
     assert why_unsafe(inner) is None
     give_away(inner)
     assert f"{inner} belongs to user {STRANGER}" == why_unsafe(inner) == why_unsafe(inner / "missing")
+
+
+@needs_modes
+def test_without_modes_every_place_is_safe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.chmod(0o777)
+    monkeypatch.delattr(os, "geteuid")  # as on Windows
+    assert why_unsafe(folder) is None
 
 
 @needs_modes
@@ -329,6 +402,12 @@ def test_types_that_numpy_lacks(path: Path) -> None:
         StoredTensor.of(np.ones(2, complex))
 
 
+def test_rows_of_a_larger_array_are_written_alone() -> None:
+    whole = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+    np.testing.assert_array_equal(StoredTensor.of(whole[:, ::2]).array, whole[:, ::2])
+
+
 def test_the_package_safetensors_reads_it_and_the_reverse(path: Path, tmp_path: Path) -> None:
     package = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     plain = {name: tensor.array for name, tensor in TENSORS.items() if name not in ("brain", "eight")}
@@ -379,3 +458,8 @@ def test_damaged_files_are_refused(tmp_path: Path, content: bytes, rule: str) ->
     with pytest.raises(InvalidInputError, match=rule) as caught:
         TensorFile(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"cannot read .*: No such file"):
+        TensorFile(tmp_path / "none")

@@ -1,11 +1,16 @@
 """`ResultFile`: what is merged is found by others, of damaged and foreign files too, and by all who write at once."""
 
+from __future__ import annotations
+
 import os
+import random
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from operator import methodcaller
@@ -19,7 +24,7 @@ from gemm_eval.errors import StorageError
 from gemm_eval.storage import FileLock, ResultFile
 from gemm_eval.storage import arrays as results
 from tests.cases import case
-from tools.stress.cache import SECTIONS, add, damage_every_byte, kill_writers, lines_of
+from tools.stress.cache import SECTIONS, Task, Worker, add, damage_every_byte, kill_writers, lines_of
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -151,6 +156,14 @@ def test_a_file_cut_anywhere_is_set_aside_and_three_are_kept(path: Path) -> None
     assert lines_of(file.read(FIRST)) == ["b"]
 
 
+def test_links_are_followed(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert add(ResultFile(link, is_chosen=True), FIRST, ["a"])
+    assert link.is_symlink()
+    assert lines_of(ResultFile(path).read(FIRST)) == ["a"]
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no modes here")
 def test_what_cannot_be_written_is_still_read(shared_folder: Path) -> None:
     path = shared_folder / "costs.npz"
@@ -204,6 +217,15 @@ def test_a_busy_file_is_read_and_a_write_to_it_skipped(path: Path) -> None:
     assert add(file, FIRST, ["c"])
 
 
+def test_temporary_files_of_killed_writers_go_and_those_of_other_files_stay(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    left, other = (path.parent / f".{name}.{'0' * 32}.tmp" for name in (path.name, f"{path.name}.more"))
+    for file in (left, other):
+        file.touch()
+    assert add(ResultFile(path), FIRST, ["a"])
+    assert (left.exists(), other.exists()) == (False, True)
+
+
 FORK = """
 import os, pathlib, sys, threading, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is discouraged; people do it
@@ -242,8 +264,49 @@ def test_forks_while_threads_write(path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_threads_at_once_lose_nothing(path: Path) -> None:
+    def work(number: int) -> None:
+        for batch in range(5):
+            assert add(ResultFile(path, timeout_s=60.0), FIRST, [f"{number}/{batch}"])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(lines_of(ResultFile(path).read(FIRST))) == sorted(
+        f"{n}/{batch}" for n in range(8) for batch in range(5)
+    )
+
+
 @pytest.mark.slow
 def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     outcome = kill_writers(tmp_path, num_kills=3, num_processes=4, num_threads=4, seed=3)
     assert outcome.is_sound, outcome
     assert outcome.num_confirmed > 100
+
+
+@pytest.mark.slow
+def test_damaged_while_in_use(tmp_path: Path) -> None:
+    """Somebody writes rubbish into the file, cuts it and deletes it while three processes use it."""
+    path, rng = tmp_path / "costs.npz", random.Random(2)
+    workers = [Worker(Task(str(path), seed, 3.0, 4, may_warn=True)) for seed in range(3)]
+    try:
+        num_damages, end_s = 0, time.monotonic() + 3.0
+        while time.monotonic() < end_s or num_damages < 3:
+            time.sleep(rng.uniform(0.1, 0.4))
+            if path.exists():
+                size = path.stat().st_size
+                if num_damages % 3 == 0:
+                    with path.open("r+b") as file:
+                        file.seek(rng.randrange(max(1, size)))
+                        file.write(rng.randbytes(200))
+                elif num_damages % 3 == 1:
+                    os.truncate(path, size // 3)
+                else:
+                    path.unlink(missing_ok=True)
+                num_damages += 1
+        assert all(worker.result(90.0) > 0 for worker in workers)
+    finally:
+        for worker in workers:
+            worker.stop()

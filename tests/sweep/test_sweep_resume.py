@@ -1,14 +1,19 @@
 """Sweeps in a folder: interrupted anywhere they go on where they were, and nothing half-written is ever read."""
 
+from __future__ import annotations
+
+import errno
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemm_eval import load_arch
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.sweep import Adaptive, Grid, Random, Space, load_sweep, run, sweep
+from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
+from gemm_eval.sweep import Adaptive, Grid, Random, Range, Space, load_sweep, run, sweep
 from tests.sweep.test_sweep_folder import AIMS, SHAPES, SPACE, go
 from tests.sweep.test_sweep_run import same
 
@@ -66,6 +71,30 @@ def test_interrupted_and_resumed(
     assert counted.points == []
 
 
+def test_threads_stop_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from gemm_eval.sweep import chunk
+
+    begun: list[int] = []
+    search = chunk.find_best_many
+
+    def slow(*args: Any, **options: Any) -> Any:
+        begun.append(1)
+        time.sleep(0.05)
+        return search(*args, **options)
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chunk, "find_best_many", slow)
+    monkeypatch.setattr(chunk, "_GEMMS_AT_ONCE", 1)
+    monkeypatch.setattr(run.Store, "put", fail)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(Space("demo-8core", sram_bytes=Range(1 << 14, 1 << 20, 400)), SHAPES, chunk_size=10)
+    num = len(begun)
+    time.sleep(0.15)
+    assert len(begun) == num < 10 * 3 * (1 + (os.cpu_count() or 1))
+
+
 def test_the_folder_keeps_its_chunks(tmp_path: Path, counted: Counted) -> None:
     go(tmp_path, chunk_size=4)
     (tmp_path / "points-0000000004.parquet").unlink()
@@ -77,6 +106,16 @@ def test_the_folder_keeps_its_chunks(tmp_path: Path, counted: Counted) -> None:
     description = json.loads((tmp_path / "_sweep.json").read_text())
     assert load_sweep(tmp_path).description == description
     assert (description["chunk_size"], description["num_points"], description["constraints"]) == (4, 18, [])
+
+
+def test_other_objectives_are_the_same_grid(tmp_path: Path) -> None:
+    go(tmp_path)
+    assert sweep(SPACE, SHAPES, "dram_bytes", path=tmp_path).objectives == ("dram_bytes",)
+    assert load_sweep(tmp_path).objectives == AIMS
+    adaptive = tmp_path / "adaptive"
+    go(adaptive, sampling=Adaptive(4, 2))
+    with pytest.raises(InvalidOptionError, match="differs in objectives"):
+        sweep(SPACE, SHAPES, "dram_bytes", path=adaptive, sampling=Adaptive(4, 2))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +149,23 @@ def test_what_killed_writers_left_is_not_read(tmp_path: Path) -> None:
     assert same(go(tmp_path).to_arrow(), whole)
     assert not ours.exists()
     assert all(left.exists() for left in others)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    begun, new = tmp_path / "begun", tmp_path / "new"
+    go(begun)
+    for part in begun.glob("*.parquet"):
+        part.unlink()
+    monkeypatch.setattr(os, "fsync", fail)
+    for folder in (begun, new):
+        with pytest.raises(StorageError, match=r"cannot write .*: No space left on device; what is done is kept"):
+            go(folder)
+    assert (files(begun), files(new)) == (["_sweep.json"], [])
+    monkeypatch.undo()
+    assert len(go(begun)) == len(go(new)) == 18
 
 
 def test_a_sweep_is_read_without_its_space(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Training steps: terms, memory and layouts, and schedules of pipelines."""
 
+from __future__ import annotations
+
 import itertools
 import json
 from collections import Counter
@@ -16,8 +18,10 @@ from gemm_eval import (
     UnsupportedError,
     load_arch,
     load_model,
+    prewarm_for_transformer,
 )
 from gemm_eval.cli.subjects import SUBJECTS
+from gemm_eval.sweep import transformer_workloads
 from gemm_eval.training import (
     BREAKDOWN,
     StageTimes,
@@ -34,6 +38,7 @@ from gemm_eval.training import (
 from gemm_eval.training.step import stage_parts
 from gemm_eval.transformer import (
     GemmWork,
+    ModelConfig,
     count_parameters,
     legal_layouts,
     training_parts,
@@ -261,6 +266,15 @@ def test_layouts_are_those_asked_for_the_fastest_first() -> None:
     assert alone == best
 
 
+def test_a_chip_of_ones_own_trains_on_one_device() -> None:
+    small: ModelConfig = load_model("llama-3.2-1b")
+    found = estimate(small, "sg2260e", global_batch=2, seq_len=1024)
+    assert found.fits is None
+    assert 0 < found.mfu_frac < 1
+    with pytest.raises(UnsupportedError, match="does not say what joins it"):
+        estimate(small, "sg2260e", global_batch=2, seq_len=1024, num_devices=2)
+
+
 def test_published_runs_are_cited_and_few() -> None:
     runs = published_runs()
     assert len({run.name for run in runs}) == len(runs) <= 25
@@ -269,6 +283,18 @@ def test_published_runs_are_cited_and_few() -> None:
     found = estimate_training(line.model, line.arch, ignore_memory=True, **line.options)
     assert found.tokens_per_s_per_device == pytest.approx(line.tokens_per_s, rel=0.15)
     assert any(subject.name == "training" for subject in SUBJECTS)
+
+
+def test_sweeps_and_prewarming_take_the_phase() -> None:
+    (load,) = transformer_workloads("llama-3.2-1b", seq_len=512, phases=["train"], dtype="bf16")
+    assert load.name == "train"
+    assert load.num_tokens == 512
+    assert {problem.backward: num for problem, num in load.attention} == {False: 16, True: 16}
+    forward, *_ = transformer_workloads("llama-3.2-1b", seq_len=512, dtype="bf16")
+    assert len(load.gemms) > 2 * len(forward.gemms)
+    evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
+    report = prewarm_for_transformer(evaluator, 512, 1024, 1, 128, phase="train")
+    assert (report.num_gemms, report.num_known) == (18, 0)  # qkv, scores, values, o, gate and up, down: three each
 
 
 # ---- schedules -------------------------------------------------------------------------------------------------------
@@ -348,6 +374,15 @@ def test_stages_in_proportion_take_at_most_the_closed_form_and_at_least_the_slow
     assert latency_us >= num_micro * max(stage.total_us for stage in stages) * (1 - 1e-9)
 
 
+@given(st.lists(TIMES, min_size=1, max_size=6), st.integers(1, 20))
+def test_unequal_stages_take_no_longer_than_as_many_of_the_slowest_passes(
+    stages: list[StageTimes], num_micro: int
+) -> None:
+    pass_us = max(of.forward_us for of in stages) + max(of.dgrad_us + of.wgrad_us for of in stages)
+    most_us = (num_micro + len(stages) - 1) * pass_us
+    assert end_us(timeline(stages, num_micro)) <= most_us * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("num_stages", "num_micro"), [(2, 6), (4, 8), (8, 24)])
 def test_zero_bubble_fills_all_but_the_published_bubble(num_stages: int, num_micro: int) -> None:
     equal = StageTimes(1.0, 1.0, 1.0)
@@ -365,6 +400,23 @@ def test_dualpipe_has_the_published_bubble(num_stages: int, num_micro: int) -> N
     latency_us = schedule_us([equal] * num_stages, num_micro, "dualpipe", pairs_us=[pair_us] * num_stages)
     busy_us = (num_micro - num_stages - 1) * pair_us + (num_stages + 1) * equal.total_us
     assert latency_us - busy_us == pytest.approx((num_stages / 2 - 1) * (pair_us + 2.0 - 3.0))
+
+
+@pytest.mark.parametrize(("num_stages", "num_micro"), [(1, 4), (3, 8), (4, 4), (4, 9)])
+def test_numbers_that_dualpipe_does_not_take_are_refused(num_stages: int, num_micro: int) -> None:
+    with pytest.raises(InvalidOptionError, match=f"got {num_stages} and {num_micro}"):
+        schedule_us([StageTimes(1.0, 1.0, 1.0)] * num_stages, num_micro, "dualpipe")
+
+
+@given(st.lists(TIMES, min_size=4, max_size=4), st.integers(4, 16), st.floats(0.5, 1.0))
+def test_dualpipe_waits_for_its_busiest_device(stages: list[StageTimes], rounds: int, share: float) -> None:
+    pairs_us = [share * stage.total_us for stage in stages]
+    latency_us = schedule_us(stages, 2 * rounds, "dualpipe", pairs_us=pairs_us)
+    slowest_us = max(pairs_us[0] + pairs_us[3], pairs_us[1] + pairs_us[2]) / 2
+    assert latency_us >= 2 * rounds * slowest_us * (1 - 1e-9)
+    longer_us = schedule_us(stages, 2 * rounds + 2, "dualpipe", pairs_us=pairs_us)
+    assert 0 < longer_us - latency_us <= 2 * max(pairs_us) * (1 + 1e-9)
+    assert latency_us <= schedule_us(stages, 2 * rounds, "dualpipe") * (1 + 1e-9)  # one after the other
 
 
 def test_what_is_not_played_is_refused() -> None:
