@@ -44,6 +44,8 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("fp16", "cublas", "warm", "burst", "", 1, 8192, 96, 512),
     ("bf16", "cublas", "cold", "sustained", "", 1, 16384, 8192, 28672),
     ("tf32", "cublas", "cold-all", "burst", "", 1, 1024, 4096, 6144),
+    ("tf32", "cublas", "cold-all", "burst", "", 1, 64, 8192, 64),
+    ("tf32", "cublas", "cold-all", "burst", "", 1, 512, 1023, 257),
     ("fp32", "cublas", "cold", "burst", "", 1, 256, 4096, 6144),
     ("fp8", "cublas", "cold", "burst", "", 1, 4096, 8192, 10240),
     ("fp8 full", "cublas", "cold", "burst", "", 1, 4096, 8192, 10240),

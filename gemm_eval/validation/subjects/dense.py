@@ -287,7 +287,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
         names -= {name for name in names if name.startswith("vector_")}
     if not of_family.is_warp_specialized:
         names -= {"l2_frac", "l2_first"} if of_family.operands == "lanes" else set()
-        return names - ({"pingpong_cycles"} if has_coop else _OF_WARPGROUPS)
+        return names - ({"pingpong_cycles", "outside_rows_per_cycle"} if has_coop else _OF_WARPGROUPS)
     names -= {"unaligned_frac"}  # TMA loads aligned rows only
     # fits end at the bounds of these, or do without them; fewer coefficients generalize better
     names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}

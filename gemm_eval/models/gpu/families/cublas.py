@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import LONE_OWN, with_defaults
+from gemm_eval.models.gpu.coefficients import LONE_OWN, with_defaults, with_ranges
 from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice, no_tiles, since
 
 
@@ -258,10 +258,13 @@ TF32_WGMMA = replace(
 TF32_HOPPER = replace(
     MMA_SYNC, name="sm90_tf32", number=75, sm_archs=("sm_90",), own_of=("sm_90",),
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.TF32),
-    coefficients=with_defaults(
-        **_DEFAULTS | {"matrix_frac": 0.98, "step_cycles": 200.0, "tile_cycles": 50.0, "coop_tile_cycles": 1500.0},
-        l2_frac=1.4, sm_l2_frac=1.3, store_exposed_frac=0.05, reduce_us=1.2, reduce_frac=0.2, vector_kernel_us=0.6,
-    ) + LONE_OWN,
+    coefficients=with_ranges(  # rows outside cost nothing: no tile is for few rows, so that more rows would be faster
+        with_defaults(
+            **_DEFAULTS | {"matrix_frac": 0.98, "step_cycles": 200.0, "tile_cycles": 50.0, "coop_tile_cycles": 1500.0},
+            l2_frac=1.4, sm_l2_frac=1.3, store_exposed_frac=0.05, reduce_us=1.2, reduce_frac=0.2, vector_kernel_us=0.6,
+        ) + LONE_OWN,
+        outside_rows_per_cycle=(50.0, 1e9, 1e9),
+    ),
     dense_tiles=_tf32_on_hopper_tiles, weight_only_tiles=no_tiles,
 )  # fmt: skip
 
