@@ -21,6 +21,8 @@ Processes side by side draw and compile; one at a time has the GPU, from the fir
 One that dies leaves an error in the row of its draw, and another takes the next.
 """
 
+from __future__ import annotations
+
 import argparse
 import csv
 import fcntl
