@@ -193,7 +193,9 @@ def memory_bound_features(rows: MemoryBoundRows, latency_us: Floats) -> Features
 def memory_bound_model(arch: GpuSpec, library: str) -> tuple[dict[str, float], Origin, Learned]:
     """Return the coefficients of a library's kernels on a GPU, where they come from, and what was learned of them."""
     coefficients, origin = memory_bound_coefficients(arch, library)
-    learned = learned_for(arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, MEMORY_BOUND_FEATURES)
+    learned = learned_for(
+        arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, MEMORY_BOUND_FEATURES
+    )
     return coefficients, origin, learned
 
 

@@ -146,7 +146,7 @@ def layer_answers(
 
 
 @cached_by_arch
-def _learned(arch: GpuSpec, library: str, types: GemmTypes, is_on: bool) -> tuple[Learned | None, Origin]:  # noqa: FBT001
+def _learned(arch: GpuSpec, library: str, types: GemmTypes, is_on: bool) -> tuple[Learned | None, Origin]:
     """Return what was learned of the family that a library runs types with, None if nothing, and its origin."""
     try:
         family = library_of(library.partition("/")[0]).family(arch, types)
