@@ -348,7 +348,7 @@ def answer_rows(
 
 @entry_point
 def describe_memory_bound(sizes: Any, latency_us: Any, out: Any) -> None:
-    """Write `MEMORY_BOUND_FEATURES` to `out` [rows, features and -inf], given the first six of them, sizes [rows, 6]."""
+    """Write `MEMORY_BOUND_FEATURES` to `out` [rows, features and -inf], given the first six: sizes [rows, 6]."""
     for row in range(len(out)):
         x, num = out[row], max(sizes[row, 2], 1.0)
         x[:6] = sizes[row]

@@ -85,10 +85,6 @@ MOE = "moe"
 """Name of the subject, in files of what was learned of it."""
 
 _SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
-_LOADS = (
-    "local_rows", "num_active", "active", "mean_rows", "most_rows", "imbalance", "latency", "above_compute",
-    "above_weights",
-)  # fmt: skip
 _LEAST_US, _LEAST_ROWS = 1e-2, 1e-1  # so that logarithms are finite
 
 
@@ -111,12 +107,12 @@ def layer_features(arch: GpuSpec, work: MoeWork, latency_us: Floats) -> Features
     weight_us = types.b.dtype.bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
     return Features(
         sizes={name: logs(getattr(work, name), 1.0) for name in _SIZES},
-        others=dict(zip(
-            _LOADS,
-            (rows, active, active - experts, rows - active, most, most - (rows - active), us,
-             us - rows - columns - np.log2(compute_us), us - active - columns - np.log2(weight_us)),
-            strict=True,
-        )),
+        others={
+            "local_rows": rows, "num_active": active, "active": active - experts, "mean_rows": rows - active,
+            "most_rows": most, "imbalance": most - (rows - active), "latency": us,
+            "above_compute": us - rows - columns - np.log2(compute_us),
+            "above_weights": us - active - columns - np.log2(weight_us),
+        },
     )  # fmt: skip
 
 
@@ -133,10 +129,10 @@ def layer_answers(
         is_on: False: intervals of the terms alone.
         is_warm: state of L2.
     """
-    learned, origin = _learned(arch, library, work.types, is_on)
+    features = layer_features(arch, work, physics_us)
+    learned, origin = _learned(arch, library, work.types, is_on, features.names)
     if learned is None:
         return None
-    features = layer_features(arch, work, physics_us)
     answers = learned.answers(features.columns(), np.ascontiguousarray(physics_us))
     roofs = ("above_compute",) if is_warm else ("above_compute", "above_weights")
     room = np.min([features.others[name] for name in roofs], axis=0)
@@ -146,7 +142,9 @@ def layer_answers(
 
 
 @cached_by_arch
-def _learned(arch: GpuSpec, library: str, types: GemmTypes, is_on: bool) -> tuple[Learned | None, Origin]:
+def _learned(
+    arch: GpuSpec, library: str, types: GemmTypes, is_on: bool, names: tuple[str, ...]
+) -> tuple[Learned | None, Origin]:
     """Return what was learned of the family that a library runs types with, None if nothing, and its origin."""
     try:
         family = library_of(library.partition("/")[0]).family(arch, types)
@@ -155,7 +153,6 @@ def _learned(arch: GpuSpec, library: str, types: GemmTypes, is_on: bool) -> tupl
     coefficients, origin = coefficients_for(arch, library, family)
     if "/" in library or origin.gpu is None or not learned_path(origin.gpu, MOE, family).is_file():
         return None, origin
-    names = (*_SIZES, *_LOADS)
     return learned_for(arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, names, is_on=is_on), origin
 
 
