@@ -47,8 +47,9 @@ def print_errors(gpu: str) -> None:
         coefficients = attention.attention_coefficients(arch, table.library)
         costs = attention.attention_costs(arch, coefficients.values, table.rows, table.library)
         answers = attention.attention_answers(arch, table.library, table.rows, costs)
-        us = costs.latency_us * answers.factor
-        rows.append((f"{table.library} {table.phase}", table.measured_us, us, *answers.ends_us(us)))
+        factor, low, high, _ = answers.T
+        us = costs.latency_us * factor
+        rows.append((f"{table.library} {table.phase}", table.measured_us, us, us * low, us * high))
     for timings in list_timings(gpu, has_held_back=True):
         types = {str(problem.types.a) for problem in timings.problems()}
         if timings.library == "cublas" and types <= {"bf16", "fp16"} and len(timings) >= _LEAST_ROWS:

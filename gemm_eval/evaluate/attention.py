@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from gemm_eval.arch import SM_ARCHS, ArchSpec, GpuSpec, MulticoreSpec, check_carried
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
@@ -199,24 +197,22 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
     coefficients = attention_coefficients(arch, library)
     rows = attention_rows(problems)
     costs = attention_costs(arch, coefficients.values, rows, library)
-    answers = attention_answers(arch, library, rows, costs)
-    # no correction goes below the data sheet
-    least_us = np.minimum(costs.latency_us, [max(_roofs(arch, problem).values()) for problem in problems])
-    latency_us = np.maximum(costs.latency_us * answers.factor, least_us)
-    ends = zip(*(of.tolist() for of in answers.ends_us(latency_us)), strict=True)
+    answers = attention_answers(arch, library, rows, costs).tolist()
     has_positions = library == DEFAULT_ATTENTION
     name = library if arch.sm_arch in SM_ARCHS else AITER
     results = []
-    for problem, family, of_model, us, interval in zip(
-        problems, costs.families.tolist(), costs.terms, latency_us.tolist(), ends, strict=True
+    for problem, family, of_model, (factor, low, high, _) in zip(
+        problems, costs.families.tolist(), costs.terms, answers, strict=True
     ):
         origin, meanings, terms = coefficients.origins[family], ATTENTION_FAMILIES[family].term_meanings, of_model
-        physics_us = sum(of_model.values())
+        physics_us, roofs = sum(of_model.values()), _roofs(arch, problem)
+        us = max(physics_us * factor, min(physics_us, max(roofs.values())))  # a correction never beats the data sheet
         source = source_of(origin, us, physics_us)
         if us != physics_us:
             terms, meanings = {**terms, CORRECTION: us - physics_us}, {**meanings, CORRECTION: CORRECTION_MEANING}
+        ends_us = us * low, us * high
         results.append(
-            _result(arch, problem, terms, interval, meanings, family, has_positions, source, origin.text, name)
+            _result(arch, problem, terms, ends_us, meanings, family, has_positions, source, origin.text, roofs, name)
         )
     return results
 
@@ -249,15 +245,16 @@ def _unfused(
     ends = sum_interval((part.latency_us, part.low_us, part.high_us) for part in parts)
     source = "analytic" if products[0].source == "analytic" else "calibrated"
     origin = "none" if source == "analytic" else "of the GEMMs"
-    return _result(arch, problem, terms, ends, meanings, "unfused", False, source, origin)
+    roofs = _roofs(arch, problem, recomputes=False)
+    return _result(arch, problem, terms, ends, meanings, "unfused", False, source, origin, roofs)
 
 
 def _result(
     arch: ArchSpec, problem: AttentionProblem, terms: Mapping[str, float], interval_us: tuple[float, float],
-    meanings: Mapping[str, str], kernel: str, has_positions: bool, source: str, origin: str, library: str = "",
+    meanings: Mapping[str, str], kernel: str, has_positions: bool, source: str, origin: str, roofs: dict[str, float],
+    library: str = "",
 ) -> AttentionResult:  # fmt: skip
     latency_us = sum(terms.values())
-    roofs = _roofs(arch, problem, recomputes=kernel != "unfused")
     limits = roofs | {"launch": terms.get("fixed_us", 0.0) + terms.get("sum_us", 0.0)}
     largest = max(limits, key=lambda name: limits[name])
     bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"

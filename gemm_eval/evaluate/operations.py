@@ -328,23 +328,23 @@ def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel], slower: float) 
     check_carried(arch, "memory-bound kernels")
     coefficients, origin, learned = memory_model.memory_bound_model(arch, library)
     coefficients = coefficients | {name: coefficients[name] * slower for name in ("trip_us", "wave_us")}
-    rows = [memory_model.memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]
-    columns = memory_model.MemoryBoundRows(*np.array(rows, np.float64).T.copy())
-    terms = memory_model.memory_bound_terms(arch, coefficients, columns)
-    physics_us = sum(terms.values(), np.zeros(len(rows)))
-    answers = learned.answers(memory_model.memory_bound_columns(columns, physics_us), physics_us)
-    beyond_bytes = np.maximum(columns.read_bytes + columns.write_bytes - arch.l2_bytes, 0.0)
-    least_us = beyond_bytes / bytes_per_us(arch.dram_gb_per_s)  # by the data sheet
-    latency_us = physics_us * np.maximum(answers.factor, np.minimum(1.0, least_us / physics_us))
-    times = (latency_us, *answers.ends_us(latency_us), physics_us, *terms.values())
-    for (read_bytes, write_bytes, *_), us, low, high, of_terms, *each in zip(
-        kernels, *(column.tolist() for column in times), strict=True
+    sizes = np.array(
+        [memory_model.memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels], np.float64
+    )
+    terms = memory_model.memory_bound_terms(arch, coefficients, memory_model.MemoryBoundRows(*sizes.T))
+    physics_us = sum(terms.values(), np.zeros(len(kernels)))
+    answers = learned.answers(memory_model.memory_bound_columns(sizes, physics_us), physics_us)
+    rate = bytes_per_us(arch.dram_gb_per_s)
+    for (read_bytes, write_bytes, *_), of_terms, (factor, low, high, _), *each in zip(
+        kernels, physics_us.tolist(), answers.tolist(), *(column.tolist() for column in terms.values()), strict=True
     ):
+        least_us = max(read_bytes + write_bytes - arch.l2_bytes, 0.0) / rate  # by the data sheet
+        us = max(of_terms * factor, min(of_terms, least_us))
         breakdown = FrozenDict(zip(memory_model.MEMORY_BOUND_TERMS, each, strict=True))
         if us != of_terms:
             breakdown = FrozenDict({**breakdown, CORRECTION: us - of_terms})
         source = source_of(origin, us, of_terms)
-        yield MemoryBoundResult(arch.name, read_bytes, write_bytes, us, low, high, breakdown, source)
+        yield MemoryBoundResult(arch.name, read_bytes, write_bytes, us, us * low, us * high, breakdown, source)
 
 
 _SHOWN_FROM_US = 0.005

@@ -195,7 +195,7 @@ class _Case:
     def _check_corrected(self, law: str, rows: AttentionRows, costs: AttentionCosts) -> None:
         """A correction of the same kernels keeps the order of the terms."""
         fewer_us, more_us = (
-            us.latency_us * attention_answers(self.arch, DEFAULT_ATTENTION, of, us).factor
+            us.latency_us * attention_answers(self.arch, DEFAULT_ATTENTION, of, us)[:, 0]
             for of, us in ((self.rows, self.costs), (rows, costs))
         )
         is_bound = (costs.families == self.costs.families) & (costs.latency_us >= self.costs.latency_us)

@@ -97,6 +97,7 @@ SOCKETS = (
         "power of 4/ranks instead, beyond four ranks, of an engine's all-reduces that fill NCCL's chunks: a process "
         "for each rank, in a graph",
     ),
+    _item("ll_contention", "1", 0.02, 3.0, 2.0, FREE, "as contention, of rings in LL, whose stores carry flags"),
     _item("peer_contention", "1", 0.02, 3.0, 2.0, FREE, "as contention, of sends and receives"),
 )  # fmt: skip
 """The topology of GPUs over PCIe whose traffic crosses two sockets."""
@@ -116,8 +117,9 @@ CACHED_BYTES = 3 << 19
 """Largest message, in bytes, whose copies in host memory stay in the caches of the CPUs: eight L40S move 1 MiB at 1.4
 times the rate of 2 MiB, four at 1.2 times, in every ring."""
 
-FILLED_SHARE_BYTES = 4 << 20
-"""Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB.
+FILLED_SHARE_BYTES, FILLED_PEER_BYTES = 4 << 20, 12 << 20
+"""Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB; and
+of a peer, above whose 8 MiB all-to-alls of eight L40S move 1.7 times as much.
 
 Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init.cc. Timings of eight L40S turn there.
 """
@@ -141,10 +143,11 @@ LL128_LINKS = ("nvlink2", "nvlink3", "nvlink4", "xgmi3", "xgmi4")
 PLANNED_LL_GB_PER_S = {"nvlink2": 39.0, "nvlink3": 87.7, "nvlink4": 141.0, "nvlink5": 282.0}
 """Most that NCCL takes LL to move, by link, in 1e9 bytes/s; and half of what Simple moves (llMaxBws of tuning.cc)."""
 
-PLANNED_FRAC, PLANNED_MID_FRAC, PLANNED_PCIE_FRAC, PLANNED_FAR = 0.8, 0.92, 0.75, 0.84
+PLANNED_FRAC, PLANNED_MID_FRAC, PLANNED_PCIE_FRAC, PLANNED_FAR = 0.8, 0.92, 0.75, (0.84, 2.2)
 """Share of a link that NCCL's rings plan with, in Simple: 6 channels of 40 GB/s on A100, 6 of 60 on H200, 8 of 90 on
 B200 (speed arrays of search.cc); of that in LL128; share of a PCIe slot, 24 GB/s of gen 4. Beyond four ranks across two
-sockets the rate falls by this power of 4/ranks, so that rings of eight L40S turn where they were timed.
+sockets the rate falls by one of these powers of 4/ranks, by passes, so that rings of eight L40S turn where they were
+timed.
 """
 
 SHARED_CHANNELS = ("nvlink2", "nvlink3")
@@ -238,13 +241,15 @@ def _algorithms(
     size, ranks, share, is_ring = rows.size, rows.ranks, rows.size / rows.ranks, ~rows.is_exchange
     algorithms: dict[str, tuple[Mask, CollectiveTerms]] = {}
     if is_ring.any():
-        cached_rate, rate = (link_rate(link, ranks, of[name]) for name in ("cached_contention", "contention"))
+        cached_rate, ll_rate, rate = (
+            link_rate(link, ranks, of[name]) for name in ("cached_contention", "ll_contention", "contention")
+        )
         if (is_direct := rows.is_direct & (size <= of["direct_bytes"])).any():
             algorithms["one-shot"] = is_direct, _faster(*one_shot(size, ranks, rate, of))
             algorithms["two-shot"] = is_direct, two_shot(size, ranks, rate, of)
         own_frac = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"])
         cached_rate = np.where(size <= CACHED_BYTES, cached_rate, rate)
-        ll, mid, simple = ring(size, ranks, rows.passes, own_frac, rate, of, cached_rate)
+        ll, mid, simple = ring(size, ranks, rows.passes, own_frac, ll_rate, of, cached_rate)
         if rows.is_engine.any():
             far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
             filled_bytes = np.maximum(size, ranks * FILLED_SHARE_BYTES)
@@ -253,8 +258,8 @@ def _algorithms(
         is_ll = is_mid = is_simple = is_ring
         if is_planned:
             last_ll, last_mid = planned_bytes(link, ranks, rows.passes)
-            least_us = ring(last_ll, ranks, rows.passes, own_frac, rate, of)[0].latency_us
-            mid_us = ring(last_mid, ranks, rows.passes, own_frac, rate, of)[1].latency_us
+            least_us = ring(last_ll, ranks, rows.passes, own_frac, ll_rate, of)[0].latency_us
+            mid_us = ring(last_mid, ranks, rows.passes, own_frac, ll_rate, of)[1].latency_us
             mid, simple = mid.at_least(least_us), simple.at_least(np.maximum(least_us, (last_mid > last_ll) * mid_us))
             is_ll, is_mid = is_ring & (size <= last_ll), is_ring & (size > last_ll) & (size <= last_mid)
             is_simple = is_ring & (size > last_mid)
@@ -268,6 +273,10 @@ def _algorithms(
         rate = link_rate(link, ranks, of["peer_contention"])
         sent, kept = np.where(rows.is_send, size, share), np.where(rows.is_send, 0.0, share)
         ll, simple = exchange(link, sent, ranks - 1, kept, rate, of)
+        if link.topology == TWO_SOCKETS:
+            far_rate = link_rate(link, ranks, of["peer_contention"], of["engine_contention"])
+            filled_bytes = np.maximum(sent, FILLED_PEER_BYTES)
+            simple = _faster(simple, exchange(link, filled_bytes, ranks - 1, kept, far_rate, of)[1])
         is_ll, is_simple = rows.is_exchange, rows.is_exchange
         if is_planned and (last := PEER_LL_BYTES.get(link.link)):
             last_us = exchange(link, last, ranks - 1, np.minimum(kept, last), rate, of)[0].latency_us
@@ -355,7 +364,7 @@ def planned_bytes(link: Interconnect, ranks: Any, passes: Any) -> tuple[Any, Any
     """Return the largest messages (the larger buffer of a rank, bytes) that NCCL sends around rings in LL and LL128."""
     is_nvlink, hops = link.has_peer_memory, passes * (ranks - 1)
     frac = PLANNED_FRAC if is_nvlink else PLANNED_PCIE_FRAC
-    rate = frac * link_rate(link, ranks, 0.0, PLANNED_FAR)
+    rate = frac * link_rate(link, ranks, 0.0, np.where(passes > 1, PLANNED_FAR[1], PLANNED_FAR[0]))
     ll_rate = np.minimum(rate / 2, bytes_per_us(PLANNED_LL_GB_PER_S.get(link.link, math.inf)))
     first_us, mid_us, last_us = (start + hops * (nvlink if is_nvlink else pcie) for start, nvlink, pcie in PLANNED)
     byte_us, mid_byte_us, last_byte_us = (hops / ranks / each for each in (ll_rate, PLANNED_MID_FRAC * rate, rate))

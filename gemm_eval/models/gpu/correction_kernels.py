@@ -347,13 +347,37 @@ def answer_rows(
 
 
 @entry_point
-def describe_attention(
-    batch: Any, q_len: Any, kv_len: Any, num_heads: Any, num_kv_heads: Any, head_dim: Any, value_dim: Any, window: Any,
-    is_causal: Any, q_bits: Any, kv_bits: Any, is_latent: Any, latency_us: Any, out: Any,
-) -> None:  # fmt: skip
-    """Write `ATTENTION_FEATURES` of problems, columns [rows], to `out` [rows, features and -inf]."""
+def describe_memory_bound(sizes: Any, latency_us: Any, out: Any) -> None:
+    """Write `MEMORY_BOUND_FEATURES` to `out` [rows, features and -inf], given the first six: sizes [rows, 6]."""
     for row in range(len(out)):
-        x = out[row]
+        x, num = out[row], max(sizes[row, 2], 1.0)
+        x[:6] = sizes[row]
+        x[6], x[7], x[8] = x[3] / num, (x[0] + x[1]) / num, latency_us[row]
+        for place in range(9):
+            x[place] = math.log2(max(x[place], _LEAST))
+        x[9] = -np.inf
+
+
+MEMORY_BOUND_FEATURES = (
+    "read_bytes", "write_bytes", "num_rows", "threads", "trips", "loads", "row_threads", "row_bytes", "latency"
+)  # fmt: skip
+"""What a correction knows of a memory-bound kernel, in this order, all in log2; the first three are sizes."""
+
+_LEAST = 1e-3  # of what a logarithm is taken of
+
+
+@entry_point
+def answer_attention(
+    batch: Any, q_len: Any, kv_len: Any, num_heads: Any, num_kv_heads: Any, head_dim: Any, value_dim: Any, window: Any,
+    is_causal: Any, q_bits: Any, kv_bits: Any, is_latent: Any, physics_us: Any, nodes: Any, roots: Any, sites: Any,
+    limits: Any, spreads: Any, physics_spreads: Any, out: Any,
+) -> None:  # fmt: skip
+    """Write answers as of `answer_rows` on problems, columns [rows], to `out` [rows, 4 and features and -inf].
+
+    After each answer stand its `ATTENTION_FEATURES`.
+    """
+    for row in range(len(out)):
+        x, us = out[row, 4:], physics_us[row]
         keys = min(kv_len[row], window[row] + q_len[row] - 1.0)
         elements = head_dim[row] + value_dim[row] * (1.0 - is_latent[row])
         x[0], x[1] = math.log2(head_dim[row]), math.log2(value_dim[row])
@@ -361,10 +385,11 @@ def describe_attention(
         x[4] = 0.0 if is_latent[row] > 0.0 else math.log2(num_heads[row] / num_kv_heads[row])
         x[5] = math.log2(window[row]) if window[row] < kv_len[row] else _NO_WINDOW_LOG2
         x[6] = is_causal[row]
-        x[7], x[8], x[9] = math.log2(latency_us[row]), math.log2(q_len[row]), math.log2(kv_len[row])
+        x[7], x[8], x[9] = math.log2(us), math.log2(q_len[row]), math.log2(kv_len[row])
         x[10], x[11] = math.log2(batch[row] * num_heads[row]), math.log2(batch[row] * num_kv_heads[row])
         x[12] = math.log2(batch[row] * keys * num_kv_heads[row] * elements * kv_bits[row] / 8.0)
         x[13] = -np.inf
+        _answer(x, us, nodes, roots, sites, limits[0], spreads, physics_spreads, out[row, :4])
 
 
 INCREASING_ATTENTION = ("latency", "q_len", "kv_len", "heads", "kv_heads", "kv_bytes")

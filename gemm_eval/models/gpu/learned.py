@@ -66,20 +66,16 @@ class Features(NamedTuple):
 
     def columns(self) -> Floats:
         """Return [rows, columns and one], the last of which is -inf: beside leaves."""
-        return stacked([*self.sizes.values(), *self.others.values()])
+        columns = [*self.sizes.values(), *self.others.values()]
+        x = np.full((len(columns[0]), len(columns) + 1), -np.inf)
+        x.T[:-1] = columns
+        return x
 
 
 def features_of(names: Sequence[str], num_sizes: int, x: Floats) -> Features:
     """Return features by name, those of the columns of x [rows, features or one more]; the first are sizes."""
     columns = list(zip(names, x.T, strict=False))
     return Features(dict(columns[:num_sizes]), dict(columns[num_sizes:]))
-
-
-def stacked(columns: Sequence[Floats]) -> Floats:
-    """Return columns [rows] side by side, and one more of -inf: beside leaves."""
-    x = np.ascontiguousarray(np.array([*columns, columns[0]]).T)
-    x[:, -1] = -np.inf
-    return x
 
 
 class Fall(NamedTuple):
@@ -154,11 +150,16 @@ class Learned(NamedTuple):
     spreads: Floats  # [spreads, limits and ends], see `answer_rows`
     physics_spreads: Floats  # likewise, of the terms alone
 
-    def answers(self, x: Floats, physics_us: Floats) -> Answers:
-        """Return what was learned of problems: x [rows, features and -inf], times by the terms of the model [rows]."""
+    def answers(self, x: Floats, physics_us: Floats) -> Floats:
+        """Return what was learned of problems [rows, 4], as `answer_rows` writes it: first the fields of `Answers`.
+
+        Args:
+            x: [rows, features and -inf].
+            physics_us: [rows], by the terms of the model, contiguous.
+        """
         out = np.empty((len(x), _NUM_ANSWERS))
-        answer_rows(x, np.ascontiguousarray(physics_us), *self.trees, self.spreads, self.physics_spreads, out)
-        return Answers(out[:, 0], out[:, 1], out[:, 2])
+        answer_rows(x, physics_us, *self.trees, self.spreads, self.physics_spreads, out)
+        return out
 
 
 _NUM_ANSWERS = 4
@@ -241,7 +242,7 @@ def answers_for(
     """
     names = features.names
     learned = learned_for(arch, subject, group, origin, coefficients, model_version, names, is_on=is_on)
-    return learned.answers(features.columns(), physics_us)
+    return Answers(*learned.answers(features.columns(), np.ascontiguousarray(physics_us)).T[: len(Answers._fields)])
 
 
 def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:

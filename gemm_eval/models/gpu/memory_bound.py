@@ -17,7 +17,8 @@ from pydantic import Field
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, cached_by_arch, transferred
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
-from gemm_eval.models.gpu.learned import Features, Learned, features_of, learned_for, stacked
+from gemm_eval.models.gpu.correction_kernels import MEMORY_BOUND_FEATURES, describe_memory_bound
+from gemm_eval.models.gpu.learned import Features, Learned, features_of, learned_for
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
@@ -172,29 +173,29 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
 MEMORY_BOUND = "memory-bound"
 """Name of the subject, in files of what was learned of it."""
 
-_LEAST = 1e-3  # of what a logarithm is taken of
-_FEATURES = (*MemoryBoundRows._fields, "row_threads", "row_bytes", "latency")
 _NUM_SIZES = 3  # bytes read and written, rows
 
 
-def memory_bound_columns(rows: MemoryBoundRows, latency_us: Floats) -> Floats:
-    """Return `memory_bound_features` side by side, with one more column: `stacked`."""
-    num_rows = np.maximum(rows.num_rows, 1.0)
-    x = stacked([*rows, rows.threads / num_rows, (rows.read_bytes + rows.write_bytes) / num_rows, latency_us])
-    x[:, :-1] = np.log2(np.maximum(x[:, :-1], _LEAST))
+def memory_bound_columns(sizes: Floats, latency_us: Floats) -> Floats:
+    """Return the features of kernels, given the fields of `MemoryBoundRows` [rows, 6], and a last column of -inf."""
+    x = np.empty((len(sizes), len(MEMORY_BOUND_FEATURES) + 1))
+    describe_memory_bound(sizes, latency_us, x)
     return x
 
 
 def memory_bound_features(rows: MemoryBoundRows, latency_us: Floats) -> Features:
     """Return what a correction knows of kernels [rows]: their sizes, kind, and latencies by the terms."""
-    return features_of(_FEATURES, _NUM_SIZES, memory_bound_columns(rows, latency_us))
+    columns = memory_bound_columns(np.stack(rows, axis=1), latency_us)
+    return features_of(MEMORY_BOUND_FEATURES, _NUM_SIZES, columns)
 
 
 @cached_by_arch
 def memory_bound_model(arch: GpuSpec, library: str) -> tuple[dict[str, float], Origin, Learned]:
     """Return the coefficients of a library's kernels on a GPU, where they come from, and what was learned of them."""
     coefficients, origin = memory_bound_coefficients(arch, library)
-    learned = learned_for(arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, _FEATURES)
+    learned = learned_for(
+        arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, MEMORY_BOUND_FEATURES
+    )
     return coefficients, origin, learned
 
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.models.gpu.calibration import Origin, coefficients_for
-from gemm_eval.models.gpu.learned import Answers, Features, answers_for, learned_path
+from gemm_eval.models.gpu.calibration import Origin, cached_by_arch, coefficients_for
+from gemm_eval.models.gpu.learned import Answers, Features, Learned, learned_for, learned_path
 from gemm_eval.models.gpu.libraries import engine_libraries, first_library, library_of
 from gemm_eval.models.gpu.memory_bound import l2_and_dram_us, side_by_side
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
@@ -127,20 +127,31 @@ def layer_answers(
         is_on: False: intervals of the terms alone.
         is_warm: state of L2.
     """
-    try:
-        family = library_of(library.partition("/")[0]).family(arch, work.types)
-    except UnsupportedError:
-        return None
-    coefficients, origin = coefficients_for(arch, library, family)
-    if "/" in library or origin.gpu is None or not learned_path(origin.gpu, MOE, family).is_file():
-        return None
     features = layer_features(arch, work, physics_us)
-    answers = answers_for(arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, features, physics_us, is_on=is_on)
+    learned, origin = _learned(arch, library, work.types, is_on, features.names)
+    if learned is None:
+        return None
+    answers = learned.answers(features.columns(), np.ascontiguousarray(physics_us))
     roofs = ("above_compute",) if is_warm else ("above_compute", "above_weights")
     room = np.min([features.others[name] for name in roofs], axis=0)
-    has_work = np.asarray(work.local_rows) > 0.0
-    factor = np.maximum(answers.factor, np.minimum(1.0, np.exp2(-room)))
-    return answers._replace(factor=np.where(has_work, factor, 1.0)), origin
+    has_work = np.asarray(work.local_rows, np.bool_)
+    factor = np.maximum(answers[:, 0], np.minimum(1.0, np.exp2(-room)))
+    return Answers(np.where(has_work, factor, 1.0), answers[:, 1], answers[:, 2]), origin
+
+
+@cached_by_arch
+def _learned(
+    arch: GpuSpec, library: str, types: GemmTypes, is_on: bool, names: tuple[str, ...]
+) -> tuple[Learned | None, Origin]:
+    """Return what was learned of the family that a library runs types with, None if nothing, and its origin."""
+    try:
+        family = library_of(library.partition("/")[0]).family(arch, types)
+    except UnsupportedError:
+        return None, Origin(False, None, "")
+    coefficients, origin = coefficients_for(arch, library, family)
+    if "/" in library or origin.gpu is None or not learned_path(origin.gpu, MOE, family).is_file():
+        return None, origin
+    return learned_for(arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, names, is_on=is_on), origin
 
 
 _CK_STEP_BYTES = 256

@@ -108,10 +108,10 @@ def fit_collectives(link: Interconnect, rows: model.CollectiveRows, measured_us:
     values = {item.name: item.default for item in model.COLLECTIVE_COEFFICIENTS}
     for items, mask in (
         (
-            (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:3]),
+            (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:-1]),
             ~rows.is_direct & ~rows.is_exchange,
         ),
-        ((*model.EXCHANGE, *across[3:]), rows.is_exchange),
+        ((*model.EXCHANGE, *across[-1:]), rows.is_exchange),
         (model.DIRECT, rows.is_direct),
     ):
         if mask.sum() >= _LEAST_ROWS:

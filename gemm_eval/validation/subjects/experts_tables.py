@@ -56,6 +56,7 @@ class LayerTable(ExpertTable):
         framework: that ran them, and its release: ``sglang 0.5.14``.
         router_groups: of a router that chooses groups of experts first (`gemm_eval.moe.group_limited_counts`): experts
             of the layers that it ran, groups, and how many it kept; None: no router cut the loads that were drawn.
+        has_lone_token_on_rank: all experts of a lone token are of the timed rank, as many as it has.
         l2: state of L2: ``warm`` or ``cold``.
         outside: terms of a layer (`LAYER_TERMS`) that its times leave out.
     """
@@ -65,6 +66,7 @@ class LayerTable(ExpertTable):
 
     framework: str
     router_groups: tuple[int, int, int] | None = None
+    has_lone_token_on_rank: bool = False
     l2: str = "warm"
     outside: tuple[str, ...] = ()
 
@@ -72,7 +74,8 @@ class LayerTable(ExpertTable):
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
         cut = meta.get("router_groups")
         groups = None if cut is None else (int(cut[0]), int(cut[1]), int(cut[2]))
-        more = {"l2": str(meta.get("l2", "warm")), "outside": tuple(map(str, meta.get("outside", ())))}
+        more: dict[str, Any] = {"l2": str(meta.get("l2", "warm")), "outside": tuple(map(str, meta.get("outside", ())))}
+        more["has_lone_token_on_rank"] = bool(meta.get("has_lone_token_on_rank"))
         return {**super().read_meta(path, meta), "source": str(meta.get("source", "")), "router_groups": groups, **more}
 
     @property
@@ -112,6 +115,11 @@ class LayerTable(ExpertTable):
                 seed=seed_of.setdefault(key, seed * _MOST_LOADS + len(seed_of)),
                 num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
             )  # fmt: skip
+            if self.has_lone_token_on_rank and num_tokens == 1:
+                counts = moe.ExpertCounts((1,) * topk + (0,) * (num_experts - topk))
+                layers.append(layer.with_(distribution=counts, rank=0))
+                row_of.append(row)
+                continue
             if self.router_groups is None or self.router_groups[0] != num_experts:
                 layers.append(layer)
                 row_of.append(row)

@@ -24,8 +24,8 @@ from gemm_eval.models.gpu.attention.rows import (
     AttentionRows,
 )
 from gemm_eval.models.gpu.coefficients import Coefficient, complete_coefficients
-from gemm_eval.models.gpu.correction_kernels import ATTENTION_FEATURES, describe_attention
-from gemm_eval.models.gpu.learned import Answers, Features, Learned, features_of, learned_for
+from gemm_eval.models.gpu.correction_kernels import ATTENTION_FEATURES, answer_attention
+from gemm_eval.models.gpu.learned import NOTHING_LEARNED, Features, Learned, features_of, learned_for
 from gemm_eval.workload import AttentionProblem
 
 FLASHINFER = "flashinfer"
@@ -275,19 +275,21 @@ ATTENTION = "attention"
 """Name of the subject, in files of what was learned of it."""
 
 
-def attention_columns(rows: AttentionRows, latency_us: Floats) -> Floats:
-    """Return the features of problems [rows, features], and a last column of -inf, which the leaves of trees read."""
-    x = np.empty((len(rows), len(ATTENTION_FEATURES) + 1))
-    describe_attention(
+def _answers(learned: Learned, rows: AttentionRows, physics_us: Floats) -> Floats:
+    """Return what was learned of problems, as `answer_attention` writes it, given their latencies by the terms."""
+    out = np.empty((len(rows), len(ATTENTION_FEATURES) + 5))
+    answer_attention(
         rows.batch, rows.q_len, rows.kv_len, rows.num_heads, rows.num_kv_heads, rows.head_dim, rows.value_dim,
-        rows.window, rows.is_causal, rows.q_bits, rows.kv_bits, rows.is_latent, latency_us, x,
+        rows.window, rows.is_causal, rows.q_bits, rows.kv_bits, rows.is_latent, physics_us, *learned.trees,
+        learned.spreads, learned.physics_spreads, out,
     )  # fmt: skip
-    return x
+    return out
 
 
 def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
     """Return the features of problems that corrections read, given their latencies by the terms, in us."""
-    return features_of(ATTENTION_FEATURES, ATTENTION_FEATURES.index("window"), attention_columns(rows, latency_us))
+    columns = _answers(NOTHING_LEARNED, rows, latency_us)[:, 4:]
+    return features_of(ATTENTION_FEATURES, ATTENTION_FEATURES.index("window"), columns)
 
 
 class AttentionCalibration(calibrations.KernelsCalibration):
@@ -380,17 +382,16 @@ def attention_costs(
     return AttentionCosts(latency_us, families, terms)
 
 
-def attention_answers(arch: GpuSpec, library: str, rows: AttentionRows, costs: AttentionCosts) -> Answers:
-    """Return what was learned of problems, [rows]."""
-    families = set(costs.families.tolist())
+def attention_answers(arch: GpuSpec, library: str, rows: AttentionRows, costs: AttentionCosts) -> Floats:
+    """Return what was learned of problems, [rows, 4], as of `Learned.answers`."""
+    families, us = set(costs.families.tolist()), costs.latency_us
     if len(families) == 1:
-        return _learned(arch, library, *families).answers(attention_columns(rows, costs.latency_us), costs.latency_us)
-    columns = np.empty((len(Answers._fields), len(rows)))
+        return _answers(_learned(arch, library, *families), rows, us)[:, :4]
+    answers = np.empty((len(rows), 4))
     for family in families:
         mask = costs.families == family
-        us = costs.latency_us[mask]
-        columns[:, mask] = _learned(arch, library, family).answers(attention_columns(rows.take(mask), us), us)
-    return Answers(*columns)
+        answers[mask] = _answers(_learned(arch, library, family), rows.take(mask), us[mask])[:, :4]
+    return answers
 
 
 @calibrations.cached_by_arch
