@@ -39,9 +39,17 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "nu
 
 _entry_functions: set[Any] = set()
 
-# Numba numbers functions from 1 in every process, and the numbers are in the names of machine code. Code that several
-# processes compiled is loaded into one, where one function would be run for another of the same name and number.
-bytecode.FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big"))
+
+def number_functions() -> None:
+    """Count the functions that this process compiles from a random number on.
+
+    Numba numbers them from 1 in every process, and the numbers are in the names of machine code. Code that several
+    processes compiled is loaded into one, where one function would be run for another of the same name and number.
+    """
+    bytecode.FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big"))
+
+
+number_functions()
 
 _MAX_COMPILE_S = 600.0  # all kernels take half a minute on two cores
 
@@ -51,6 +59,12 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
 
     Numba makes machine code of every function, with all that it calls, and again of whatever calls it.
     """
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        """Leave it to the entry point, which is optimized with all that it calls."""
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
@@ -69,10 +83,27 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
 
 
 class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+    library_class = _PartLibrary
+
     def define_pipelines(self) -> Any:
         state = self.state
-        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library = self.library_class(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
         return super().define_pipelines()
+
+
+class _EntryCompiler(_PartCompiler):
+    library_class = codegen.JITCodeLibrary
+
+    def _compile_core(self) -> Any:
+        """Compile what the kernel uses of numba itself, such as sorting, as parts too."""
+        jit_codegen = self.state.targetctx.codegen()
+        rtsys.initialize(self.state.targetctx)  # whose functions are called from outside
+        library_class, jit_codegen._library_class = jit_codegen._library_class, _PartLibrary
+        try:
+            return super()._compile_core()
+        finally:
+            jit_codegen._library_class = library_class
 
 
 def kernel(function: F, **options: Any) -> F:
@@ -96,7 +127,7 @@ def inlined_kernel(function: F) -> F:
 
 def entry_point(function: F) -> F:
     """Compile `function` for calls from Python, cached on disk."""
-    compiled = _compiled_once(function)
+    compiled = _compiled_once(function, pipeline_class=_EntryCompiler)
     if not numba.config.DISABLE_JIT:
         _entry_functions.add(function)
         with contextlib.suppress(RuntimeError):  # numba's word for "no place to cache": run without one
