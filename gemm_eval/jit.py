@@ -60,9 +60,6 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
     Numba makes machine code of every function, with all that it calls, and again of whatever calls it.
     """
 
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
     def _optimize_final_module(self) -> None:
         """Leave it to the entry point, which is optimized with all that it calls."""
 
