@@ -82,10 +82,10 @@ def compile_rules() -> None:
 
 
 JOBS: dict[str, tuple[float, Callable[[], None]]] = {
-    "multicore": (20.0, lambda: compile_multicore("overlap")),
-    "grouped": (19.0, lambda: compile_grouped("overlap")),
-    "attention": (12.0, compile_attention),
-    "w4a16": (9.0, lambda: compile_gpu("w4a16")),
+    "grouped": (15.0, lambda: compile_grouped("overlap")),
+    "multicore": (12.0, lambda: compile_multicore("overlap")),
+    "attention": (11.0, compile_attention),
+    "w4a16": (11.0, lambda: compile_gpu("w4a16")),
     "gpu": (8.0, lambda: compile_gpu("fp16")),
     "rules": (5.0, compile_rules),
 }
@@ -127,12 +127,11 @@ def main(names: list[str]) -> None:
     text, is_terminal = "gemm_eval: compiling its kernels, once per machine and version", sys.stderr.isatty()
     context = get_context("fork" if sys.platform == "linux" else "spawn")  # a fork has all modules loaded
     num_processes = min(MAX_PROCESSES, os.cpu_count() or 1)
-    with (
-        ProcessPoolExecutor(num_processes, context, start_worker) as pool,
-        progress_bar(all_s, text, is_terminal or None) as advance,
-    ):
-        for done in as_completed([pool.submit(run_job, name) for name in jobs]):
-            advance(round(done.result()))
+    with ProcessPoolExecutor(num_processes, context, start_worker) as pool:
+        results = as_completed([pool.submit(run_job, name) for name in jobs])  # forked before the bar has a thread
+        with progress_bar(all_s, text, is_terminal or None) as advance:
+            for result in results:
+                advance(round(result.result()))
 
 
 if __name__ == "__main__":

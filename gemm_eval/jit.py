@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -50,7 +50,6 @@ def number_functions() -> None:
 
 
 number_functions()
-
 _MAX_COMPILE_S = 600.0  # all kernels take half a minute on two cores
 
 
@@ -94,13 +93,20 @@ class _EntryCompiler(_PartCompiler):
 
     def _compile_core(self) -> Any:
         """Compile what the kernel uses of numba itself, such as sorting, as parts too."""
-        jit_codegen = self.state.targetctx.codegen()
-        rtsys.initialize(self.state.targetctx)  # whose functions are called from outside
-        library_class, jit_codegen._library_class = jit_codegen._library_class, _PartLibrary
-        try:
+        with _libraries(self.state.targetctx, _PartLibrary):
             return super()._compile_core()
-        finally:
-            jit_codegen._library_class = library_class
+
+
+@contextlib.contextmanager
+def _libraries(target_context: Any, library_class: type[codegen.JITCodeLibrary]) -> Iterator[None]:
+    """Have numba make libraries of a class, but those of its runtime, which are called from outside."""
+    rtsys.initialize(target_context)
+    jit_codegen = target_context.codegen()
+    class_before, jit_codegen._library_class = jit_codegen._library_class, library_class
+    try:
+        yield
+    finally:
+        jit_codegen._library_class = class_before
 
 
 def kernel(function: F, **options: Any) -> F:
@@ -267,8 +273,7 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
 
     def _load_compiled(self, sig: Any, target_context: Any) -> Any:
         try:
-            rtsys.initialize(target_context)
-            with self._guard_against_spurious_io_errors():
+            with _libraries(target_context, codegen.JITCodeLibrary), self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)
         except Exception as error:  # a damaged pickle can raise anything
             warnings.warn(
