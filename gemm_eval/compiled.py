@@ -7,16 +7,20 @@ process has compiled. ``GEMM_EVAL_COMPILE=needed`` has each process compile only
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.arch import MulticoreSpec, load_arch
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.jit import number_functions
+from gemm_eval.models.multicore import evaluate_mapping, pack_params, unpack_cost
+from gemm_eval.progress import progress_bar
+from gemm_eval.search import PlanOptions, find_best, find_best_many, replay_mappings
+from gemm_eval.workload import GemmProblem, pack_layouts
 
 SHAPE = (1, 64, 64, 64)
 MAX_PROCESSES = 4
@@ -34,41 +38,33 @@ def compile_dense(evaluator: GEMMEvaluator, dtype: str = "fp16") -> None:
 
 def compile_gpu(dtype: str) -> None:
     """Do so for the kernels of a GPU."""
-    from gemm_eval.evaluate import GEMMEvaluator
 
     compile_dense(GEMMEvaluator("h200-sxm", disk_cache=False), dtype)
 
 
 def compile_multicore(timing: str) -> None:
-    """Do so for a multi-core chip, with the restricted searches and the Pareto front of sweeps."""
-    from gemm_eval.arch import MulticoreSpec, load_arch
-    from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.search import PlanOptions
-    from gemm_eval.sweep import pareto_rank
-
+    """Do so for a multi-core chip."""
     arch = load_arch("demo-8core", MulticoreSpec).with_(timing=timing)
     compile_dense(GEMMEvaluator(arch, disk_cache=False))
-    if timing == "overlap":
-        for plan in ("balanced", PlanOptions.heuristic(2, 2)):
-            GEMMEvaluator(arch, plan=plan, disk_cache=False).evaluate(*SHAPE)
-        pareto_rank([[1.0, 2.0, 3.0]])
+
+
+def compile_plans() -> None:
+    """Compile restricted searches, and the Pareto front of sweeps."""
+    from gemm_eval.sweep import pareto_rank
+
+    for plan in ("balanced", PlanOptions.heuristic(2, 2)):
+        GEMMEvaluator("demo-8core", plan=plan, disk_cache=False).evaluate(*SHAPE)
+    pareto_rank([[1.0, 2.0, 3.0]])
 
 
 def compile_attention() -> None:
     """Search and evaluate mappings of attention on a multi-core chip."""
-    from gemm_eval.evaluate import GEMMEvaluator
-
     for arch in ("demo-8core", "h200-sxm"):
         GEMMEvaluator(arch, disk_cache=False).evaluate_attention(batch=1, q_len=64, kv_len=64, num_heads=2)
 
 
 def compile_grouped(timing: str) -> None:
     """Search, evaluate and replay mappings of grouped GEMMs, alone and in a batch."""
-    from gemm_eval.arch import MulticoreSpec, load_arch
-    from gemm_eval.models.multicore import evaluate_mapping, pack_params, unpack_cost
-    from gemm_eval.search import find_best, find_best_many, replay_mappings
-    from gemm_eval.workload import GemmProblem, pack_layouts
-
     arch = load_arch("demo-8core", MulticoreSpec).with_(timing=timing)
     grouped = GemmProblem.grouped((64, 3), 64, 64)
     params, layouts = pack_params(arch, grouped.types), pack_layouts([grouped.row_groups])
@@ -82,16 +78,14 @@ def compile_grouped(timing: str) -> None:
 
 def compile_rules() -> None:
     """Search the mappings that the library of a chip chooses from by rules."""
-    from gemm_eval.evaluate import GEMMEvaluator
-
     GEMMEvaluator("tpu-v4", disk_cache=False).evaluate(*SHAPE)
 
 
 JOBS: dict[str, tuple[float, Callable[[], None]]] = {
-    "multicore": (20.0, lambda: compile_multicore("overlap")),
-    "grouped": (19.0, lambda: compile_grouped("overlap")),
-    "attention": (12.0, compile_attention),
-    "w4a16": (9.0, lambda: compile_gpu("w4a16")),
+    "grouped": (15.0, lambda: compile_grouped("overlap")),
+    "multicore": (12.0, lambda: compile_multicore("overlap")),
+    "attention": (11.0, compile_attention),
+    "w4a16": (11.0, lambda: compile_gpu("w4a16")),
     "gpu": (8.0, lambda: compile_gpu("fp16")),
     "rules": (5.0, compile_rules),
 }
@@ -100,16 +94,25 @@ JOBS: dict[str, tuple[float, Callable[[], None]]] = {
 RARE_JOBS: dict[str, tuple[float, Callable[[], None]]] = {
     "grouped_pipeline": (19.0, lambda: compile_grouped("pipeline")),
     "multicore_pipeline": (13.0, lambda: compile_multicore("pipeline")),
+    "plans": (6.0, compile_plans),
 }
-"""The same of chips that no preset describes; a process that has such a chip compiles for it."""
+"""The same of sweeps, plans, and chips that no preset describes; a process that needs one compiles it."""
+
+
+def start_worker() -> None:
+    """Prepare a process that compiles."""
+    os.environ["GEMM_EVAL_COMPILE"] = "needed"
+    number_functions()
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
 
 
 def run_job(name: str) -> float:
-    """Compile the kernels of a job in a process of its own; return the job's seconds."""
-    environment = os.environ | {"GEMM_EVAL_COMPILE": "needed"}
-    command = [sys.executable, "-m", "gemm_eval.compiled", name]
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return (JOBS | RARE_JOBS)[name][0]
+    """Compile the kernels of a job; return about how many seconds it takes."""
+    seconds, compile_kernels = (JOBS | RARE_JOBS)[name]
+    compile_kernels()
+    return seconds
 
 
 def main(names: list[str]) -> None:
@@ -117,17 +120,18 @@ def main(names: list[str]) -> None:
     jobs = JOBS | RARE_JOBS
     if names and names != ["--all"]:
         for name in names:
-            jobs[name][1]()
+            run_job(name)
         return
-    from gemm_eval.progress import progress_bar
-
     jobs = jobs if names else JOBS
-    num_processes = min(MAX_PROCESSES, os.cpu_count() or 1)
     all_s = round(sum(seconds for seconds, _ in jobs.values()))
     text, is_terminal = "gemm_eval: compiling its kernels, once per machine and version", sys.stderr.isatty()
-    with progress_bar(all_s, text, is_terminal or None) as advance, ThreadPoolExecutor(num_processes) as pool:
-        for done in as_completed([pool.submit(run_job, name) for name in jobs]):
-            advance(round(done.result()))
+    context = get_context("fork" if sys.platform == "linux" else "spawn")  # a fork has all modules loaded
+    num_processes = min(MAX_PROCESSES, os.cpu_count() or 1)
+    with ProcessPoolExecutor(num_processes, context, start_worker) as pool:
+        results = as_completed([pool.submit(run_job, name) for name in jobs])  # forked before the bar has a thread
+        with progress_bar(all_s, text, is_terminal or None) as advance:
+            for result in results:
+                advance(round(result.result()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore import attention_kernels as model
 from gemm_eval.models.multicore.attention_kernels import KQ, AttentionBlock, AttentionCounts, AttentionSizes
 from gemm_eval.models.multicore.pipeline_kernels import ceil_div
-from gemm_eval.search.multicore_bound_kernels import Best, may_enter, new_best, offer, worst_us_of
+from gemm_eval.search.multicore_bound_kernels import Best, argsort, may_enter, new_best, offer, worst_us_of
 
 ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
 
@@ -244,8 +244,8 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, 
     bounds_kv = np.empty(len(sizes_kv))
     for i in range(len(sizes_kv)):
         bounds_kv[i] = least_of_keys_us(p, s, blk, heavy, sizes_kv[i])
-    by_bound = np.argsort(bounds_kv)
-    for i in np.argsort(bounds_q):
+    by_bound = argsort(bounds_kv)
+    for i in argsort(bounds_q):
         if bounds_q[i] > worst_us_of(best):
             break
         tile_q = sizes_q[i]
@@ -319,7 +319,7 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, ints: Any, c
     for i in range(len(partitions)):
         P_U, P_Q, P_KV, is_folded = partitions[i]
         bounds_us[i] = partition_bound_us(p, s, model.attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
-    for i in np.argsort(bounds_us):
+    for i in argsort(bounds_us):
         if bounds_us[i] > worst_us_of(best):
             break
         P_U, P_Q, P_KV, is_folded = partitions[i]
@@ -335,5 +335,6 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, ints: Any, c
         best.key[6] = is_folded
         _search_tiles(p, s, blk, heavy, best)
     if best.num[0]:
-        ints[:] = best.keys_i[0]
+        for column in range(len(ints)):
+            ints[column] = best.keys_i[0, column]
     return bool(best.num[0])

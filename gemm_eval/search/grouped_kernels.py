@@ -27,6 +27,7 @@ from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
     KEY_INTS,
     Best,
+    argsort,
     least_trips_k,
     may_enter,
     new_best,
@@ -400,7 +401,7 @@ def _make_find_top(
         counters = np.zeros(searches.NUM_COUNTERS, np.int64)
         floors = np.empty(partitions.shape[0], np.float64)
         num = _plan_partitions(p, rows, counts, K, N, partitions, has_all_products, floors, counters)
-        ranks = np.argsort(floors)  # the lowest first, so that most of the others fall to a bound at once
+        ranks = argsort(floors)  # the lowest first, so that most of the others fall to a bound at once
         spread = groups.new_spread(counts, p["num_cores"])
         sums = bounds.new_set_sums(spread.loads.shape[0])
         best = new_best(out.shape[0], KEY_INTS, counters)

@@ -267,6 +267,7 @@ def fill_largest_tiles(params: Any, m: int, n: int, k: int, out: Any) -> int:
                 continue
             num = min(num + 1, limit)
             for later in range(num - 1, row, -1):
-                out[later] = out[later - 1]
+                for column in range(3):
+                    out[later, column] = out[later - 1, column]
             out[row] = (tile_m, tile_n, tile_k)
     return num

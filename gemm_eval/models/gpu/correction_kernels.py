@@ -179,11 +179,13 @@ def _octaves(sites: Any, limit: Any, x: Any, first: int, enough: float) -> float
     Sites are in the order of one of the sizes: those next to x there are looked at first, up to one within `enough`.
     """
     sort_size = int(limit["sort_size"])
-    at, start, nearest = (
-        x[first + sort_size],
-        np.searchsorted(sites[:, sort_size], x[first + sort_size]),
-        limit["far"] ** 2,
-    )
+    at, start, stop, nearest = x[first + sort_size], 0, len(sites), limit["far"] ** 2
+    while start < stop:
+        middle = (start + stop) // 2
+        if sites[middle, sort_size] < at:
+            start = middle + 1
+        else:
+            stop = middle
     for step in range(len(sites)):
         up, down = start + step, start - 1 - step
         above = sites[up, sort_size] - at if up < len(sites) else np.inf
