@@ -75,7 +75,8 @@ def w4a16_experts(
     w = topk_weights. Choices are added up in fp32 in the order of j, from products that were
     rounded to the type of x: the same operands and configs give the same bits every time. The GPU alone reads the
     choices, so that a CUDA graph may be replayed with others, on the stream of its capture, where the call has run once
-    before.
+    before. It suits few tokens: with 256 and more of 128 experts, `w4a16_grouped_gemm` twice, with kernels of your own
+    between, is up to twice as fast (KERNELS.md).
 
     Args:
         x: [tokens, hidden], of the type that the weights were packed for.
