@@ -195,8 +195,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     packed = packed.for_sizes(*problem.sizes)
     split = model.STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
-        row = _row_of_ours(arch, packed, problem, config, split)
-        out = _costs(packed, np.array([[row, split]]), model.BEST_RASTER, problem)
+        out = _costs(packed, np.array([_row_of_ours(arch, packed, problem, config, split)]), model.BEST_RASTER, problem)
     else:
         candidate = model.candidate_row(arch, problem.types, config, model.check_config(arch, problem, config))
         alone = Packed(
@@ -213,19 +212,25 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     return out
 
 
-def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
+def _row_of_ours(
+    arch: GpuSpec, packed: Packed, problem: GemmProblem, config: KernelConfig, split: int
+) -> tuple[int, int]:
+    """Return the candidate of a config and how it cuts K; grouped kernels see on the GPU whether there is a need to."""
     w4a16.check_w4a16_family(arch, config.family)
     row = w4a16.find_row(packed.candidates, config)
     splits = np.empty(w4a16.MAX_SPLITS, np.int64)
     groups = distinct_groups(problem.row_groups, problem.G, problem.M)
     num = w4a16.splits_of_row(packed.params, packed.candidates, row, problem.K, problem.N, *groups, splits)
-    if split not in splits[:num] or w4a16.config_of_row(packed.candidates[row], split) != config:
+    ran = split
+    if split == model.STREAM_K and packed.candidates[row]["family"] in w4a16.GROUPED_FAMILIES:
+        ran = splits[num - 1]
+    if ran not in splits[:num] or w4a16.config_of_row(packed.candidates[row], split) != config:
         ways = ", ".join("stream-K" if way == model.STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
         raise InvalidMappingError(
             f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "
             f"{config}: {ways}", rule="split",
         )  # fmt: skip
-    return row
+    return row, ran
 
 
 def _check_sizes(problem: GemmProblem, packed: Packed) -> None:

@@ -12,7 +12,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
-from gemm_eval.models.gpu.families import FAMILIES, GENERIC, Family, TileChoice
+from gemm_eval.models.gpu.families import FAMILIES, GENERIC, SIMT, Family, TileChoice
 from gemm_eval.models.gpu.libraries import cluster_grid_sms, library_of
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes
@@ -264,6 +264,11 @@ def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
     if arch.sm_arch not in family.sm_archs:
         raise InvalidMappingError(
             f"{config.family} needs {' or '.join(family.sm_archs)}, {arch.name} is {arch.sm_arch}", rule="family"
+        )
+    on_tensor_cores = family.name != SIMT.name and Schedule.VECTOR not in family.schedules
+    if on_tensor_cores and types.a.dtype not in arch.tensor_flop_per_cycle:
+        raise InvalidMappingError(
+            f"{config.family} runs on tensor cores, which do not take {types.a.dtype} on {arch.name}", rule="family"
         )
     if family.block_scaled is not None and (not types.is_block_scaled or types.a.dtype is not family.block_scaled):
         raise InvalidMappingError(
