@@ -25,7 +25,7 @@ from gemm_eval.models.gpu.families.mfma import MFMA, MFMA_EXPERTS, MFMA_NARROW
 from gemm_eval.models.gpu.families.narrow_weights import BLOCK_SCALED, OUR_FAMILIES, QUANTIZE, TRTLLM_FAMILIES
 
 __all__ = [
-    "FAMILIES", "GENERIC", "MFMA", "MFMA_EXPERTS", "MFMA_NARROW", "QUANTIZE", "Family", "TileChoice",
+    "FAMILIES", "GENERIC", "MFMA", "MFMA_EXPERTS", "MFMA_NARROW", "QUANTIZE", "SIMT", "Family", "TileChoice",
     "default_coefficients", "family_for",
 ]  # fmt: skip
 
