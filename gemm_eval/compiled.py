@@ -58,9 +58,12 @@ def compile_plans() -> None:
 
 
 def compile_attention() -> None:
-    """Search and evaluate mappings of attention on a multi-core chip."""
-    for arch in ("demo-8core", "h200-sxm"):
-        GEMMEvaluator(arch, disk_cache=False).evaluate_attention(batch=1, q_len=64, kv_len=64, num_heads=2)
+    """Search mappings of attention on a multi-core chip, and answer for the operations of a GPU."""
+    chip, gpu = (GEMMEvaluator(arch, disk_cache=False) for arch in ("demo-8core", "h200-sxm"))
+    for evaluator in (chip, gpu):
+        evaluator.evaluate_attention(batch=1, q_len=64, kv_len=64, num_heads=2)
+    gpu.evaluate_memory_bound(1 << 20, 1 << 20)
+    gpu.evaluate_collective("all_reduce", 1 << 20, 8)
 
 
 def compile_grouped(timing: str) -> None:
