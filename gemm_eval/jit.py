@@ -61,8 +61,9 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
 
     def _optimize_final_module(self) -> None:
         """Inline a little: the entry point is optimized with all that it calls. Without this, searches take 6% more."""
-        passes, builder = self._codegen._module_pass_manager(opt=1, loop_vectorize=False, slp_vectorize=False)
-        passes.run(self._final_module, builder)
+        passes = self._codegen._module_pass_manager(opt=1, loop_vectorize=False, slp_vectorize=False)
+        passes, *builder = passes if isinstance(passes, tuple) else (passes,)  # older numba has no builder
+        passes.run(self._final_module, *builder)
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
