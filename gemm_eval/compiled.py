@@ -37,13 +37,12 @@ def compile_dense(evaluator: GEMMEvaluator, dtype: str = "fp16") -> None:
 
 
 def compile_gpu(dtype: str) -> None:
-    """Do so for the kernels of a GPU."""
-
+    """Compile the kernels of searches, rankings, batches and explanations on a GPU."""
     compile_dense(GEMMEvaluator("h200-sxm", disk_cache=False), dtype)
 
 
 def compile_multicore(timing: str) -> None:
-    """Do so for a multi-core chip."""
+    """Compile the kernels of searches, rankings, batches and explanations on a multi-core chip."""
     arch = load_arch("demo-8core", MulticoreSpec).with_(timing=timing)
     compile_dense(GEMMEvaluator(arch, disk_cache=False))
 

@@ -5,7 +5,7 @@
     python -m tools.examine_modules --arch h100-sxm --split fit     # those that rules were made from
     python -m tools.examine_modules --arch h100-sxm --real          # models of torchvision, timm and transformers
     python -m tools.examine_modules --arch h100-sxm --inductor-ir   # compiled ones by the kernels that Inductor makes
-    python -m tools.examine_modules --arch h100-sxm --fit-intervals # factors of intervals, by the interval split
+    python -m tools.examine_modules --fit-intervals                 # factors of intervals, by the interval splits
 
 Times are those of arch/measured/GPU/modules, replays of CUDA graphs; predictions are what `predict_module` says of the
 module and its inputs, with nothing else given.
@@ -32,7 +32,9 @@ from tools.draw_modules import REAL_SEED, SEEDS, drawn, drawn_real
 
 _TABLES = (("eager", "eager"), ("compiled", "inductor"), ("eager-backward", "eager"))
 _INTERVAL_SPLITS = "interval", "fifth report", "second interval"
-"""Splits of which no module was profiled while the rules of its table were made; compiled ones have too few."""
+"""Splits of which no module was profiled while the rules of its table were made."""
+_COMPILED_SPLITS = {"h100-sxm": ("interval",), "h200-sxm": ("fifth report", "second fit")}
+"""Splits of compiled modules, of which few others were timed: rules were made from some of them."""
 _REAL_TABLES = (("real", "eager"), ("real-compiled", "inductor"))
 
 
@@ -91,23 +93,28 @@ def add_row(table: Table, label: str, some: list[Answer]) -> None:
     table.add_row(label, str(len(some)), *words, f"{inside:.0%}", str(len(errors) - len(known)), str(unpriced))
 
 
-def fit_intervals(folder: Path, arch: str) -> None:
-    """Write the factors of intervals with which 80% of modules that no rule was made from lie inside, by table.
+def fit_intervals(arch: str) -> None:
+    """Write the factors of intervals with which 80% of modules lie inside, by table.
 
-    A table without such modules on this GPU keeps its factor.
+    A table without modules of `_INTERVAL_SPLITS` on this GPU keeps its factor.
     """
-    path = interval_path()
+    path, measured = interval_path(), data_root() / "measured"
     lines = path.read_text(encoding="utf-8").splitlines()
     before = read_yaml(path)
-    for name, fusion in _TABLES:
-        rows = [row for split in _INTERVAL_SPLITS for row in answers(folder / f"{name}.csv", fusion, split, arch)]
-        needed = sorted(row.needed for row in rows)
-        if fusion == "inductor" or not needed:
+    for name, fusion in (*_TABLES, ("compiled", INDUCTOR_IR)):
+        key, splits = (fusion, _COMPILED_SPLITS) if name == "compiled" else (name, {arch: _INTERVAL_SPLITS})
+        needed = sorted(
+            row.needed
+            for gpu, of_gpu in splits.items()
+            for split in of_gpu
+            for row in answers(measured / gpu / "modules" / f"{name}.csv", fusion, split, gpu)
+        )
+        if not needed:
             continue
-        factor = float(before.get(name, before.get(fusion, 1.0)))
+        factor = float(before.get(key, before.get(fusion, 1.0)))
         factor *= needed[min(len(needed), math.ceil(COVERAGE_FRAC * (len(needed) + 1))) - 1]
-        lines = [line for line in lines if not line.startswith(f"{name}:")]
-        lines.append(f"{name}: {factor:.3g}  # {len(needed)} modules on {arch}")
+        lines = [line for line in lines if not line.startswith(f"{key}:")]
+        lines.append(f"{key}: {factor:.3g}  # {len(needed)} modules on {' and '.join(splits)}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -123,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = data_root() / "measured" / options.arch / "modules"
     if options.fit_intervals:
-        fit_intervals(folder, options.arch)
+        fit_intervals(options.arch)
         return
     tables = (("compiled", INDUCTOR_IR),) if options.inductor_ir else _TABLES
     for name, fusion in _REAL_TABLES if options.real else tables:

@@ -44,9 +44,8 @@ from gemm_eval.workload import GemmProblem
 _CHOICES = 4096
 _ALL = 1 << 20
 _COLUMNS = 64  # of a packed block
-_UNEVEN_ROWS = range(
-    8, 20
-)  # of a group: small tiles are best where all have so many, and much worse where one has more
+_UNEVEN_ROWS = range(8, 20)
+"""Rows of a group for which small tiles are best if all groups have as many, and much worse if one has more."""
 # Fields of a spec that the hardware itself tells.
 _TOLD = (
     "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",

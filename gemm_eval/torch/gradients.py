@@ -20,11 +20,12 @@ _PART_WORK = MemoryWork("torch_columns_shared", 0, 0, 132, _WARP * 16)  # a sum 
 _MOST_FUSED_INDICES, _SORT_BYTES = 3072, 8  # places that one kernel takes unsorted; bytes of a key
 _NUM_CHECKS = 12  # small kernels that look at the places of an index
 _PIXEL, _SHARED_PIXELS = 650, 180
-"""Instructions of interpolation for each element, and how many elements added to one make them twice as many."""
+"""Instructions of interpolation's gradient for each element, and how many additions to one element double them."""
 _POOL, _POOL_PLACE, _MAX_POOL, _ADAPTIVE_POOL, _COLUMN = 480, 58, 340, 130, 280
 """Instructions of pooling's gradients for each element, and for each place of the windows over it; of `col2im`."""
 _BICUBIC_STEPS, _GRID_STEPS, _GRID_GRADIENT_STEPS, _GRID_THREADS, _PIXEL_THREADS = 88, 9, 18, 256, 1024
-"""Steps of a thread for each image and channel: it adds to 16 elements, and a CTA has so many positions."""
+"""Steps of a thread for each image and channel, of bicubic interpolation's gradient, grid sampling and its gradient;
+then the positions of a CTA: of grid sampling, and of bicubic interpolation."""
 
 
 def eager_works(of: Operation) -> tuple[MemoryWork, ...]:

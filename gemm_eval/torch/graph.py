@@ -202,4 +202,4 @@ FUSIONS = ("inductor", "eager")
 """Ways to decide what runs as one kernel of a trace: by rules of `torch.compile`, or none."""
 
 INDUCTOR_IR = "inductor-ir"
-"""The way that asks Inductor itself (`inductor_ir`)."""
+"""Value of `fusion=` for which Inductor itself decides what fuses (`inductor_ir`)."""

@@ -491,7 +491,8 @@ _LOOPED: dict[str, float] = {
     "sum": 13, "max": 13, "min": 13, "any": 13, "prod": 13, "argmax": 50, "argmin": 50, "welford_reduce": 40,
     "welford_combine": 40, "online_softmax_reduce": 90,
 }  # fmt: skip
-"""Those of kernels by how they add up: not at all, rows in registers, columns, and rows in pieces; empty: of any."""
+"""Instructions for each element of a sum, by its kind: of elementwise kernels, of rows held in registers, of columns
+and of rows read in pieces. The key "" is added once to every kernel."""
 _FREE = frozenset({"load", "store", "store_reduction", "reduction", "output", "constant", "index_expr"})
 """Operations without instructions of their own beside the others."""
 _SUMS = frozenset({*_LOOPED, "scan"})

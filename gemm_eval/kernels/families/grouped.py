@@ -31,7 +31,7 @@ SHARES = (24, 48, 64, 80, 104, 128, 152, 200)
 """Tokens of a tile that `w4a16_sm90_grouped` is compiled for besides all: fewer than 24 take as long, as weights are
 dequantized."""
 FEW_TOKENS = 48
-"""Rows of A that tiles with so many tokens or less copy; others copy a whole tile."""
+"""Rows of A that a tile copies to shared memory if it has at most as many tokens; other tiles copy all their rows."""
 
 
 def shares_of(cta_m: int) -> tuple[int, ...]:
@@ -130,18 +130,18 @@ class GroupedFamily(Family):
         return ceil_div(N, config.cta_n) * self.counters_of_tile(config)
 
     def _cut_tiles(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
-        """Tiles whose K is cut, at most."""
+        """Return the most tiles whose K is cut."""
         return self._most_cut(config, sizes, ctas) * ceil_div(sizes.N, config.cta_n)
 
     def _most_cut(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
-        """Tiles along M, of all groups, up to which K may be cut; 0: never."""
+        """Return the number of tiles along M, of all groups, up to which K may be cut; 0: never."""
         if config.decomposition is not Decomposition.STREAM_K:
             return 0
         return max(1, min(_most_tiles_m(config, sizes), MAX_CUT_WAVES * ctas // ceil_div(sizes.N, config.cta_n)))
 
 
 def _most_tiles_m(config: KernelConfig, sizes: GroupedSizes) -> int:
-    """Tiles along M of all groups, at most."""
+    """Return the most tiles along M that all groups can have together."""
     return sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
 
 
@@ -187,12 +187,12 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
         return sharing_warpgroups(config)
 
     def _cut_tiles(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
-        """See `GroupedFamily`: of the last waves."""
+        """Return the most tiles whose K is cut: those of the last waves."""
         tiles = _most_tiles_m(config, sizes) * ceil_div(sizes.N, config.cta_n)
         return min(tiles, MAX_CUT_WAVES * ctas) if self._most_cut(config, sizes, ctas) else 0
 
     def _most_cut(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`: the last waves of however many, where costs of all tiles are numbers of 32 bits."""
+        """Return 1 if K may be cut: stream-K is asked for, and the costs of all tiles together fit 32 bits."""
         units = ceil_div(sizes.N, config.cta_n) * ceil_div(sizes.K, UNIT_K)
         costs = _most_tiles_m(config, sizes) * (config.cta_m // 8 + 3) * units
         return int(config.decomposition is Decomposition.STREAM_K and costs < 1 << 32)

@@ -166,7 +166,7 @@ LONE_OWN: tuple[Coefficient, ...] = (
     ),
     TRTLLM_OWN[0]._replace(default=0.05),
 )
-"""Those that only cuBLAS's families of tf32 and fp32 have, besides all of a generic one."""
+"""Coefficients that cuBLAS's tf32 and fp32 families have besides those of every generic family."""
 
 _OF_LAYERS = "round, within what fits of AIConfigurator's layers gave (arch/calibration, grouped families)"
 

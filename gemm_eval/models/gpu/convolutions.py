@@ -79,17 +79,18 @@ _SUM_BYTES, _MIN_STEPS, _WIDE_STEP_FACTOR, _FEW_STEP_FACTOR = 4, 64, 2.8, 3.2
 """Gradients of weights on tensor cores: bytes of a sum of parts, least steps of a part, and how much longer steps of
 tf32, and of few channels, take."""
 _FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CYCLES = 45.0, 30.0, 512, 1200.0
-"""The same in fp32: of a tile of 32 x 32, for each row; the same of larger windows than one; rows of an image that a
-CTA takes, and cycles of a CTA."""
+"""Gradients of weights in fp32: cycles of a tile of 32 x 32 for each row, for windows of one element and of more; rows
+of an image that a CTA takes, and its cycles beside them."""
 _WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
 """Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
 _WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
 _TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES, _INPUT_FACTOR = 0.86, 1.36, 0.055, 2.1
 _LAST_ALONE_ROW_CYCLES, _HALF_BITS = 2.0, 16
-"""The same of depthwise weights: of a CTA, and of each of its rows; of a row of a warp; of each row in shared memory,
-and of a channel alone; of each product of channels side by side, whose gradient of inputs takes more than the forward
-pass. 225 convolutions of 28 drawn modules with gradients on an H200."""
+"""Cycles of gradients of depthwise weights, by engine: a CTA for each weight (for the CTA, for each row, for a row
+where CTAs are few); a warp for each weight (for a row; warps that an SM runs at once); tiles in shared memory (for each
+row, and where channels are few); channels side by side (for each product; the gradient of the input over the forward
+pass; for a row of wide types). Fitted on 225 convolutions of 28 drawn modules with gradients on an H200."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09

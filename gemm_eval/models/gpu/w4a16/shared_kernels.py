@@ -65,19 +65,20 @@ def tiles_of_rows(t: kernels.ProblemTerms, cta_m: int) -> int:
 
 
 class Shares(NamedTuple):
-    """Tiles of all groups under a grouped wgmma kernel: those of a group have even shares of its tokens.
+    """The work of a grouped wgmma kernel's tiles, which divide the tokens of each group evenly.
 
-    `matrix_frac` and `box_frac` are means over tiles: of a tile's tokens what wgmma takes, and what is copied.
+    `matrix_frac` and `box_frac` are means over the tiles: the fractions of a tile's tokens that wgmma multiplies and
+    that are copied to shared memory. Costs are in the units by which the kernel cuts K (shares.cuh).
     """
 
     matrix_frac: float
     box_frac: float
-    cost: int  # of all tiles for a unit of k (groups.cuh)
+    cost: int  # of all tiles, for a unit of k
     most_cost: int  # of a tile
 
 
 WHOLE = Shares(1.0, 1.0, 1, 1)
-"""What a kernel of one GEMM has."""
+"""The work of tiles in a kernel of a single GEMM, which are always multiplied and copied whole."""
 
 
 @kernel
