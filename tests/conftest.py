@@ -4,6 +4,8 @@ Profiles are `default`, `thorough` (three times as many examples), `nojit` (kern
 (for long runs). All but `deep` draw the same examples in every run: a test fails for what was changed, not by chance.
 """
 
+from __future__ import annotations  # older pytest has no TerminalReporter
+
 import os
 import subprocess
 import sys
