@@ -160,7 +160,9 @@ def _compiled_once(function: Any, **options: Any) -> Any:
     """
     compiled = numba.njit(**_OPTIONS, no_cfunc_wrapper=True, **options)(function)
     if not numba.config.DISABLE_JIT:
-        are_floats = [function.__annotations__.get(name) == "float" for name in inspect.signature(function).parameters]
+        are_floats = [
+            function.__annotations__.get(name) in ("float", float) for name in inspect.signature(function).parameters
+        ]
         compile_types = compiled.compile
 
         def compile_for(kinds: Any) -> Any:
