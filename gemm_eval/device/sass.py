@@ -339,76 +339,55 @@ class _Blocks:
         The blocks of a loop are those in it but in no loop inside it, and the entries of the loops inside it. Two loops
         have no block in common, or one lies in the other, so a block whose loop is known then stands for all of it.
         """
-        first, last = self._dominator_tree()
+        first, last = self._depth_first()
         sources: dict[int, list[int]] = {}
         for block in self._order:
             if self._instructions[self._starts[block + 1] - 1].opcode == _PER_LANE_BRANCH:
                 continue
             for entry in self._after[block]:
-                if first[entry] <= first[block] <= last[entry]:  # it is on all ways to the block
+                if first[entry] <= first[block] <= last[entry]:
                     sources.setdefault(entry, []).append(block)
-        self.order_of_loops = list(sources)
         outer = list(range(len(self._after)))
         members: dict[int, list[int]] = {}
+        place_of = {block: place for place, block in enumerate(self._order)}
+        begins: list[tuple[int, int]] = []  # of each loop: place of the first block that branches back, and the entry
         for entry in sorted(sources, key=first.__getitem__, reverse=True):
-            members[entry] = []
-            waiting = list(sources[entry])
-            while waiting:
-                block = _outermost(outer, waiting.pop())
-                if block != entry:
+            for source in sources[entry]:
+                body, waiting = {entry}, [_outermost(outer, source)]
+                while waiting and first[entry] <= first[waiting[-1]] <= last[entry]:
+                    if (block := waiting.pop()) not in body:
+                        body.add(block)
+                        waiting += [_outermost(outer, before) for before in self._before[block]]
+                if waiting:  # there is a way to it past the entry: no natural loop
+                    continue
+                if entry not in members:
+                    members[entry] = []
+                    begins.append((place_of[source], entry))
+                for block in body - {entry}:
                     outer[block] = entry
                     members[entry].append(block)
-                    waiting += self._before[block]
+        self.order_of_loops = [entry for _, entry in sorted(begins)]
         return members
 
-    def _dominator_tree(self) -> tuple[list[int], list[int]]:
-        """Return first and last number of each block's part of the tree, in preorder; -1 where it cannot be reached.
-
-        By Lengauer and Tarjan, "A fast algorithm for finding dominators in a flowgraph" (1979), with path compression
-        only. Within it, blocks go by the numbers of a depth-first search.
-        """
-        number, parent = self._depth_first()
-        block_of = sorted((block for block in self._order), key=number.__getitem__)
-        size = len(block_of)
-        semi, label, dominator = list(range(size)), list(range(size)), [0] * size
-        ancestor = [-1] * size
-        buckets: list[list[int]] = [[] for _ in range(size)]
-        for w in range(size - 1, 0, -1):
-            for block in self._before[block_of[w]]:
-                semi[w] = min(semi[w], semi[_least(number[block], ancestor, label, semi)])
-            buckets[semi[w]].append(w)
-            ancestor[w] = parent[w]
-            for v in buckets[parent[w]]:
-                u = _least(v, ancestor, label, semi)
-                dominator[v] = u if semi[u] < semi[v] else parent[w]
-            buckets[parent[w]].clear()
-        sizes = [1] * size
-        for w in range(1, size):
-            if dominator[w] != semi[w]:
-                dominator[w] = dominator[dominator[w]]
-        for w in range(size - 1, 0, -1):
-            sizes[dominator[w]] += sizes[w]
-        first, last = [-1] * len(self._after), [-2] * len(self._after)
-        free = [0] * size  # where the next child of each begins
-        for w in range(size):
-            start = free[dominator[w]] if w else 0
-            free[dominator[w]] = start + sizes[w]
-            free[w] = start + 1
-            first[block_of[w]], last[block_of[w]] = start, start + sizes[w] - 1
-        return first, last
-
     def _depth_first(self) -> tuple[list[int], list[int]]:
-        """Return the number of each block, and by number, the number of the block that it was reached from."""
-        number = [-1] * len(self._after)
-        parent: list[int] = []
+        """Return the number of each block in a depth-first search, and the last one that it comes to by the block.
+
+        They are -1 and -2 for blocks that it does not come to.
+        """
+        first, last = [-1] * len(self._after), [-2] * len(self._after)
+        blocks: list[int] = []
         waiting = [(0, 0)] if self._after else []
+        parent: list[int] = []
         while waiting:
             block, came_from = waiting.pop()
-            if number[block] < 0:
-                number[block] = len(parent)
+            if first[block] < 0:
+                first[block] = last[block] = len(blocks)
+                blocks.append(block)
                 parent.append(came_from)
-                waiting += [(after, number[block]) for after in self._after[block]]
-        return number, parent
+                waiting += [(after, block) for after in self._after[block]]
+        for block, came_from in zip(reversed(blocks), reversed(parent), strict=True):
+            last[came_from] = max(last[came_from], last[block])
+        return first, last
 
     def longest_way(self, entry: int, loop: set[int]) -> tuple[Instruction, ...]:
         """Return the longest way from the loop's entry to the last branch back to it, forwards only."""
@@ -438,16 +417,3 @@ def _outermost(outer: list[int], block: int) -> int:
         outer[block] = outer[outer[block]]
         block = outer[block]
     return block
-
-
-def _least(v: int, ancestor: list[int], label: list[int], semi: list[int]) -> int:
-    """Return the vertex of least semidominator between `v` and the root of its tree; compress the path."""
-    way = []
-    while ancestor[v] >= 0 and ancestor[ancestor[v]] >= 0:
-        way.append(v)
-        v = ancestor[v]
-    for w in reversed(way):
-        if semi[label[ancestor[w]]] < semi[label[w]]:
-            label[w] = label[ancestor[w]]
-        ancestor[w] = ancestor[ancestor[w]]
-    return label[way[0] if way else v]
