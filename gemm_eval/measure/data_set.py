@@ -43,8 +43,7 @@ def columns_for(*kinds: type) -> dict[str, str]:
 
 def meta_for(kind: type) -> Mapping[str, Any]:
     """Return the entries of the meta file that data sets of a kind of item have beside the usual ones."""
-    entries: Mapping[str, Any] = _forms()["kinds"].get(kind.__name__, {}).get("meta", {})
-    return entries
+    return _forms()["kinds"].get(kind.__name__, {}).get("meta", {})
 
 
 _SIZES = ("G", "M", "K", "N")

@@ -167,8 +167,7 @@ def _read_times(ours: Path) -> dict[str, float]:
     """Return the time of one pass over weights in groups of 128, by "N x K"."""
     path = meta_path(ours)
     meta = yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
-    times: dict[str, float] = meta.get("runner", {}).get("single_pass_read_us", {})
-    return times
+    return meta.get("runner", {}).get("single_pass_read_us", {})
 
 
 def _engine_times(gpu: str, dtype: str) -> dict[tuple[int, int, int], float]:
@@ -183,5 +182,4 @@ def _engine_times(gpu: str, dtype: str) -> dict[tuple[int, int, int], float]:
 
 def _times(frame: Any) -> dict[tuple[int, int, int], float]:
     """Return the median latency by M, K, N."""
-    times: dict[tuple[int, int, int], float] = frame.groupby(_SIZES)["latency_us"].median().to_dict()
-    return times
+    return frame.groupby(_SIZES)["latency_us"].median().to_dict()

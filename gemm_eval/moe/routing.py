@@ -29,8 +29,7 @@ def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
         starts[:rest] += 1
     else:
         starts = np.bincount(_balanced_starts(num_tokens, num_experts, topk), minlength=num_experts)
-    counts: Counts = starts[_balanced_sources(num_experts, topk)].sum(axis=0)
-    return counts
+    return starts[_balanced_sources(num_experts, topk)].sum(axis=0)
 
 
 @lru_cache(maxsize=64)
@@ -239,8 +238,7 @@ def _share_in_turn(room: Counts, num: npt.NDArray[np.int64]) -> Counts:
     last = np.minimum(num_full, room.shape[1] - 1)  # with all columns full: as many rounds as the largest takes
     rounds, rest = np.divmod(num - before[np.arange(len(room)), last], room.shape[1] - last)
     is_open = room > rounds[:, None]
-    dealt: Counts = np.minimum(room, rounds[:, None]) + (is_open & (np.cumsum(is_open, axis=1) <= rest[:, None]))
-    return dealt
+    return np.minimum(room, rounds[:, None]) + (is_open & (np.cumsum(is_open, axis=1) <= rest[:, None]))
 
 
 def _raise_least(counts: Counts, num: npt.NDArray[np.int64]) -> Counts:

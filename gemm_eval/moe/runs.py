@@ -355,8 +355,7 @@ def mean_work(work: MoeWork, row_of: Rows, num_rows: int) -> MoeWork:
 
 
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:
-    means: Floats = np.add.reduceat(column, first) / num
-    return means
+    return np.add.reduceat(column, first) / num
 
 
 def _nearest_to_mean(latency_us: Floats, first: Rows, num: Rows) -> Rows:
@@ -428,10 +427,7 @@ def moe_layer(
         InfeasibleError: no mapping fits.
     """
     layer = MoeLayer(num_tokens, hidden, inter, num_experts, topk, **of_layer)
-    result: MoeLayerResult = moe_layers(
-        evaluator, [layer], library=library, l2=l2, clock=clock, correction=correction, progress=False
-    )[0]
-    return result
+    return moe_layers(evaluator, [layer], library=library, l2=l2, clock=clock, correction=correction, progress=False)[0]
 
 
 def moe_layers(

@@ -249,8 +249,7 @@ class MoeLayerTable:
     @property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
         """[num_rows]: whether the arch and the library can run each layer."""
-        is_feasible: npt.NDArray[np.bool_] = np.isfinite(self["latency_us"])
-        return is_feasible
+        return np.isfinite(self["latency_us"])
 
     @property
     def gemms(self) -> GEMMTable:
@@ -283,8 +282,7 @@ class MoeLayerTable:
         starts, num_draws = self._draws.starts[:-1], np.diff(self._draws.starts)
 
         def mean(of_draws: Floats) -> Floats:
-            means: Floats = np.add.reduceat(of_draws, starts) / num_draws
-            return means
+            return np.add.reduceat(of_draws, starts) / num_draws
 
         columns = {term: mean(self._draws.terms[:, index]) for index, term in enumerate(BREAKDOWN)}
         deviation = self._latency_us - np.repeat(mean(self._latency_us), num_draws)

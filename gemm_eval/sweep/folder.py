@@ -99,8 +99,7 @@ class Store:
         at = bisect.bisect_right(firsts, number) - 1
         if at < 0 or number - firsts[at] >= self.num_rows(firsts[at]):
             return None
-        row: dict[str, Any] = self.part(firsts[at]).slice(number - firsts[at], 1).to_pylist()[0]
-        return row
+        return self.part(firsts[at]).slice(number - firsts[at], 1).to_pylist()[0]
 
     def _joined(self, tables: list[Any], columns: Sequence[str] | None) -> Any:
         if tables:

@@ -42,8 +42,7 @@ class SweepResult:
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         self._check_columns([name])
-        column: npt.NDArray[Any] = self._store.read([name])[name].to_numpy()
-        return column
+        return self._store.read([name])[name].to_numpy()
 
     @property
     def description(self) -> Mapping[str, Any]:
@@ -78,8 +77,7 @@ class SweepResult:
     @property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
         """[num_points]: whether a point can run everything and holds all constraints."""
-        mask: npt.NDArray[np.bool_] = self["excluded"] == ""
-        return mask
+        return self["excluded"] == ""
 
     def is_maximized(self, name: str) -> bool:
         """Say whether more of a column is better."""

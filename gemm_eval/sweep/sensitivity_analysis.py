@@ -160,8 +160,7 @@ def _plan_sobol(num_inputs: int, num_base: int, seed: int) -> _Plan:
         base = np.concatenate([values[::stride], values[stride - 1 :: stride]])
         if np.ptp(base) <= values.std() * np.finfo(np.float64).eps:  # SALib would divide by no variance
             return dict.fromkeys(MEASURES["sobol"], np.full(num_inputs, np.nan if np.ptp(values) else 0.0))
-        result: Mapping[str, Any] = analyzer.analyze(problem, values, **options)
-        return result
+        return analyzer.analyze(problem, values, **options)
 
     return _Plan(points, _output_by_output("sobol", indices))
 

@@ -140,8 +140,7 @@ def _latin_hypercube(num_points: int, width: int, seed: int) -> npt.NDArray[np.f
         )
     if width == 0:
         return np.empty((num_points, 0))
-    unit: npt.NDArray[np.float64] = qmc.LatinHypercube(width, rng=np.random.default_rng(seed)).random(num_points)
-    return unit
+    return qmc.LatinHypercube(width, rng=np.random.default_rng(seed)).random(num_points)
 
 
 ARCH = "arch"

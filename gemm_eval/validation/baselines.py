@@ -109,8 +109,7 @@ def fit_rate(
     """Predict rows by an overhead in microseconds and a share of the rate of `least_us`, fitted on those of `train`."""
 
     def times(constants: Floats, some: Mask) -> Floats:
-        latency_us: Floats = constants[0] + least_us[some] / constants[1]
-        return latency_us
+        return constants[0] + least_us[some] / constants[1]
 
     return times(fit_positive(times, train, measured_us, start, low, high), rows)
 

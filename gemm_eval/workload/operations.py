@@ -601,5 +601,4 @@ class MoeWork(NamedTuple):
     @property
     def local_tokens(self) -> npt.NDArray[np.float64]:
         """Tokens that this rank holds at least one assignment of, at most: each assignment's own, but none twice."""
-        tokens: npt.NDArray[np.float64] = np.minimum(self.local_rows, self.num_tokens).astype(np.float64)
-        return tokens
+        return np.minimum(self.local_rows, self.num_tokens).astype(np.float64)

@@ -321,8 +321,7 @@ def _find_sections(table: GEMMTable) -> _Sections:
 def _changes(table: GEMMTable, columns: tuple[str, ...]) -> list[int]:
     """Rows in which one of these columns differs from the row before."""
     values = np.column_stack([table[name] for name in columns])
-    changes: list[int] = (np.flatnonzero((values[1:] != values[:-1]).any(axis=1)) + 1).tolist()
-    return changes
+    return (np.flatnonzero((values[1:] != values[:-1]).any(axis=1)) + 1).tolist()
 
 
 def _mark_changes(

@@ -230,8 +230,7 @@ def _linear_times(
 
     def times_us(rows: Mask, values: Mapping[str, float]) -> Floats:
         more_us = sum(slopes[name][rows] * (value - start[name]) for name, value in values.items())
-        result: Floats = np.maximum(base_us[rows] + more_us, _LEAST_FRAC * base_us[rows]).ravel()
-        return result
+        return np.maximum(base_us[rows] + more_us, _LEAST_FRAC * base_us[rows]).ravel()
 
     return times_us
 
@@ -290,8 +289,7 @@ def held_out_engine(run: ServedRun) -> Engine:
 
 @cache
 def _held_out(_stamp: int) -> Mapping[str, Any]:
-    held_out: Mapping[str, Any] = read_yaml(engine_calibration_path())["held_out"]
-    return held_out
+    return read_yaml(engine_calibration_path())["held_out"]
 
 
 def score_served(

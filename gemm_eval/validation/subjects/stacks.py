@@ -258,8 +258,7 @@ def fit_switches(gpu: str, table: pd.DataFrame) -> dict[str, float]:
 
 
 def _more_us(gpu: str, table: pd.DataFrame, values: Mapping[str, float]) -> Floats:
-    more_us: Floats = len(_TIMED_ALONE) * switch_us(load_arch(gpu, GpuSpec), _column(table, "batch"), values)
-    return more_us
+    return len(_TIMED_ALONE) * switch_us(load_arch(gpu, GpuSpec), _column(table, "batch"), values)
 
 
 def _alone_us(gpu: str, table: pd.DataFrame) -> Floats:
