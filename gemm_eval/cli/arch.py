@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import gemm_eval
 from gemm_eval.cli.options import JsonOption, argument, command, complete_archs, give, group, option
 from gemm_eval.cli.values import Group
 
@@ -28,10 +29,9 @@ def list_(json: JsonOption = False) -> None:
 
     gemm-eval arch list
     """
-    from gemm_eval.arch import list_archs, load_arch
     from gemm_eval.cli.render_arch import print_arch_list
 
-    archs = [load_arch(name) for name in list_archs()]
+    archs = [gemm_eval.load_arch(name) for name in gemm_eval.list_archs()]
     give(json, lambda: {"archs": list(map(_summary, archs))}, lambda: print_arch_list(archs))
 
 
@@ -48,10 +48,9 @@ def show(
 
     gemm-eval arch show my_chip.yaml --json
     """
-    from gemm_eval.arch import load_arch
     from gemm_eval.cli.render_arch import print_arch, unit_of
 
-    arch = load_arch(name)
+    arch = gemm_eval.load_arch(name)
     units = {field: unit_of(field) for field in type(arch).model_fields if unit_of(field)}
     give(
         json,
@@ -75,13 +74,12 @@ def check(
     """
     from gemm_eval.arch import CheckFinding, check_arch, load_arch
     from gemm_eval.cli.render_arch import print_findings
-    from gemm_eval.errors import ArchValidationError
 
     checked: list[tuple[str, list[CheckFinding]]] = []
     for name in names:
         try:
             checked.append((name, check_arch(load_arch(name))))
-        except ArchValidationError as error:  # an invalid spec is an answer here; a missing file is not
+        except gemm_eval.ArchValidationError as error:  # an invalid spec is an answer here; a missing file is not
             checked.append((name, [CheckFinding("spec", False, str(error))]))
     oks = [all(finding.ok for finding in findings) for _, findings in checked]
     documents = [

@@ -12,7 +12,7 @@ import typer
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, give, group, option
 from gemm_eval.cli.values import integer, refuse, refuse_others
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import ArchError, GemmEvalError, InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def kernels(
 
 
 def _kernel_sizes(words: dict[str, str]) -> Sizes | None:
-    from gemm_eval.errors import InvalidProblemError
     from gemm_eval.kernels import Sizes, check_sizes
 
     if not words:
@@ -170,7 +169,6 @@ def profile(
 
 def _profiled_gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) -> QuantShape:
     """Check the GEMM; our kernels take multiples of 8 for K and N."""
-    from gemm_eval.errors import InvalidProblemError
     from gemm_eval.kernels import WeightMode
     from gemm_eval.measure import QuantShape
 
@@ -275,7 +273,6 @@ def build(
     gemm-eval configs build timings --arch h200-sxm --out best.json
     """
     from gemm_eval.arch import read_yaml
-    from gemm_eval.errors import ArchError, InvalidInputError
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
     from gemm_eval.measure import meta_path, read_timings
 
@@ -329,7 +326,6 @@ def merge(
 
 def _shipped_timings(arch: str) -> list[Path]:
     from gemm_eval.arch import data_root
-    from gemm_eval.errors import InvalidInputError
 
     folder = data_root() / "measured" / arch / "w4a16"
     tables = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
@@ -339,8 +335,6 @@ def _shipped_timings(arch: str) -> list[Path]:
 
 
 def _existing(file: Path) -> Path:
-    from gemm_eval.errors import InvalidInputError
-
     if not file.is_file():
         raise InvalidInputError(f"there is no file {file}")
     return file
@@ -357,7 +351,6 @@ def _own_files() -> list[Path]:
 
 def _void(record: ConfigRecord) -> str | None:
     """Return why a record no longer holds; None: it does."""
-    from gemm_eval.errors import GemmEvalError
     from gemm_eval.kernels.config_cache import limits_of_preset
     from gemm_eval.kernels.config_records import why_void
 

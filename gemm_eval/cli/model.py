@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import gemm_eval
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, check_count, parse_all_values, parse_values, refuse
 
 if TYPE_CHECKING:
-    from gemm_eval.estimate import ModelEstimate
-    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
     from gemm_eval.transformer import LayerGemm, ModelConfig
 
 _REQUESTS, _DEVICES, _KERNELS = "Requests", "Devices", "Kernels"
@@ -105,7 +104,7 @@ def gemms(
 class _Passes:
     """The GEMMs of the forward passes of one batch and length."""
 
-    evaluator: GEMMEvaluator
+    evaluator: gemm_eval.GEMMEvaluator
     config: ModelConfig
     asked: dict[str, Any]
     phase: opt.Pass
@@ -123,7 +122,7 @@ class _Passes:
             if self.options.ignore_memory or self.phase is opt.Pass.TRAIN
             else check_memory(self.config, self.evaluator.arch, share=self.share, **self.held)
         )
-        self.phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
+        self.phases: dict[str, list[tuple[LayerGemm, gemm_eval.GEMMResult]]] = {}
         for name in self.phase.names:
             layers = transformer_gemms(self.config, phase=name, **self.how, **self.asked)  # type: ignore[arg-type]
             table = self.evaluator.evaluate_many([gemm.problem for gemm in layers])
@@ -198,9 +197,8 @@ def prewarm(
     gemm-eval prewarm llama-3-70b --arch sg2260 --batch 1..64 --seq-len 4096
     """
     from gemm_eval.cli.output import print_line
-    from gemm_eval.transformer.prewarm import prewarm as evaluate_all
 
-    report = evaluate_all(
+    report = gemm_eval.prewarm(
         run.evaluator(arch),
         model,
         batch_sizes=parse_all_values("--batch", batch),
@@ -273,7 +271,6 @@ def model(
     gemm-eval model deepseek-v3 --arch b200 --tp 8 --batch 1..256 --prompt 4096 --engine sglang --out served.csv
     """  # fmt: skip
     from gemm_eval.cli.render_model import print_estimates
-    from gemm_eval.estimate import estimate_models
     from gemm_eval.transformer import Fusions
 
     if output.out is not None:
@@ -292,7 +289,7 @@ def model(
     if chunk_tokens is not None:
         options["chunk_tokens"] = chunk_tokens
     evaluators = [run.evaluator(name) for name in arch]
-    estimates = list(estimate_models([model], evaluators, batches, prompts, **options))
+    estimates = list(gemm_eval.estimate_models([model], evaluators, batches, prompts, **options))
 
     output.give(
         lambda: map(_row, estimates),
@@ -301,7 +298,7 @@ def model(
     )
 
 
-def _row(estimate: ModelEstimate) -> dict[str, Any]:
+def _row(estimate: gemm_eval.ModelEstimate) -> dict[str, Any]:
     """Return an estimate as a row: options, figures, memory, and the times of each kind of operation."""
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")

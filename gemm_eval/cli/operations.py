@@ -4,6 +4,7 @@ import re
 from itertools import product
 from typing import Annotated, Any
 
+import gemm_eval
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, check_count, integer, is_several, parse_values
 from gemm_eval.errors import InvalidOptionError
@@ -90,14 +91,13 @@ def attention(
     """  # fmt: skip
     from gemm_eval.cli.output import flat
     from gemm_eval.cli.render_model import print_attentions
-    from gemm_eval.evaluate import GEMMEvaluator
 
     batches, q_lens, kv_lens = (
         parse_values(name, text) if is_several(text) else [integer(text)]
         for name, text in (("--batch", batch), ("--q", q_len), ("--kv", kv_len))
     )
     check_count(len(batches) * len(q_lens) * len(kv_lens) * len(arch), "--arch, --batch, --q and --kv")
-    evaluators = [GEMMEvaluator(name) for name in arch]
+    evaluators = [gemm_eval.GEMMEvaluator(name) for name in arch]
     results = [
         evaluator.evaluate_attention(
             batch=size, q_len=queries, kv_len=keys, num_heads=num_heads,
@@ -159,9 +159,8 @@ def collective(
     """
     from gemm_eval.cli.output import flat
     from gemm_eval.cli.render_model import print_collectives
-    from gemm_eval.evaluate import GEMMEvaluator
 
-    evaluator = GEMMEvaluator(arch)
+    evaluator = gemm_eval.GEMMEvaluator(arch)
     nums, num_bytes = parse_values("--ranks", ranks), sizes_of(sizes)
     check_count(len(nums) * len(num_bytes), "SIZE and --ranks")
     if nodes is not None and (uneven := [num for num in nums if nodes < 1 or num % nodes]):
@@ -249,8 +248,6 @@ def moe(
     gemm-eval moe --arch b200 --tokens 512 --hidden 4096 --inter 1536 --experts 128 --topk 8 --distribution uniform
     """
     from gemm_eval.cli.render_model import print_layers
-    from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.moe import MoeLayer, moe_layers
     from gemm_eval.transformer import load_model, moe_layer_of
 
     sizes: dict[str, Any] = {
@@ -265,12 +262,12 @@ def moe(
     if model is None and (missing := [f"--{word}" for name, word in _NEEDED.items() if name not in given]):
         raise InvalidOptionError(f"give {', '.join(missing)}, or --model, whose sizes are taken")
     config = None if model is None else load_model(model)
-    evaluator = GEMMEvaluator(arch)
+    evaluator = gemm_eval.GEMMEvaluator(arch)
     layers = [
-        MoeLayer(num, **given, **options) if config is None else moe_layer_of(config, num, **given, **options)
+        gemm_eval.MoeLayer(num, **given, **options) if config is None else moe_layer_of(config, num, **given, **options)
         for num in parse_values("--tokens", tokens)
     ]
-    table = moe_layers(evaluator, layers, progress=False, **vars(run))
+    table = gemm_eval.moe_layers(evaluator, layers, progress=False, **vars(run))
     head = {"arch": evaluator.arch.name, "model": None if config is None else config.name}
     output.give(
         lambda: [head | row for row in table.to_dicts()],

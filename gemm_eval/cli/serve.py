@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import gemm_eval
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, parse_values, refuse
 from gemm_eval.errors import InvalidOptionError
-
-if TYPE_CHECKING:
-    from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.serving import Deployments, ServingEstimate
-    from gemm_eval.training import TrainingEstimate
-
 
 _REQUESTS, _DEVICES = "Requests", "Devices"
 _MOST_LEFT_OUT = 6
@@ -100,8 +95,6 @@ def serve(
 
     gemm-eval serve llama-3-70b --arch h200-sxm --engine vllm --tp 4 --concurrency 64 --dtype fp8
     """  # fmt: skip
-    from gemm_eval.serving import find_deployments
-
     counts = {
         name: None if text is None else parse_values(f"--{name}", text)
         for name, text in (
@@ -127,7 +120,7 @@ def serve(
     limits: dict[str, Any] = {
         name: None if ms is None else ms * _US_PER_MS for name, ms in (("ttft_us", ttft_ms), ("tpot_us", tpot_ms))
     }
-    result = find_deployments(
+    result = gemm_eval.find_deployments(
         model, evaluators, counts["gpus"] or _GPUS, **limits, **common, engines=engine, dtypes=dtypes,
         concurrencies=counts["concurrency"], disaggregated=disaggregated, tensor=counts["tp"], pipeline=counts["pp"],
         expert=counts["ep"],
@@ -145,30 +138,27 @@ def serve(
 
 
 def _one(
-    model: str, evaluator: GEMMEvaluator, counts: dict[str, int | None], options: dict[str, Any]
-) -> ServingEstimate:
+    model: str, evaluator: gemm_eval.GEMMEvaluator, counts: dict[str, int | None], options: dict[str, Any]
+) -> gemm_eval.ServingEstimate:
     """Return the estimate of one layout, with as many replicas as fill the GPUs."""
-    from gemm_eval.serving import estimate_serving
-
     tensor, pipeline, expert = (counts[name] or 1 for name in ("tp", "pp", "ep"))
     size = pipeline * max(tensor, expert)
     num_replicas, rest = divmod(counts["gpus"] or size, size)
     if rest or not num_replicas:
         raise InvalidOptionError(f"--gpus must be a multiple of the {size} GPUs of a replica, got {counts['gpus']}")
-    return estimate_serving(
+    return gemm_eval.estimate_serving(
         model, evaluator, counts["concurrency"] or 1, num_replicas=num_replicas, tensor_parallel=tensor,
         pipeline_parallel=pipeline, expert_parallel=expert, **options,
     )  # fmt: skip
 
 
-def _commands(model: str, estimate: ServingEstimate) -> tuple[str, ...]:
+def _commands(model: str, estimate: gemm_eval.ServingEstimate) -> tuple[str, ...]:
     from gemm_eval.serving import checkpoint_of, engine_commands
-    from gemm_eval.transformer import load_model
 
-    return engine_commands(estimate, model if Path(model).exists() else checkpoint_of(load_model(model)))
+    return engine_commands(estimate, model if Path(model).exists() else checkpoint_of(gemm_eval.load_model(model)))
 
 
-def _row(estimate: ServingEstimate) -> dict[str, Any]:
+def _row(estimate: gemm_eval.ServingEstimate) -> dict[str, Any]:
     """Return an estimate as a row: figures, and the degrees and types of the replicas that decode."""
     from gemm_eval.cli.output import flat
     from gemm_eval.serving import summary
@@ -178,7 +168,7 @@ def _row(estimate: ServingEstimate) -> dict[str, Any]:
     return flat(of_row) | {name: estimate.options[name] for name in names}
 
 
-def _show_one(model: str, estimate: ServingEstimate) -> None:
+def _show_one(model: str, estimate: gemm_eval.ServingEstimate) -> None:
     from gemm_eval.cli.output import make_console
 
     console = make_console()
@@ -187,7 +177,7 @@ def _show_one(model: str, estimate: ServingEstimate) -> None:
     _print_commands(_commands(model, estimate))
 
 
-def _show(result: Deployments, commands: tuple[str, ...]) -> None:
+def _show(result: gemm_eval.Deployments, commands: tuple[str, ...]) -> None:
     from gemm_eval.cli.output import Column, format_number, make_console, print_table
     from gemm_eval.units import interval_text, time_text
 
@@ -299,7 +289,6 @@ def train(
 
     gemm-eval train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --tp 4 --pp 8 --micro-batch 1 --plot step.png
     """
-    from gemm_eval.training import find_training_layouts
     from gemm_eval.transformer import MEMORY_FRAC
 
     if output.out is not None:
@@ -311,7 +300,7 @@ def train(
     degrees: dict[str, Any] = {
         name: None if text is None else parse_values(flag, text) for name, (flag, text) in asked.items()
     }
-    estimates = find_training_layouts(
+    estimates = gemm_eval.find_training_layouts(
         model, arch, num_devices=gpus, global_batch=global_batch, seq_len=seq_len,
         max_context=max(degrees["context"] or [1]), micro_batches=parse_values("--micro-batch", micro_batch),
         zeros=[int(word) if word.strip().isdigit() else word for word in zero.split(",")],  # type: ignore[misc]
@@ -335,7 +324,7 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
-def _layout_row(estimate: TrainingEstimate) -> dict[str, Any]:
+def _layout_row(estimate: gemm_eval.TrainingEstimate) -> dict[str, Any]:
     document = estimate.to_dict()
     parts = {name: document.pop(name) for name in ("layout", "breakdown", "memory", "sources", "libraries", "options")}
     del document["stages"], document["definitions"]
@@ -347,7 +336,7 @@ def _layout_row(estimate: TrainingEstimate) -> dict[str, Any]:
     return row | {f"overlap_{name}": share for name, share in (overlap or {}).items()}
 
 
-def _show_layouts(estimates: list[TrainingEstimate]) -> None:
+def _show_layouts(estimates: list[gemm_eval.TrainingEstimate]) -> None:
     from gemm_eval.cli.output import make_console, print_table
     from gemm_eval.units import interval_text, time_text
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import gemm_eval
 from gemm_eval.cli.options import RUN_OPTIONS, TYPE_OPTIONS
 from gemm_eval.cli.output import format_number, make_console, print_table, read_records
 from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.units import interval_text, time_text
 from gemm_eval.words import did_you_mean, shown
-
-if TYPE_CHECKING:
-    from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
-    from gemm_eval.workload import GemmProblem
-
 
 _SIZES = ("G", "M", "K", "N")
 _GROUPS = "row_groups"
@@ -47,7 +43,7 @@ class Answer(NamedTuple):
     """The result of a shape on an arch, as a row of a table."""
 
     shape: Shape
-    table: GEMMTable
+    table: gemm_eval.GEMMTable
     row: int
 
     @property
@@ -56,7 +52,7 @@ class Answer(NamedTuple):
         return self.table.evaluator.arch.name
 
     @property
-    def problem(self) -> GemmProblem:
+    def problem(self) -> gemm_eval.GemmProblem:
         """The GEMM, with its types."""
         return self.table.problem(self.row)
 
@@ -81,7 +77,7 @@ def read_shapes(path: Path) -> list[Shape]:
 
 
 def evaluate_shapes(
-    evaluator: GEMMEvaluator, shapes: Sequence[Shape], types: Mapping[str, Any], options: Mapping[str, Any]
+    evaluator: gemm_eval.GEMMEvaluator, shapes: Sequence[Shape], types: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[Answer]:
     """Evaluate shapes, also ones that do not fit; the words of a shape win over `types` and `options`."""
     problems = [_problem(evaluator, shape, types) for shape in shapes]
@@ -177,7 +173,7 @@ def _number(cell: Any) -> Any:
     return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
-def _problem(evaluator: GEMMEvaluator, shape: Shape, types: Mapping[str, Any]) -> GemmProblem:
+def _problem(evaluator: gemm_eval.GEMMEvaluator, shape: Shape, types: Mapping[str, Any]) -> gemm_eval.GemmProblem:
     from gemm_eval.workload import make_problem
 
     own = {name: value for name, value in shape.options.items() if name in TYPE_OPTIONS}

@@ -349,8 +349,8 @@ class _Blocks:
                     sources.setdefault(entry, []).append(block)
         outer = list(range(len(self._after)))
         members: dict[int, list[int]] = {}
-        place_of = {block: place for place, block in enumerate(self._order)}
-        begins: list[tuple[int, int]] = []  # of each loop: place of the first block that branches back, and the entry
+        index_of = {block: index for index, block in enumerate(self._order)}
+        begins: list[tuple[int, int]] = []  # of each loop: index of the first block that branches back, and the entry
         for entry in sorted(sources, key=first.__getitem__, reverse=True):
             for source in sources[entry]:
                 body, waiting = {entry}, [_outermost(outer, source)]
@@ -362,7 +362,7 @@ class _Blocks:
                     continue
                 if entry not in members:
                     members[entry] = []
-                    begins.append((place_of[source], entry))
+                    begins.append((index_of[source], entry))
                 for block in body - {entry}:
                     outer[block] = entry
                     members[entry].append(block)
