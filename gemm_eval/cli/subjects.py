@@ -19,30 +19,24 @@ if TYPE_CHECKING:
     from gemm_eval.validation.subjects import Fitted
 
 
-class Option(NamedTuple):
-    """An option of a command, or its argument.
+Option = inspect.Parameter
+"""An option of a command, or its argument, as typer reads it."""
 
-    Attributes:
-        name: the function's parameter; on the command line with hyphens, unless `flag` says otherwise.
-        help: its help.
-        type: as typer takes it.
-        default: `...`: it must be given.
-        flag: as in ``--refit/--no-fit``.
-        metavar: name of its value in the help.
-        least: smallest number.
-        complete: what a shell completes: ``gpus``, ``multicore``, ``measured_gpus``, ``measured_chips``.
-        is_argument: it stands without a name.
+
+def option(
+    name: str, text: str, kind: Any = str, default: Any = None, *flags: str, complete: Any = None, **settings: Any
+) -> Option:
+    """Return an option by its function's parameter, help, type and default (`...`: it must be given).
+
+    `flags` are its names on the command line where that is not the parameter's with hyphens.
     """
+    made = opt.option(text, *flags, complete=complete, show_default=default not in (None, ...), **settings)
+    return _parameter(name, kind, default, made)
 
-    name: str
-    help: str
-    type: Any = str
-    default: Any = None
-    flag: str = ""
-    metavar: str | None = None
-    least: int | None = None
-    complete: str = ""
-    is_argument: bool = False
+
+def _parameter(name: str, kind: Any, default: Any, made: Any) -> Option:
+    given = Option.empty if default is ... else default
+    return Option(name, Option.KEYWORD_ONLY, default=given, annotation=Annotated[kind, made])
 
 
 class Command(NamedTuple):
@@ -88,29 +82,28 @@ class Subject(NamedTuple):
 _Texts, _Files, _File = list[str] | None, list[Path] | None, Path | None
 
 
-def _presets(words: str) -> Option:
-    text = f"GPU presets with {words}, or all."
-    return Option("names", text, list[str], ..., metavar="NAME...", complete="measured_gpus", is_argument=True)
+def _presets(words: str, complete: Any = opt.complete_measured_gpus) -> Option:
+    return _parameter("names", list[str], ..., opt.argument(f"{words}, or all.", "NAME...", complete=complete))
 
 
-def _names(name: str, text: str, metavar: str = "NAME") -> Option:
-    return Option(name, text, _Texts, metavar=metavar)
+def _names(name: str, text: str, *flags: str, metavar: str = "NAME") -> Option:
+    return option(name, text, _Texts, None, *flags, metavar=metavar)
 
 
 def _archs(words: str) -> Option:
-    return _names("names", f"GPU presets with {words}. Repeatable. Default: all.")._replace(flag="--arch")
+    return _names("names", f"GPU presets with {words}. Repeatable. Default: all.", "--arch")
 
 
 def _flag(name: str, text: str, flag: str = "") -> Option:
-    return Option(name, text, bool, default=False, flag=flag or f"--{name}")
+    return option(name, text, bool, False, flag or f"--{name}")
 
 
 def _seed(words: str) -> Option:
-    return Option("seed", f"Seed that {words}.", int, 0, least=0)
+    return option("seed", f"Seed that {words}.", int, 0, min=0)
 
 
 def _worst(words: str) -> Option:
-    return Option("worst", f"Number of the {words} to print.", int, 5, least=0)
+    return option("worst", f"Number of the {words} to print.", int, 5, min=0)
 
 
 def _dense_data(default: str) -> Option:
@@ -118,45 +111,43 @@ def _dense_data(default: str) -> Option:
         "Timings: a .csv or .parquet file, or the name of a committed set or folder, such as aiconfigurator/float16. "
         f"Repeatable. Default: {default}."
     )
-    return _names("data", text, "FILE|NAME")
+    return _names("data", text, metavar="FILE|NAME")
 
 
 def _w4a16_data(default: str) -> Option:
     text = f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}."
-    return Option("data", text, _Files, metavar="FILE")
+    return option("data", text, _Files, metavar="FILE")
 
 
 def _library(words: str, default: str) -> Option:
-    return Option("library", f"Kernel library: {words}.", str, default, metavar="WORD")
+    return option("library", f"Kernel library: {words}.", str, default, metavar="WORD")
 
 
-def _family(words: str) -> Option:
-    return Option("family", f"Kernel family whose {words}.", str, ...)
+def _family(words: str, kind: Any = str, default: Any = ...) -> Option:
+    return option("family", f"Kernel family whose {words}.", kind, default)
 
 
-_GPU = Option("arch", "GPU preset or YAML file.", str, ..., metavar="NAME|FILE", complete="gpus")
-_H200 = _GPU._replace(default="h200-sxm")
-_FOLDS = Option(
-    "folds", "Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", int, 5, least=2
-)  # fmt: skip
+def _arch(text: str = "GPU preset or YAML file.", default: Any = ..., complete: Any = opt.complete_gpus) -> Option:
+    return option("arch", text, str, default, metavar="NAME|FILE", complete=complete)
+
+
+_GPU, _H200 = _arch(), _arch(default="h200-sxm")
+_FOLDS = option("folds", "Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", int, 5, min=2)
 _PAIRS = _seed("assigns (N, K) pairs to folds")
 _HEADS = _seed("assigns heads to folds")
 _LOADS = _seed("draws loads of experts, and the rows of fits")
-_REFIT = Option(
+_REFIT = option(
     "refit", "Fit the model on the held-in rows, or score the committed calibration. Default: fit with a calibration; "
-    "elsewhere score the coefficients that carry over.", bool | None,
-    flag="--refit/--no-fit",
+    "elsewhere score the coefficients that carry over.", bool | None, None, "--refit/--no-fit",
 )  # fmt: skip
-_DTYPE = Option("dtype", "Types of a file without these columns: fp16, w4a16, ...", str | None)
-_TRITON_DATA = Option(
-    "data", "A table that measure_triton.py of examples/ wrote. Default: the package's.", _File,
-    metavar="FILE",
-)  # fmt: skip
-_CHIP_DATA = Option(
-    "data", "CSV of timings: chip, dtype, M, K, N, latency_us. Default: the package's.", _File,
-    metavar="FILE",
-)  # fmt: skip
-_OUT = Option("out", "File to write. Default: the file in arch/calibration of a checkout.", _File, metavar="FILE")
+_DTYPE = option("dtype", "Types of a file without these columns: fp16, w4a16, ...", str | None)
+_TRITON_DATA = option(
+    "data", "A table that measure_triton.py of examples/ wrote. Default: the package's.", _File, metavar="FILE"
+)
+_CHIP_DATA = option(
+    "data", "CSV of timings: chip, dtype, M, K, N, latency_us. Default: the package's.", _File, metavar="FILE"
+)
+_OUT = option("out", "File to write. Default: the file in arch/calibration of a checkout.", _File, metavar="FILE")
 
 SUBJECTS = (
     Subject(
@@ -166,7 +157,7 @@ SUBJECTS = (
             (
                 _H200, _dense_data("all that is committed for the arch"), _FOLDS, _PAIRS, _REFIT,
                 _worst("worst (N, K) pairs"),
-                Option("library", "Kernel library of a file without that column: cublas, trtllm.", str | None),
+                option("library", "Kernel library of a file without that column: cublas, trtllm.", str | None),
                 _DTYPE,
             ),
             "Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.",
@@ -182,7 +173,7 @@ SUBJECTS = (
                 _GPU, _family("coefficients are fitted, such as sm90_wgmma"),
                 _library("cublas, trtllm, aiter, hipblaslt", "cublas"),
                 _dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
-                _DTYPE, _PAIRS, Option("max_evaluations", "Rounds of search and fit.", int | None, least=1), _OUT,
+                _DTYPE, _PAIRS, option("max_evaluations", "Rounds of search and fit.", int | None, min=1), _OUT,
                 _flag("correction", "Then fit its corrections too, as `calibrate correction` does."),
             ),
             "Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.",
@@ -196,7 +187,7 @@ SUBJECTS = (
     Subject(
         "gpu",
         Command(
-            "gemms.validate_gpu", (_presets("timings"), _FOLDS, _PAIRS),
+            "gemms.validate_gpu", (_presets("GPU presets with timings"), _FOLDS, _PAIRS),
             "Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.",
             "A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned "
             "correction. Sets of few rows are left out. GPUs whose coefficients carry over from another one stand "
@@ -210,18 +201,18 @@ SUBJECTS = (
             "corrections.calibrate",
             (
                 _GPU,
-                Option(
+                option(
                     "subject", "Subject to correct: dense (GEMMs), attention, collective, memory-bound, moe, triton or "
                     "multicore. --family and --library are of dense alone; --data of it, or a file of a chip or of "
                     "Triton's kernels.", str, "dense", metavar="WORD",
                 ),
-                _family("answers are corrected, such as sm90_wgmma")._replace(type=str | None, default=None),
+                _family("answers are corrected, such as sm90_wgmma", kind=str | None, default=None),
                 _library("cublas, trtllm, aiter, hipblaslt", "cublas"),
                 _dense_data(
                     "all committed sets of the library on this GPU, and those held back that say is_corrected"
                 ),
-                _PAIRS, _OUT._replace(
-                    name="out_folder", help="Folder to write. Default: arch/calibration of a checkout.", flag="--out",
+                _PAIRS, option(
+                    "out_folder", "Folder to write. Default: arch/calibration of a checkout.", _File, None, "--out",
                     metavar="DIR",
                 ),
             ),
@@ -239,7 +230,7 @@ SUBJECTS = (
         "intervals",
         calibrate=Command(
             "gemms.calibrate_intervals",
-            (_GPU, Option("family", "Kernel family, such as sm90_wgmma. Default: all.", str | None), _PAIRS),
+            (_GPU, option("family", "Kernel family, such as sm90_wgmma. Default: all.", str | None), _PAIRS),
             "Fit the 80% intervals of the corrections of a GPU again, on the sets of `calibrate correction`; takes a "
             "minute.",
             "Coefficients and corrections stay as they are: for what these intervals hold, corrections are learned on "
@@ -260,7 +251,7 @@ SUBJECTS = (
         Command(
             "experts.exam",
             (
-                _presets("measured layers"),
+                _presets("GPU presets with measured layers"),
                 _names("data", "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each."),
                 _flag("groups", "Also a line for each model that was held out.", "--models"), _LOADS,
             ),
@@ -272,7 +263,7 @@ SUBJECTS = (
         Command(
             "experts.calibrate",
             (
-                _GPU, Option("data", "Committed table, such as triton-bf16 or grouped/bf16.", str, ..., metavar="NAME"),
+                _GPU, option("data", "Committed table, such as triton-bf16 or grouped/bf16.", str, ..., metavar="NAME"),
                 _LOADS, _OUT,
             ),
             "Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held "
@@ -285,7 +276,7 @@ SUBJECTS = (
         Command(
             "attention.exam",
             (
-                _presets("measured attention"),
+                _presets("GPU presets with measured attention"),
                 _names("phase", "context, generation, mla_context or mla_generation. Repeatable. Default: each."),
                 _flag("groups", "Also by size, by types, and with windows."), _HEADS,
             ),
@@ -307,7 +298,7 @@ SUBJECTS = (
             "collective.exam",
             (
                 _archs("measured collectives"),
-                Option("hold_out", "blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
+                option("hold_out", "blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
                        str, "blocks", metavar="WORD"),
                 _flag("groups", "Also by size and by ranks."),
             ),
@@ -368,10 +359,10 @@ SUBJECTS = (
         Command(
             "served.validate",
             (
-                _archs("served runs"), _names("engines", "Engines: vllm, sglang, trtllm. Repeatable. Default: each.")
-                ._replace(flag="--engine"),
+                _archs("served runs"),
+                _names("engines", "Engines: vllm, sglang, trtllm. Repeatable. Default: each.", "--engine"),
                 _flag("fits", "Also score the runs that host times were fitted on."),
-                Option(
+                option(
                     "data", "CSV of your own runs: gpu, engine, model, prompt_len, output_len, concurrency, ttft_us, "
                     "tpot_us; tp, ep, groups, dtype, kv_dtype where they are not 1 or the checkpoint's.", _File,
                     metavar="FILE",
@@ -427,10 +418,10 @@ SUBJECTS = (
         Command(
             "chips.validate",
             (
-                _presets("")._replace(help="Multi-core chips with timings, or all.", complete="measured_chips"),
-                _CHIP_DATA, _FOLDS, _PAIRS, _REFIT._replace(
-                    help="Fit on the held-in rows, or score the committed calibration.", type=bool,
-                    default=True,
+                _presets("Multi-core chips with timings", opt.complete_measured_chips),
+                _CHIP_DATA, _FOLDS, _PAIRS, option(
+                    "refit", "Fit on the held-in rows, or score the committed calibration.", bool, True,
+                    "--refit/--no-fit",
                 ),
             ),
             "Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.",
@@ -439,9 +430,11 @@ SUBJECTS = (
         Command(
             "chips.calibrate",
             (
-                _GPU._replace(help="Multi-core preset or YAML file.", complete="multicore"), _CHIP_DATA,
-                _names("fit", "Field to fit, such as launch_us, or in a table load_clock_frac.bf16 (.* all "
-                       "types). Repeatable. Default: the coefficients that the YAML of the chip names.", "PATH"),
+                _arch("Multi-core preset or YAML file.", complete=opt.complete_multicore), _CHIP_DATA,
+                _names(
+                    "fit", "Field to fit, such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
+                    "Repeatable. Default: the coefficients that the YAML of the chip names.", metavar="PATH",
+                ),
                 _FOLDS, _PAIRS, _OUT,
             ),
             "Fit launch, clock, bandwidths and overlap of a multi-core chip on timings.",
@@ -475,32 +468,19 @@ calibrate = opt.group(
     "Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
     "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions."
 )
-_JSON = Option("json", "Print one JSON document on stdout instead of tables.", bool, default=False, flag="--json")
+_JSON = _flag("json", "Print one JSON document on stdout instead of tables.")
 
 
 def _add(group: typer.Typer, name: str, command: Command, body: Callable[..., None], *more: Option) -> None:
     """Make a command whose options are those of a subject."""
-    options = (*command.options, *more)
-    params = [inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty
-              if item.default is ... else item.default, annotation=Annotated[item.type, _typer_option(item)])
-              for item in options]  # fmt: skip
+    params = (*command.options, *more)
 
     def run(**given: Any) -> None:
         body(command, **given)
 
     run.__doc__, run.__annotations__ = command.help, {param.name: param.annotation for param in params}
     run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
-    opt.command(group, name, needs_words=any(item.default is ... for item in options))(run)
-
-
-def _typer_option(item: Option) -> Any:
-    complete = getattr(opt, f"complete_{item.complete}") if item.complete else None
-    if item.is_argument:
-        return opt.argument(item.help, item.metavar or item.name, complete=complete)
-    return opt.option(
-        item.help, *([item.flag] if item.flag else []), complete=complete, metavar=item.metavar, min=item.least,
-        show_default=item.default not in (None, ...),
-    )  # fmt: skip
+    opt.command(group, name, needs_words=any(param.default is Option.empty for param in params))(run)
 
 
 def _validate(command: Command, *, json: bool, **given: Any) -> None:
