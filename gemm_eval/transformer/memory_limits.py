@@ -190,8 +190,9 @@ def memory_levers(
     """Return the changes, each alone, with which a model fits into a limit of a device, in bytes.
 
     Candidates are the least degrees of parallelism that the model divides into, narrower weights and caches, fewer
-    sequences and positions; none in a type of which `arch` runs no GEMMs. Groups of tensor parallelism stay within the devices that the link of `arch` joins, those
-    of expert parallelism too where no network joins nodes. `options` are those of `model_memory`.
+    sequences and positions; none in a type of which `arch` runs no GEMMs. Groups of tensor parallelism stay within the
+    devices that the link of `arch` joins, those of expert parallelism too where no network joins nodes. `options` are
+    those of `model_memory`.
     """
 
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
