@@ -181,7 +181,7 @@ def test_levers_stay_within_the_devices_that_a_link_joins() -> None:
 
 
 def test_levers_are_types_that_the_arch_multiplies_and_prompts_beside_the_output() -> None:
-    sizes = {"batch_size": 1, "seq_len": 1280}
+    sizes: dict[str, Any] = {"batch_size": 1, "seq_len": 1280}
     for arch, dtype, expected in (
         ("t4", "bf16", ["w4a16"]),
         ("v100", "fp16", ["w4a16"]),
