@@ -286,7 +286,8 @@ def estimate_model(
     asked["speculative_tokens"] = speculative_tokens
     check_flag("ignore_memory", ignore_memory)
     tokens = tokens_per_step(speculative_tokens, acceptance)
-    memory = (replica.memory if ignore_memory else replica.check_memory)(batch, prompt_len + output_len)
+    held = (batch, prompt_len + output_len)
+    memory = replica.memory(*held) if ignore_memory else replica.check_memory(*held, output_len)
     limit = replica.memory_limit
     ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
     chunks = [StepSize("prefill", 1, end - start, end) for start, end in zip((0, *ends[:-1]), ends, strict=True)]

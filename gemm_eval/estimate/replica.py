@@ -248,11 +248,11 @@ class Replica:
         """Return what the device that holds most holds with `batch` sequences of `seq_len` positions a group."""
         return model_memory(self.config, batch_size=batch, seq_len=seq_len, **self.held)
 
-    def check_memory(self, batch: int, seq_len: int) -> ModelMemory:
-        """Return `memory`; InfeasibleError: it does not fit, with each change that would do."""
+    def check_memory(self, batch: int, seq_len: int, output_len: int = 0) -> ModelMemory:
+        """Return `memory`; InfeasibleError: it does not fit, with each change that would do, the output as it is."""
         if (batch, seq_len) not in self._fitting:
             held = {**self.held, "batch_size": batch, "seq_len": seq_len}
-            memory = check_memory(self.config, self.arch, share=self._share, **held)
+            memory = check_memory(self.config, self.arch, share=self._share, output_len=output_len, **held)
             self._fitting[batch, seq_len] = memory
         return self._fitting[batch, seq_len]
 

@@ -527,6 +527,9 @@ class GEMMEvaluator:
     ) -> list[GEMMResult]:
         """Return the `k` best mappings, best first; fewer when there are not so many.
 
+        Where a chip's library chooses (tpu-v4), they stand in the order of its belief: the first is the answer, and
+        others may be faster.
+
         Mappings that another one stands for are not listed: the same data movement under another loop order's name, a
         larger tile with the same trip counts, another tile_k (overlap timing; the best is listed).
 

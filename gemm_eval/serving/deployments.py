@@ -288,7 +288,7 @@ class _Workers:
 
     def _worker(self, layout: Layout, replica: Replica) -> _Worker:
         requests = self._requests
-        replica.check_memory(1, requests.prompt_len + requests.output_len)
+        replica.check_memory(1, requests.prompt_len + requests.output_len, requests.output_len)
         times, max_seqs = requests.times_on(replica), requests.max_seqs_on(replica)
         if self._asked is not None:
             max_seqs = min(max_seqs, max(self._asked))

@@ -254,7 +254,7 @@ def serve(
     as_integer("num_prefill_replicas", num_prefill_replicas, 0, MAX_DIM)
     if num_requests is not None:
         as_integer("num_requests", num_requests, concurrency, MAX_DIM)
-    memory = replica.check_memory(1, requests.prompt_len + requests.output_len)
+    memory = replica.check_memory(1, requests.prompt_len + requests.output_len, requests.output_len)
     max_seqs = requests.max_seqs_on(replica)
     num_schedulers = min(concurrency, num_replicas * replica.num_groups)  # others have no request
     gained = tokens_per_step(requests.speculative_tokens, requests.acceptance)

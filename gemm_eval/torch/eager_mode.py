@@ -632,7 +632,8 @@ def _interpolation(of: Operation) -> tuple[MemoryWork, ...]:
     steps = images * (channels - channels % together * (1.0 - alone))
     if "bilinear" in of.name:
         width = round(_WARP * steps * (_ALONE_SHARE + warps / _BUSY_WARPS))
-        return (MemoryWork(kernel, of.read_bytes, of.write_bytes, ctas * _WARP, width),)
+        at_once = min(ctas, 2 * _NUM_SMS) * _WARP  # the others take their turns, which the width counts
+        return (MemoryWork(kernel, of.read_bytes, of.write_bytes, at_once, width),)
     item_bytes, near = x.element_size(), _WARP * int(x.shape[-1]) / sides[-1]
     reads = min(near + 3, near * x.stride(3) * item_bytes / _LINE_BYTES + 1)
     lines = _TAPS * reads + min(_WARP, _WARP * out.stride(3) * item_bytes / _LINE_BYTES + 1)

@@ -272,7 +272,9 @@ class _Training:
         try:
             self.peak = self.arch.peak_tflop_per_s(parse_scheme(dtype).input_dtype)
         except KeyError as error:
-            raise UnsupportedError(f"{self.arch.name} does not multiply {error.args[0]}, which {dtype} is") from error
+            raise UnsupportedError(
+                f"{self.arch.name} does not multiply {error.args[0]}, the inputs of dtype {dtype}; use bf16 or fp16"
+            ) from error
         self.prices = StepPrices(
             evaluator, self.config, self.seq_len, types | {"expert_load": expert_load}, dispatcher=dispatcher,
             attention_library=attention_library, mtp_layers=mtp_layers,

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import ArchSpec, Interconnect
-from gemm_eval.errors import InfeasibleError, InvalidOptionError
+from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.memory import ModelMemory, model_memory
 from gemm_eval.words import plain_number, shown
@@ -73,11 +74,13 @@ class MemoryLever(NamedTuple):
         return f"{self.option}={self.value} ({self.total_bytes / 1e9:,.1f} GB a device)"
 
 
-def check_memory(config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = _SHARE, **options: Any) -> ModelMemory:
+def check_memory(
+    config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = _SHARE, output_len: int = 0, **options: Any
+) -> ModelMemory:
     """Check that a model fits into the DRAM of each device, as far as the size of that is known; return what it takes.
 
-    Multi-core chips without `dram_bytes` are not checked. `options` and other errors are those of
-    `model_memory`.
+    Multi-core chips without `dram_bytes` are not checked. Of the positions of a sequence, `output_len` are given: the
+    error proposes fewer of the others. `options` and other errors are those of `model_memory`.
 
     Raises:
         InfeasibleError: it is larger than its share; the error says what would help, with the figure of each.
@@ -90,7 +93,11 @@ def check_memory(config: ModelConfig, arch: ArchSpec, *, share: MemoryShare = _S
             f"weights of {memory.weight_bytes:,}, a KV cache of {memory.kv_cache_bytes:,} and activations of "
             f"{memory.activation_bytes:,} bytes",
             resource="dram", demand=memory.total_bytes, limit=limit(memory), unit="bytes",
-            levers=tuple(map(str, memory_levers(config, limit, arch=arch, **options))),
+            levers=tuple(
+                str(lever._replace(value=int(lever.value) - output_len) if lever.option == "seq_len" else lever)
+                for lever in memory_levers(config, limit, arch=arch, **options)
+                if lever.option != "seq_len" or int(lever.value) > output_len
+            ),
         )  # fmt: skip
     return memory
 
@@ -183,8 +190,9 @@ def memory_levers(
     """Return the changes, each alone, with which a model fits into a limit of a device, in bytes.
 
     Candidates are the least degrees of parallelism that the model divides into, narrower weights and caches, fewer
-    sequences and positions. Groups of tensor parallelism stay within the devices that the link of `arch` joins, those
-    of expert parallelism too where no network joins nodes. `options` are those of `model_memory`.
+    sequences and positions; none in a type of which `arch` runs no GEMMs. Groups of tensor parallelism stay within the
+    devices that the link of `arch` joins, those of expert parallelism too where no network joins nodes. `options` are
+    those of `model_memory`.
     """
 
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
@@ -192,7 +200,9 @@ def memory_levers(
             memory = model_memory(config, **options | {option: value} | more)
         except InvalidOptionError:  # a degree that does not divide the model
             return None
-        return MemoryLever(option, value, memory.total_bytes) if _left_bytes(memory, limit) >= 0 else None
+        if _left_bytes(memory, limit) < 0 or not _runs(arch, value if option == "dtype" else options.get("dtype")):
+            return None
+        return MemoryLever(option, value, memory.total_bytes)
 
     joined = _MAX_DEGREE if arch is None else num_joined(arch)
     has_network = arch is not None and getattr(arch.interconnect, "network", None) is not None
@@ -215,6 +225,17 @@ def memory_levers(
         num = _largest(config, limit, option, options)
         result.append(lever(option, num) if 0 < num < options[option] else None)
     return tuple(filter(None, result))
+
+
+def _runs(arch: ArchSpec | None, dtype: Any) -> bool:
+    """Say whether an arch runs GEMMs with weights of a type; a type that is not a word is not checked."""
+    if arch is None or not isinstance(dtype, str):
+        return True
+    try:
+        GEMMEvaluator(arch).evaluate(1, 16, 4096, 4096, dtype=dtype)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def num_joined(arch: ArchSpec) -> int:

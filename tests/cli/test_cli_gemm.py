@@ -91,6 +91,13 @@ def test_difference_names_choices_and_their_effect() -> None:
     )
 
 
+def test_ranking_says_where_the_first_is_the_choice_of_a_library_and_others_are_faster() -> None:
+    out = Ran("top", "--arch", "tpu-v4", "1", "208", "3", "3841", columns=240).out
+    assert "chosen by the library" in out
+    assert " faster" in out
+    assert "same cost" not in out
+
+
 GROUPS = (120, 3, 0, 17)
 OF_GROUPS = ("-k", "512", "-n", "256", "--rows", "120,3,0,17")
 GROUPED = ("grouped", *DEMO, *OF_GROUPS)

@@ -126,6 +126,15 @@ def test_a_kernel_has_the_bytes_and_elements_of_its_operation() -> None:
     assert (norm.rows, norm.width) == (8 * 96 * 16, 100)  # 512 threads a plane of 1,600 elements
 
 
+def test_interpolation_of_four_times_the_positions_takes_four_times_the_steps() -> None:
+    def steps(side: int) -> int:
+        (work,) = works(lambda: functional.interpolate(tensor(1, 64, side, side), scale_factor=2, mode="bilinear"))
+        assert isinstance(work, MemoryWork)
+        return work.rows * work.width
+
+    assert steps(2048) / steps(1024) == pytest.approx(4.0, rel=0.1)
+
+
 def test_a_loop_has_the_instructions_of_its_dimensions_and_lines() -> None:
     """Dimensions that lie behind each other count as one; neighbours far apart take a line of memory each."""
 

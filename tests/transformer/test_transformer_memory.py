@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
-from gemm_eval.estimate import Replica, load_engine
+from gemm_eval.estimate import Replica, estimate_model, load_engine
 from gemm_eval.transformer import (
     GroupedAttention,
     MemoryShare,
@@ -178,6 +178,22 @@ def test_levers_stay_within_the_devices_that_a_link_joins() -> None:
         assert not [lever for lever in levers if lever.option in ("tensor_parallel", "expert_parallel")]
     assert next(iter(memory_levers(config, 80 * 10**9, **sizes))).option == "tensor_parallel"
     assert num_joined(load_arch("demo-8core")) == 1
+
+
+def test_levers_are_types_that_the_arch_multiplies_and_prompts_beside_the_output() -> None:
+    sizes: dict[str, Any] = {"batch_size": 1, "seq_len": 1280}
+    for arch, dtype, expected in (
+        ("t4", "bf16", ["w4a16"]),
+        ("v100", "fp16", ["w4a16"]),
+        ("l40s", "bf16", ["fp8", "w4a16"]),
+    ):
+        levers = memory_levers(load_model("llama-3-8b"), 14 * 10**9, arch=load_arch(arch), dtype=dtype, **sizes)
+        assert [lever.value for lever in levers if lever.option == "dtype"] == expected
+        assert ("tensor_parallel" in {lever.option for lever in levers}) == (arch != "t4")
+    with pytest.raises(InfeasibleError) as caught:
+        estimate_model("llama-3-70b", "mi300x", 128)
+    (prompt,) = [int(lever.split("=")[1].split()[0]) for lever in caught.value.levers if lever.startswith("seq_len")]
+    assert estimate_model("llama-3-70b", "mi300x", 128, prompt_len=prompt).fits
 
 
 LEVERS = [

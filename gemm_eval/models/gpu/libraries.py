@@ -265,7 +265,8 @@ class Library:
         if found is None:
             where = sorted({sm for family in families if _takes(family, types) for sm in family.sm_archs})
             if not where:
-                raise UnsupportedError(f"library {self.name} has no kernels for {types.inputs}")
+                change = ": give the weights the type of A" if types.is_weight_quantized else ""
+                raise UnsupportedError(f"library {self.name} has no kernels for {types.inputs}{change}")
             names = ", ".join(where)
             raise UnsupportedError(
                 f"library {self.name} runs {types.inputs} only on {names}, and {arch.name} is {arch.sm_arch}"
