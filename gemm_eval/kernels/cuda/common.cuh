@@ -337,7 +337,3 @@ DEVICE void wait_copies() {
 DEVICE void named_barrier(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
-
-DEVICE void named_barrier_arrive(u32 id, u32 threads) {
-  asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory");
-}

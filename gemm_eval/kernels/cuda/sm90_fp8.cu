@@ -20,12 +20,6 @@
 #define EPILOGUE_BYTES (USES_TMA_STORE ? CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 40 : 56)
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 232 : 152)
-// Two warpgroups take turns at the tensor core, so that one scales its sums while the other's wgmmas run: side by side
-// they would both wait, and then both scale.
-#ifndef TAKES_TURNS
-#define TAKES_TURNS (CONSUMERS == 2 && NUM_GROUPS == 1 && MB == 2)
-#endif
-#define TURN_BARRIER 4  // and the next: named barriers of a warpgroup's turn
 #define INTEGER_UNIT 512.0f  // the bits of an integer 0..8 are as many times 2^-9 in e4m3
 
 // Shared memory of a CTA, from a multiple of 1,024 bytes on.
@@ -167,11 +161,9 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
   const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const u32 weights = smem + WEIGHT_OFFSET + consumer * MB * 4096 + thread * 16;
   const u32 scales = smem + SCALE_OFFSET + consumer * MB * NUM_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 4;
-  const u32 turn = TURN_BARRIER + consumer, other_turn = TURN_BARRIER + 1 - consumer;
   float acc[MB][NUM_ACC], sums[NUM_SUMS];
   u32 a[4][4];
 
-  if (TAKES_TURNS && consumer == 1) named_barrier_arrive(other_turn, 256);
   Scheduler scheduler(p);
   Work w;
   u32 stage = 0, phase = 0;
@@ -192,14 +184,12 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
 #pragma unroll
         for (u32 t = 0; t < TOKEN_PARTS; t++) {
           const u64 tokens = descriptor(smem + current * TOKEN_STAGE_BYTES + t * PART_TOKENS * 128);
-          if (TAKES_TURNS) named_barrier(turn, 256);
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
             if (j % 2 == 0 || j % GROUP_STEPS == 0) wgmma_fence();
             if (j % GROUP_STEPS == 0) wgmma_first(sums, a[j], tokens + 2 * j);
             else wgmma(sums, a[j], tokens + 2 * j);
             if (j % 2 || GROUP_STEPS == 1) wgmma_commit();
-            if (TAKES_TURNS && j == 3) named_barrier_arrive(other_turn, 256);
             // The second half of the block, and then the first of the next one, while the tensor core works.
             if (j == 1 && t == 0) dequantize_words(block.q[1], a[2], a[3]);
             if (j == 3 && t == TOKEN_PARTS - 1) {
@@ -245,7 +235,6 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
         write_direct(p, acc[b], c, at.first_token, p.M, column, scale, shift);
     }
   }
-  if (TAKES_TURNS && consumer == 0) named_barrier(turn, 256);
   if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
