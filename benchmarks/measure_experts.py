@@ -2,9 +2,10 @@
 
     python -m benchmarks.measure_experts --out FILE.csv     # a GPU, CuPy, PyTorch, humming-kernels, pandas; two minutes
 
-Ours is three or four kernels, of which the first sends tokens to experts. The others are a copy of tokens to the rows of
-their experts, a grouped GEMM, silu(gate) * up, a grouped GEMM and the weighted sum, with our grouped kernels or those
-of humming-kernels; what sorts the choices is not in their time. All run in CUDA graphs, in turns, with cold weights.
+Ours is three or four kernels, of which the first sends tokens to experts. The others are a copy of tokens to the rows
+of their experts, a grouped GEMM, silu(gate) * up, a grouped GEMM and the weighted sum, with our grouped kernels or
+those of humming-kernels; what sorts the choices is not in their time. All run in CUDA graphs, in turns, with cold
+weights.
 """
 
 from __future__ import annotations
