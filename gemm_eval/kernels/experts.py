@@ -122,7 +122,8 @@ def w4a16_experts(
 
     num_rows, num_experts = math.prod(ids.shape), gate_up.num_groups
     expected = num_rows if expected_rows is None else as_integer("expected_rows", expected_rows, 1, num_rows)
-    plans, limits = [], runtime.limits_of_device(device)
+    plans: list[Plan[GroupedOperands]] = []
+    limits = runtime.limits_of_device(device)
     for packed, given in zip((gate_up, down), configs, strict=True):
         of_gemm = GroupedSizes(num_rows, packed.K, packed.N, num_experts)
         types = packed.activation, packed.mode, packed.group_size
