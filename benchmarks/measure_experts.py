@@ -1,10 +1,11 @@
 """Times whole layers of experts: `w4a16_experts` beside sequences of kernels as engines run them.
 
-    python -m benchmarks.measure_experts --out FILE.csv     # a GPU, CuPy, PyTorch, humming-kernels, pandas; a minute
+    python -m benchmarks.measure_experts --out FILE.csv     # a GPU, CuPy, PyTorch, humming-kernels, pandas; two minutes
 
-Ours is three kernels, of which the first sends tokens to experts. The others are a copy of tokens to the rows of
-their experts, a grouped GEMM, silu(gate) * up, a grouped GEMM and the weighted sum, with our grouped kernels or those
-of humming-kernels; what sorts the choices is not in their time. All run in CUDA graphs, in turns, with cold weights.
+Ours is three or four kernels, of which the first sends tokens to experts. The others are a copy of tokens to the rows
+of their experts, a grouped GEMM, silu(gate) * up, a grouped GEMM and the weighted sum, with our grouped kernels or
+those of humming-kernels; what sorts the choices is not in their time. All run in CUDA graphs, in turns, with cold
+weights.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels import w4a16_experts
 
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
+ROUTED = ("uniform", "power-law")
 MOST_ERROR = 5e-3
 SEED = 20_261_128
 KERNEL_BY_KERNEL = "ours, kernel by kernel"
@@ -74,11 +76,13 @@ def interleaved(one: Weights) -> Weights:
 
 
 class Choices:
-    """Which experts tokens go to, at random, and the rows that they have there."""
+    """Which experts tokens go to, at random by the loads of a routing, and the rows that they have there."""
 
-    def __init__(self, layer: Layer, tokens: int) -> None:
-        rng = np.random.default_rng([SEED, tokens])
-        ids = np.argsort(rng.random((tokens, layer.num_groups)), axis=1)[:, : layer.topk].astype(np.int32)
+    def __init__(self, gemm: Gemm) -> None:
+        layer, rng = gemm.layer, np.random.default_rng([SEED, gemm.tokens])
+        loads = np.diff(gemm.routings[0]) if gemm.routing != "uniform" else np.ones(layer.num_groups)
+        keys = np.log(np.maximum(loads, 0.5)) + rng.gumbel(size=(gemm.tokens, layer.num_groups))
+        ids = np.argsort(-keys, axis=1)[:, : layer.topk].astype(np.int32)
         order = np.argsort(ids.ravel(), kind="stable")
         counts = np.bincount(ids.ravel(), minlength=layer.num_groups)
         self.shape, self.ids = ids.shape, cp.asarray(ids)
@@ -121,8 +125,12 @@ def sequence(
 
 def time_layer(device: BenchDevice, layers: Sequence[Layer], floor_us: float) -> list[dict[str, Any]]:
     """Time all engines on a layer of experts, in turns."""
-    gemms_of = {t: [Gemm(layer, t, 128, DType.FP16) for layer in layers] for t in TOKENS}
-    largest = gemms_of[max(TOKENS)]
+    gemms_of = {
+        (routing, tokens): [Gemm(layer, tokens, 128, DType.FP16, routing=routing) for layer in layers]
+        for routing in ROUTED
+        for tokens in TOKENS
+    }
+    largest = gemms_of[ROUTED[0], max(TOKENS)]
     inputs = max(gemm.rows * gemm.layer.K for gemm in largest)
     operands = Operands(device, DType.FP16, inputs, max(gemm.rows * gemm.layer.N for gemm in largest))
     engines: dict[str, list[Engine[Any]]] = {
@@ -131,7 +139,7 @@ def time_layer(device: BenchDevice, layers: Sequence[Layer], floor_us: float) ->
     for of_name in engines.values():
         for engine, of_layer in zip(of_name, zip(*gemms_of.values(), strict=True), strict=True):
             engine.prepare(of_layer)  # of all numbers of tokens: what is prepared first is what humming-kernels knows
-    experts = [random_experts(device, gemm) for gemm in gemms_of[1]]
+    experts = [random_experts(device, gemm) for gemm in largest]
     packed: dict[str, list[Any]] = {
         name: [engine.pack(of_gemm) for engine, of_gemm in zip(of_name, experts, strict=True)]
         for name, of_name in engines.items()
@@ -146,8 +154,8 @@ def time_layer(device: BenchDevice, layers: Sequence[Layer], floor_us: float) ->
     }
     del experts
     table = []
-    for tokens, gemms in gemms_of.items():
-        to = Choices(layers[0], tokens)
+    for (routing, tokens), gemms in gemms_of.items():
+        to = Choices(gemms[0])
         x = cp.random.standard_normal((tokens, layers[0].K), dtype=cp.float32).astype(cp.float16)
         outs = {name: cp.empty((tokens, layers[0].K), cp.float16) for name in copies}
         options = {"out": outs["ours"], "stream": device.stream}
@@ -165,14 +173,14 @@ def time_layer(device: BenchDevice, layers: Sequence[Layer], floor_us: float) ->
             device.synchronize()
             error = float(cp.linalg.norm((outs[name] - outs["ours"]).astype(cp.float32)))
             if not error <= MOST_ERROR * float(cp.linalg.norm(outs["ours"].astype(cp.float32))):
-                print("differs:", layers[0].name, tokens, name, error, flush=True)
+                print("differs:", layers[0].name, routing, tokens, name, error, flush=True)
                 continue
             graphs[name] = capture_calls(device, calls[name], PROTOCOL, floor_us=floor_us)
         samples = time_in_turns(device, graphs, tokens, PROTOCOL, floor_us=floor_us, failures=failures)
         of_tokens = []
         for name, times in samples.items():
             timing = summarize(times, calls_per_replay=graphs[name].num_calls, num_weight_copies=count)
-            row = {"layer": layers[0].name.removesuffix("-up"), "tokens": tokens, "engine": name}
+            row = {"layer": layers[0].name.removesuffix("-up"), "routing": routing, "tokens": tokens, "engine": name}
             of_tokens.append(row | {"latency_us": timing.latency_us, "spread_frac": timing.spread_frac})
         print(*failures.items(), *of_tokens, sep="\n", flush=True)
         table += of_tokens

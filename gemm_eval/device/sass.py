@@ -186,7 +186,8 @@ _CLASSES: dict[str, tuple[str, ...]] = {
     "tensor": ("HGMMA", "QGMMA", "HMMA"),
     "integer": (
         "LOP3", "LOP", "IADD3", "IADD", "VIADD", "SHF", "SHL", "SHR", "PRMT", "ISETP", "ICMP", "SEL", "FSEL", "LEA",
-        "MOV", "IABS", "IMNMX", "VIMNMX", "FMNMX", "PLOP3", "P2R", "R2P", "FSETP", "HSETP2", "SGXT", "BMSK", "VABSDIFF",
+        "MOV", "IABS", "IMNMX", "VIMNMX", "FMNMX", "PLOP3", "P2R", "R2P", "FSETP", "HSETP2", "SGXT", "BMSK",
+        "VABSDIFF4",
     ),
     "imad": ("IMAD", "IMUL", "XMAD"),
     "half": ("HFMA2", "HADD2", "HMUL2", "HMNMX2"),

@@ -1,10 +1,11 @@
-"""A layer of experts with 4-bit weights as one call: three kernels, the second and third of them grouped GEMMs.
+"""A layer of experts with 4-bit weights as one call: a kernel that routes, two grouped GEMMs, and a weighted sum.
 
 The first sends each token to its experts (route.cu); the second multiplies with gate and up, and combines them; the
-third multiplies with down, and adds up the choices of each token.
+third multiplies with down. Of few rows it also adds up the choices of each token, of more a fourth kernel does.
 """
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -13,21 +14,15 @@ from typing import Any
 import numpy
 
 from gemm_eval.device import CompiledKernel, Rows, compile_text, overlaps, runtime
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels.call import launch_plan, matrix, new_output, on_device_array, output_rows
-from gemm_eval.kernels.families import (
-    Choices,
-    Fusion,
-    GroupedFamily,
-    GroupedOperands,
-    GroupedSizes,
-    Operands,
-    ceil_div,
-    family_of,
-)
+from gemm_eval.kernels.families import Choices, Fusion, GroupedOperands, GroupedSizes, Operands, ceil_div
+from gemm_eval.kernels.families.grouped import GemvMmaGroupedFamily
 from gemm_eval.kernels.gemm import Weights, check_biases, weights_of
 from gemm_eval.kernels.layout import module_of
-from gemm_eval.kernels.plan import Plan, plan_on_device
+from gemm_eval.kernels.plan import Plan, choose_for, plan_on_device, spec_of_device
+from gemm_eval.kernels.registry import COMMON, SOURCES
 from gemm_eval.kernels.weights import GroupedW4
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import as_integer
@@ -38,11 +33,14 @@ MAX_CHOICES = 32
 MAX_TOKENS = (1 << 24) - 1
 """Tokens of a layer at most: the bits above have the number of their rows."""
 
-_ROUTE, _COUNT = "gemm_eval_route", "gemm_eval_count_choices"
+_ROUTE, _COUNT, _SUM = _ENTRIES = "gemm_eval_route", "gemm_eval_count_choices", "gemm_eval_sum_choices"
 _THREADS = 256
 _INTERLEAVED = 8  # columns of gate, then as many of up
 _CTAS_PER_SM = 2
 _FEW_CHOICES = 4096  # so many each CTA counts itself
+_SUMMED_ROWS = 64
+"""Rows up to which the second GEMM adds up the choices: of 128 rows on 128 experts that took 14 us longer on an H200
+than a kernel of its own, as each sum keeps a CTA from its next tile (KERNELS.md)."""
 _VECTOR_ELEMS = 8
 _ALIGNMENT_BYTES = 256
 _ELEM_BYTES, _INDEX_BYTES = 2, 4
@@ -75,8 +73,7 @@ def w4a16_experts(
     w = topk_weights. Choices are added up in fp32 in the order of j, from products that were
     rounded to the type of x: the same operands and configs give the same bits every time. The GPU alone reads the
     choices, so that a CUDA graph may be replayed with others, on the stream of its capture, where the call has run once
-    before. It suits few tokens: with 256 and more of 128 experts, `w4a16_grouped_gemm` twice, with kernels of your own
-    between, is up to twice as fast (KERNELS.md).
+    before.
 
     Args:
         x: [tokens, hidden], of the type that the weights were packed for.
@@ -125,18 +122,18 @@ def w4a16_experts(
 
     num_rows, num_experts = math.prod(ids.shape), gate_up.num_groups
     expected = num_rows if expected_rows is None else as_integer("expected_rows", expected_rows, 1, num_rows)
-    plans = [
-        plan_on_device(
-            GroupedSizes(num_rows, packed.K, packed.N, num_experts), packed.activation, packed.mode, packed.group_size,
-            config, device, expected, fusion=fusion,
-        )
-        for packed, config, fusion in zip((gate_up, down), configs, (Fusion.GATED, Fusion.SUMMED), strict=True)
-    ]  # fmt: skip
-    family = family_of(plans[1].variant.config)
-    assert isinstance(family, GroupedFamily)
-    sum_counters = tokens.num_rows * family.parts_of_sums(plans[1].variant.config, hidden)
+    plans: list[Plan[GroupedOperands]] = []
+    limits = runtime.limits_of_device(device)
+    for packed, given in zip((gate_up, down), configs, strict=True):
+        of_gemm = GroupedSizes(num_rows, packed.K, packed.N, num_experts)
+        types = packed.activation, packed.mode, packed.group_size
+        config = given or choose_for(of_gemm, *types, spec_of_device(device), limits, expected)
+        is_summed = num_rows <= _SUMMED_ROWS and config.family == GemvMmaGroupedFamily.name
+        fusion = Fusion.GATED if not plans else Fusion.SUMMED if is_summed else Fusion.NONE
+        plans.append(plan_on_device(of_gemm, *types, config, device, fusion=fusion))
+    sum_counters = tokens.num_rows * ceil_div(hidden, plans[1].variant.config.cta_n) * is_summed
     num_counters = max(ceil_div(plan.launch.num_counters, 64) * 64 for plan in plans)
-    launch = route_launch(tokens.num_rows, ids.shape[1], runtime.limits_of_device(device).num_sms)
+    launch = route_launch(tokens.num_rows, ids.shape[1], limits.num_sms)
     sizes = (
         num_rows * hidden * _ELEM_BYTES, num_rows * inner * _ELEM_BYTES, num_rows * hidden * _ELEM_BYTES,
         (num_experts + 1) * _INDEX_BYTES, num_rows * _INDEX_BYTES, num_rows * _INDEX_BYTES,
@@ -154,12 +151,17 @@ def w4a16_experts(
     choices = Choices(row_tokens, choice_rows, weights.address, c.address, counters, ids.shape[1])
     calls = (
         (plans[0], first, gate_up, gate_up_bias, "gate_up_bias", rows, gated, None),
-        (plans[1], second, down, down_bias, "down_bias", gated, products, choices),
+        (plans[1], second, down, down_bias, "down_bias", gated, products, choices if is_summed else None),
     )
     for plan, of_weights, packed, bias, argument, source, target, added in calls:
         _multiply(
             plan, of_weights, packed, bias, argument, source, target, offsets, sums, scratch.counters, added, handle
         )
+    if not is_summed:
+        vectors = hidden // _VECTOR_ELEMS
+        grid = tokens.num_rows, ceil_div(vectors, _THREADS), 1
+        arrays = map(numpy.uint64, (products, choice_rows, weights.address, c.address))
+        _launch(_SUM, grid, arrays, (ids.shape[1], vectors), 0, device, handle, down.activation)
     return result
 
 
@@ -170,10 +172,11 @@ def route_launch(num_tokens: int, num_choices: int, num_sms: int) -> tuple[int, 
 
 
 @cache
-def compile_route(entry: str, target: str) -> CompiledKernel:
-    """Compile a kernel of route.cu, which has two entries. Needs no GPU."""
-    text = Path(__file__).with_name("route.cu").read_text("utf-8")
-    return compile_text(text, entry, target, {"THREADS": _THREADS, "COUNTS": int(entry == _COUNT)})
+def compile_route(entry: str, target: str, activation: DType = DType.FP16) -> CompiledKernel:
+    """Compile a kernel of route.cu, which has three entries. Needs no GPU."""
+    text = "\n".join(path.read_text("utf-8") for path in (SOURCES / COMMON, Path(__file__).with_name("route.cu")))
+    macros = {"THREADS": _THREADS, "ENTRY": _ENTRIES.index(entry), "MODE": 0, "GROUP": 0}
+    return compile_text(text, entry, target, macros | {"ACT_BF16": int(activation is DType.BF16)})
 
 
 def _route(
@@ -182,21 +185,26 @@ def _route(
 ) -> None:  # fmt: skip
     """Queue what copies tokens to the rows of their experts."""
     (shares, parts, is_counted), (counts, *written) = launch, addresses
-    major, minor = runtime.limits_of_device(device).compute_capability
     sizes = tokens.num_rows, ids.shape[1], num_experts
     smem_bytes = 2 * num_experts * _INDEX_BYTES
     vectors = tokens.num_columns // _VECTOR_ELEMS
     of_ids = numpy.uint64(ids.address), numpy.uint64(counts if is_counted else 0)
     of_tokens = numpy.uint64(tokens.address), numpy.int64(tokens.stride // _VECTOR_ELEMS)
-    calls: list[tuple[str, tuple[int, int, int], tuple[Any, ...], tuple[int, ...]]] = [
-        (_ROUTE, (shares, parts, 1), (*of_tokens, *of_ids, *map(numpy.uint64, written)), (vectors, vectors))
-    ]
     if is_counted:
-        calls.insert(0, (_COUNT, (shares, 1, 1), of_ids, ()))
-    for entry, grid, pointers, more in calls:
-        function = runtime.load_function(compile_route(entry, f"sm_{major}{minor}"), device, smem_bytes, stream)
-        arguments = (*pointers, *map(numpy.int32, (*sizes, *more)))
-        function(grid, (_THREADS, 1, 1), arguments, smem_bytes, runtime.StreamHandle(stream))
+        _launch(_COUNT, (shares, 1, 1), of_ids, sizes, smem_bytes, device, stream)
+    pointers = *of_tokens, *of_ids, *map(numpy.uint64, written)
+    _launch(_ROUTE, (shares, parts, 1), pointers, (*sizes, vectors, vectors), smem_bytes, device, stream)
+
+
+def _launch(
+    entry: str, grid: tuple[int, int, int], pointers: Iterable[Any], sizes: tuple[int, ...], smem_bytes: int,
+    device: int, stream: int, activation: DType = DType.FP16,
+) -> None:  # fmt: skip
+    """Queue a kernel of route.cu."""
+    target = "sm_{}{}".format(*runtime.limits_of_device(device).compute_capability)
+    function = runtime.load_function(compile_route(entry, target, activation), device, smem_bytes, stream)
+    arguments = *pointers, *map(numpy.int32, sizes)
+    function(grid, (_THREADS, 1, 1), arguments, smem_bytes, runtime.StreamHandle(stream))
 
 
 def _multiply(

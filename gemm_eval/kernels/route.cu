@@ -1,17 +1,21 @@
 // Tokens of a layer go to their experts: rows of A by expert, each a copy of a token, and where the choices of tokens have
-// theirs. A CTA has a share of the tokens, and of the vectors of 16 bytes of a row those of blockIdx.y. Choices that name no
+// theirs; later their results are added up. A CTA has a share of the tokens, and of the vectors of 16 bytes of a row those of blockIdx.y. Choices that name no
 // expert here have no row; a token without any gets a result of zeros. The order of rows within an expert changes no bit
 // of the results.
 
-// How many choices of an expert lie in the tokens before a share, and in all, [experts] each in shared memory.
-__device__ inline void count_choices(const int* ids, int begin, int end, int num_experts, int* counts) {
+// Choices of each expert, [experts] in shared memory: in all, and in those before `split`.
+__device__ inline void count_choices(const int* __restrict__ ids, int begin, int end, int num_experts, int* counts,
+                                     int split, int* before) {
+#pragma unroll 4
   for (int i = begin + threadIdx.x; i < end; i += THREADS) {
     const unsigned expert = ids[i];
-    if (expert < num_experts) atomicAdd(counts + expert, 1);
+    if (expert >= num_experts) continue;
+    atomicAdd(counts + expert, 1);
+    if (i < split) atomicAdd(before + expert, 1);
   }
 }
 
-#if COUNTS
+#if ENTRY == 1
 // Of many tokens: counts [shares, experts], so that not every CTA counts all.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_eval_count_choices(const int* __restrict__ ids, int* __restrict__ counts, int num_tokens, int num_choices,
@@ -21,9 +25,42 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int e = threadIdx.x; e < num_experts; e += THREADS) of_share[e] = 0;
   __syncthreads();
   const int begin = min(blockIdx.x * share, num_tokens), end = min(begin + share, num_tokens);
-  count_choices(ids, begin * num_choices, end * num_choices, num_experts, of_share);
+  count_choices(ids, begin * num_choices, end * num_choices, num_experts, of_share, 0, of_share);
   __syncthreads();
   for (int e = threadIdx.x; e < num_experts; e += THREADS) counts[blockIdx.x * num_experts + e] = of_share[e];
+}
+#elif ENTRY == 2
+// Of each token: the results of its choices times their weights, added up in the order of choices; LOADS at once.
+#define LOADS 8
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_eval_sum_choices(const uint4* __restrict__ results, const int* __restrict__ choice_rows,
+                          const float* __restrict__ weights, uint4* __restrict__ out, int num_choices, int num_vectors) {
+  __shared__ int rows[32];
+  __shared__ float of_rows[32];
+  if (threadIdx.x < 32) {
+    const int choice = blockIdx.x * num_choices + threadIdx.x;
+    const int row = threadIdx.x < num_choices ? choice_rows[choice] : -1;
+    rows[threadIdx.x] = row, of_rows[threadIdx.x] = threadIdx.x < num_choices ? weights[choice] : 0.0f;
+  }
+  __syncthreads();
+  for (int v = blockIdx.y * THREADS + threadIdx.x; v < num_vectors; v += gridDim.y * THREADS) {
+    float sums[8] = {};
+    for (int first = 0; first < num_choices; first += LOADS) {
+      uint4 of_choice[LOADS];
+#pragma unroll
+      for (int i = 0; i < LOADS; i++) of_choice[i] = results[(long long)max(rows[first + i], 0) * num_vectors + v];
+#pragma unroll
+      for (int i = 0; i < LOADS; i++) {
+        if (rows[first + i] < 0) continue;
+        const u32 pairs[4] = {of_choice[i].x, of_choice[i].y, of_choice[i].z, of_choice[i].w};
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+          sums[j] = fmaf(of_rows[first + i], j % 2 ? high_float(pairs[j / 2]) : low_float(pairs[j / 2]), sums[j]);
+      }
+    }
+    out[(long long)blockIdx.x * num_vectors + v] =
+        make_uint4(pack2(sums[0], sums[1]), pack2(sums[2], sums[3]), pack2(sums[4], sums[5]), pack2(sums[6], sums[7]));
+  }
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -38,6 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int begin = min(blockIdx.x * share, num_tokens), end = min(begin + share, num_tokens);
   for (int e = threadIdx.x; e < num_experts; e += THREADS) {
     int before = 0, all = 0;
+#pragma unroll 8
     for (int s = 0; counts != nullptr && s < gridDim.x; s++) {
       const int of_share = counts[s * num_experts + e];
       before += s < blockIdx.x ? of_share : 0, all += of_share;
@@ -46,8 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   __syncthreads();
   if (counts == nullptr) {
-    count_choices(ids, 0, begin * num_choices, num_experts, next_rows);
-    count_choices(ids, 0, num_tokens * num_choices, num_experts, totals);
+    count_choices(ids, 0, num_tokens * num_choices, num_experts, totals, begin * num_choices, next_rows);
     __syncthreads();
   }
   if (threadIdx.x < 32) {

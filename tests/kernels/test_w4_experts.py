@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import Variant, interleave_gate_up, make_variant
 from gemm_eval.kernels.experts import compile_route, route_launch
@@ -14,6 +15,7 @@ from gemm_eval.kernels.plan import choose_grouped, make_plan, spec_and_limits
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu.w4a16 import shared_kernels
 
+FP16, BF16 = DType.FP16, DType.BF16
 SPEC, LIMITS = spec_and_limits("h200-sxm")
 
 
@@ -49,12 +51,13 @@ def test_few_tokens_are_spread_over_parts_of_their_rows_and_many_are_counted_bef
     assert route_launch(4096, 8, 132) == (264, 1, True)
 
 
-def test_both_entries_have_machine_code_of_their_own() -> None:
-    assert len({compile_route(entry, "sm_90").cubin for entry in ("gemm_eval_route", "gemm_eval_count_choices")}) == 2
+def test_entries_have_machine_code_of_their_own() -> None:
+    entries = ("gemm_eval_route", "gemm_eval_count_choices", "gemm_eval_sum_choices")
+    codes = {compile_route(entry, "sm_90", activation).cubin for entry in entries for activation in (FP16, BF16)}
+    assert len(codes) == 4  # the sum's depends on the type
 
 
-@pytest.mark.parametrize("fusion", [Fusion.GATED, Fusion.SUMMED])
-@pytest.mark.parametrize("rows", [16, 4096])
+@pytest.mark.parametrize(("rows", "fusion"), [(16, Fusion.GATED), (16, Fusion.SUMMED), (4096, Fusion.GATED)])
 def test_the_models_choice_fuses_without_waits_of_wgmma(rows: int, fusion: Fusion) -> None:
     sizes, config = chosen(rows)
     plan = make_plan(sizes, *make_variant(config, "fp16", "group", 128)[1:4], config, LIMITS, fusion)
@@ -62,16 +65,13 @@ def test_the_models_choice_fuses_without_waits_of_wgmma(rows: int, fusion: Fusio
     assert plan.launch.num_counters >= 0
 
 
-def test_kernels_without_wgmma_for_many_tokens_fuse_nothing() -> None:
-    variant = variant_of("w4a16_sm80_grouped", 64, 128, Fusion.GATED)
-    with pytest.raises(UnsupportedError, match="fuses nothing"):
-        make_plan(GroupedSizes(64, 512, 512, 4), *variant[1:4], variant.config, LIMITS, Fusion.GATED)
-
-
-def test_counters_of_sums_are_as_many_as_warpgroups_store_parts_of_a_row() -> None:
-    for family, cta_n, parts in (("w4a16_gemv_mma_grouped", 64, 33), ("w4a16_sm90_grouped", 256, 9 * 2)):
-        variant = variant_of(family, 16, cta_n, Fusion.SUMMED)
-        assert grouped_families()[family].parts_of_sums(variant.config, 2104) == parts
+@pytest.mark.parametrize(
+    ("family", "fusion"), [("w4a16_sm80_grouped", Fusion.GATED), ("w4a16_sm90_grouped", Fusion.SUMMED)]
+)
+def test_kernels_refuse_what_they_do_not_fuse(family: str, fusion: Fusion) -> None:
+    variant = variant_of(family, 64, 128, fusion)
+    with pytest.raises(UnsupportedError, match=f"does not fuse {fusion.name}"):
+        make_plan(GroupedSizes(64, 512, 512, 4), *variant[1:4], variant.config, LIMITS, fusion)
 
 
 def test_shares_of_tiles_are_those_that_the_model_knows() -> None:

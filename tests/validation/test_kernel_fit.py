@@ -114,7 +114,7 @@ def test_tables_that_are_held_back_are_never_fitted_on() -> None:
         for path in sorted((measured_root("h200-sxm").parents[1] / "calibration" / "h200-sxm").glob("gemm-eval-*.yaml"))
         for figures in load_calibration(path).errors
     }
-    assert digests == {f"w4a16/{path.stem}" for path in fitted} | {"w4a16-grouped/fp16"}
+    assert digests == {f"w4a16/{path.stem}" for path in fitted} | {"w4a16-grouped/fp16", "w4a8/fp8"}
 
 
 def test_a_row_is_evaluated_at_the_config_that_ran() -> None:

@@ -6,7 +6,6 @@
 #endif
 #if !GROUPED
 #define GATED 0
-#define SUMMED 0
 #define COUNTER_TILE(p, w) w.tile
 #endif
 
@@ -268,7 +267,7 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[SUMS], act_t* c, c
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
     const u32 last = is_even ? end_token : min(end_token, first_token + 2 * SUMS);
-    if (GATED || SUMMED || end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
+    if (GATED || end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
       if (first_token + t < last) store_rows(p, c, buffer, first_token + t, last, first_column);
     } else {
       if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);

@@ -373,14 +373,6 @@ DEVICE void multiply(const Work& w, const u32& smem, const u32& weights, const u
   release_if(smem, released, rank, true);
 }
 
-#if SUMMED
-#define CHOICES_PARAMETER , const Choices& choices
-#define CHOICES_ARGUMENT , choices
-#else
-#define CHOICES_PARAMETER
-#define CHOICES_ARGUMENT
-#endif
-
 // A thread that computes, and where it reads weights and scales of the first stage.
 struct Reader {
   u32 rank, consumer, thread, warp, lane;
@@ -408,7 +400,7 @@ struct Output {
 // An item of at most TOKENS tokens, from `stage` on, to C.
 template <u32 TOKENS>
 DEVICE void compute(const Problem& p, const Scheduler& scheduler, const Work& w, u32 smem, u32 item, u32 stage,
-                    u32 phase, const Reader& from, const Output& out CHOICES_PARAMETER) {
+                    u32 phase, const Reader& from, const Output& out) {
   const u32 consumer = from.consumer, warp = from.warp, lane = from.lane, rank = from.rank, half = from.half;
   u32 previous = 0, released = 0;
   float acc[MB][TOKENS / 2];
@@ -459,12 +451,6 @@ DEVICE void compute(const Problem& p, const Scheduler& scheduler, const Work& w,
       write_direct(p, acc[b], out.c, at.first_token(), end_token, column, scale, shift);
 #endif
   }
-#if SUMMED
-  __threadfence();
-  named_barrier(threadIdx.x / 128, 128);
-  add_choices(choices, out.c, at.first_token(), end_token, (at.tile_n * ROW_BLOCKS + half * MB) * 64, MB * 64, p.N,
-              at.tile_n * ROW_BLOCKS / MB + half, warp, 4);
-#endif
 }
 
 #if GROUPED
@@ -472,7 +458,7 @@ DEVICE void compute(const Problem& p, const Scheduler& scheduler, const Work& w,
 // would let each wgmma wait.
 template <u32 TOKENS>
 DEVICE void consume_shares(const Problem& p, Scheduler& scheduler, Work& w, bool& has, u32& item, u32& count, u32 below,
-                           u32 smem, const Reader& from, const Output& out CHOICES_PARAMETER) {
+                           u32 smem, const Reader& from, const Output& out) {
 #pragma unroll 1
   for (; has; item++, has = scheduler.take(p, w)) {
     if (COOPERATIVE || item % 2 == from.consumer) {
@@ -480,14 +466,14 @@ DEVICE void consume_shares(const Problem& p, Scheduler& scheduler, Work& w, bool
       const u32 stage = count % STAGES, phase = count / STAGES & 1;
       barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
       if (load_shared_4(place_slot(smem, item) + 16) <= below) break;
-      compute<TOKENS>(p, scheduler, w, smem, item, stage, phase, from, out CHOICES_ARGUMENT);
+      compute<TOKENS>(p, scheduler, w, smem, item, stage, phase, from, out);
     }
     count += (w.end - w.begin) * UNIT_STEPS;
   }
 }
 #endif
 
-DEVICE void consume(const Problem& p, u32 smem, const Output& out CHOICES_PARAMETER) {
+DEVICE void consume(const Problem& p, u32 smem, const Output& out) {
   const Reader from(smem);
   Scheduler scheduler(p);
   Work w;
@@ -496,7 +482,7 @@ DEVICE void consume(const Problem& p, u32 smem, const Output& out CHOICES_PARAME
   u32 item = 0;
   bool has = scheduler.take(p, w);
 #define CONSUME(n, below) \
-  consume_shares<n>(p, scheduler, w, has, item, count, below, smem, from, out CHOICES_ARGUMENT);
+  consume_shares<n>(p, scheduler, w, has, item, count, below, smem, from, out);
   EACH_SHARE(CONSUME)
 #else
   for (u32 item = 0; scheduler.take(p, w); item++) {
@@ -509,7 +495,7 @@ DEVICE void consume(const Problem& p, u32 smem, const Output& out CHOICES_PARAME
     if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * from.consumer, (item - 1) / 2 & 1);
     const u32 stage = count % STAGES, phase = count / STAGES & 1;
     count += steps;
-    compute<CTA_M>(p, scheduler, w, smem, item, stage, phase, from, out CHOICES_ARGUMENT);
+    compute<CTA_M>(p, scheduler, w, smem, item, stage, phase, from, out);
   }
 #endif
   if (USES_TMA_STORE && from.thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -529,7 +515,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
            u32 share, u32 remainder, u32 swizzle, u32 box_rows
 #if GROUPED
            , const __grid_constant__ TensorMap map_few, const int* __restrict__ token_offsets, u32 num_token_groups,
-           const float* __restrict__ factors, u32 most_cut SUMMED_PARAMETERS
+           const float* __restrict__ factors, u32 most_cut
 #else
 #define map_few map_a
 #endif
@@ -591,10 +577,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 #endif
     const Output out = {&map_c, (const act_t*)scales, bias, c, workspace, counters, alpha};
-#if SUMMED
-    const Choices choices = CHOICES(tiles_n * ROW_BLOCKS / MB);
-#endif
-    consume(p, smem, out CHOICES_ARGUMENT);
+    consume(p, smem, out);
   }
   __syncwarp();
   if (CLUSTER > 1) cluster_sync();  // no CTA leaves while others copy into it or signal to it

@@ -98,23 +98,18 @@ DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scal
 
 // ---- consumer ----------------------------------------------------------------------------------------------------
 
-// Bytes u - 8 as e4m3, u the low nibbles: u & 7 where bit 3 is set, else -(8 - u), which is 0x88 - u.
-DEVICE u32 integers(u32 nibbles, u32 shifted) {  // bit 7 of a byte of `shifted` is bit 3 of its nibble
-  u32 is_positive, d;
-  const u32 low = nibbles & 0x07070707u;
-  asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(is_positive) : "r"(shifted));
-  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(d) : "r"(is_positive), "r"(low), "r"(0x88888888u - low));
-  return d;
-}
-
 // 64 columns x 64 k, two operands of wgmma: the words of k16 steps 2 i and 2 i + 1 are 32 k of both columns of a lane.
+// Bytes u - 8 as e4m3, u being nibbles: |u - 8|, and the sign where bit 3 of u is not set.
 DEVICE void dequantize_words(const uint4& q, u32 (&first)[4], u32 (&second)[4]) {
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
     u32(&a)[4] = j < 2 ? first : second;
     const u32 word = word_of(q, j);
-    a[j % 2 * 2] = integers(word, word << 4);
-    a[j % 2 * 2 + 1] = integers(word >> 4, word);
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      const u32 size = __vabsdiffu4((h ? word >> 4 : word) & 0x0f0f0f0fu, 0x08080808u), bit = h ? word : word << 4;
+      asm("lop3.b32 %0, %1, %2, %3, 0xf2;" : "=r"(a[j % 2 * 2 + h]) : "r"(size), "r"(bit), "n"(0x80808080u));
+    }
   }
 }
 

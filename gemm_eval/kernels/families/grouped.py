@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gemm_eval.arch import DeviceLimits
-from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
+from gemm_eval.kernels.families.base import Family, Fusion, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
 from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import BLOCK_K, UNIT_K, Sm90Family, sharing_warpgroups, wgmma_of_halves
@@ -83,6 +83,13 @@ class GroupedFamily(Family):
     headers: ClassVar[tuple[str, ...]] = ("groups.cuh",)
     slots_of_cta: ClassVar[int]
     """Parts of tiles that a CTA leaves in the workspace at most."""
+    fusions: ClassVar[tuple[Fusion, ...]] = (Fusion.NONE,)
+    """Parts of a layer of experts that the kernels can do besides their GEMM."""
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        if variant.fusion not in self.fusions:
+            return f"it does not fuse {variant.fusion.name} into its GEMM"
+        return super().refusal(variant, sizes, limits)  # type: ignore[safe-super]
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         """CTAs that fit the GPU at once."""
@@ -125,10 +132,6 @@ class GroupedFamily(Family):
             *((*map(np.uint64, operands.choices[:-1]), np.uint32(operands.choices[-1])) if operands.choices else ()),
         )  # fmt: skip
 
-    def parts_of_sums(self, config: KernelConfig, N: int) -> int:
-        """Return the parts of a row of C that `Fusion.SUMMED` counts, each with a counter for each token."""
-        return ceil_div(N, config.cta_n) * self.counters_of_tile(config)
-
     def _cut_tiles(self, config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
         """Return the most tiles whose K is cut."""
         return self._most_cut(config, sizes, ctas) * ceil_div(sizes.N, config.cta_n)
@@ -152,6 +155,7 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     headers = ("groups.cuh", "shares.cuh", "hopper.cuh")
     wide_tokens = range(136, 153, 8)  # the warps that copy need the registers for places of tiles
     slots_of_cta = 1
+    fusions = (Fusion.NONE, Fusion.GATED)
 
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.cluster_n == 1)
@@ -215,10 +219,6 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
     name = "w4a16_sm80_grouped"
     slots_of_cta = 2
 
-    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        result = super().refusal(variant, sizes, limits)
-        return result or ("it fuses nothing into its GEMM" if variant.fusion else None)
-
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)
 
@@ -236,6 +236,7 @@ class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
     name = "w4a16_gemv_mma_grouped"
     headers = ("groups.cuh", "streaming.cuh")
     slots_of_cta = MAX_CUT_WAVES
+    fusions = (Fusion.NONE, Fusion.GATED, Fusion.SUMMED)
     max_tokens = None
 
     def macros(self, variant: Variant) -> dict[str, int]:

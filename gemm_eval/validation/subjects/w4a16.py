@@ -106,7 +106,7 @@ def rows_of(timings: Timings) -> W4A16Rows:
 
 
 def _folder_of(family: str) -> str:
-    return GROUPED_FOLDER if family in GROUPED_FORM.groups else "w4a16"
+    return GROUPED_FOLDER if family in GROUPED_FORM.groups else "w4a8" if family in W4A8_FAMILIES else "w4a16"
 
 
 def _layouts_of(layouts: Layouts, rows: Ints | slice) -> Layouts:
