@@ -263,11 +263,12 @@ def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool
     if kernel.engine == "fp32" and not of.is_transposed:
         return True
     is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
-    is_whole = channels.bit_count() == 1 and channels >= _BUNDLE and is_last
+    is_whole = channels.bit_count() == 1 and (channels >= _BUNDLE if is_last else kernel.dtype is DType.FP16)
     return (
         not of.is_transposed
         and kernel.engine == "tensor"
-        and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
+        and not is_whole
+        and (is_pair or of.window * channels >= _MIN_ALONE_K)
     )
 
 
