@@ -263,7 +263,8 @@ def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool
     if kernel.engine == "fp32" and not of.is_transposed:
         return True
     is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
-    is_whole = channels.bit_count() == 1 and (channels >= _BUNDLE if is_last else kernel.dtype is DType.FP16)
+    is_whole = channels.bit_count() == 1 and channels >= (_BUNDLE if is_last else 2 * _BUNDLE)
+    is_whole |= channels.bit_count() == 1 and kernel.dtype is DType.FP16 and not is_last
     return (
         not of.is_transposed
         and kernel.engine == "tensor"
