@@ -28,8 +28,9 @@ _MAX_NARROW_N_LAST = 40  # filters of 16 bits that they take whatever the window
 _MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels that take less than a load
 _BUNDLE = 64  # channels of small groups that a tile takes together
 _MIN_ALONE_K = 500  # places and channels of a group from which groups run one after the other
-_MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
-"""Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
+_MIN_WIDE_FILTERS, _MIN_FP16_FILTERS, _NARROW_COLUMNS = 64, 56, 32
+"""Filters of whole tiles; those from which fp16 has kernels whose tiles have more columns than the last; of volumes
+there are none."""
 _MAX_LINE_FILTERS, _LINE_COLUMNS = 128, 64
 """Filters of one dimension from which cuDNN takes tiles of so many columns, as if it were an image of one row."""
 
@@ -72,7 +73,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         of.stride[-1] * of.x.element_size(),
     )  # fmt: skip
     if groups > 1 and channels == 1:
-        if is_last and filters > 1:  # cuDNN has none for these, and runs a launch for each channel
+        if is_last and filters > 1 and of.x.element_size() < 4:  # cuDNN has none for these: a launch for each channel
             return kernel._replace(engine="cuda_cores")
         return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=int(max(of.x.shape[2:])))
     if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
@@ -92,7 +93,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         return kernel._replace(engine=engine, images=of.images, side=int(side))
     if of.is_few:
         return kernel._replace(engine=_first_layer_engine(of, kernel, is_last=is_last))
-    if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_WIDE_FILTERS):
+    if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_FP16_FILTERS):
         kernel = kernel._replace(tile_columns=_NARROW_COLUMNS)
     elif of.weight.dim() < _IMAGE_DIM and filters > _MAX_LINE_FILTERS:
         kernel = kernel._replace(tile_columns=_LINE_COLUMNS)
