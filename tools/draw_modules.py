@@ -23,6 +23,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -44,6 +45,7 @@ _LEAST_US = ((60.0, 1, 160), 3), ((250.0, 4, 256), 2), ((1000.0, 16, 512), 1.2)
 
 _MAX_US = 12_000.0
 _MAX_BYTES, _MAX_CALLS = 3 << 30, 700
+_MAX_SET = 1 << 16  # elements of a tensor of another library's model whose values may matter
 _FLOP_PER_US = {torch.bfloat16: 500e6, torch.float16: 500e6, torch.float32: 40e6}
 _BYTES_PER_US, _MIN_CALL_US = 3.5e6, 1.5
 
@@ -145,6 +147,18 @@ def drawn(seed: int, number: int, device: str = "meta", attempt: int | None = No
     return _attempt(seed, number, attempt, device)
 
 
+class _Unset(TorchFunctionMode):
+    """Leaves large tensors as they were allocated: weights that nobody reads take no time and no memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        tensor = args[0] if args else (kwargs or {}).get("tensor")  # of torch.nn.init
+        is_in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+        if is_in_place and isinstance(tensor, torch.Tensor) and tensor.numel() > _MAX_SET:
+            return tensor
+        return func(*args, **(kwargs or {}))
+
+
 def _real(number: int, device: str) -> Draw:
     from tools.drawn.real import real_names
 
@@ -157,9 +171,17 @@ def drawn_real(library: str, text: str, device: str = "meta", number: int = -1) 
     from tools.drawn.real import real_module
 
     name, sizes = text.split()
-    with torch.device("cpu" if device == "meta" else device):  # some count on the values of weights
+    is_meta, dtype = device == "meta", torch.bfloat16
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.device("cpu" if is_meta else device))  # some count on the values of small tensors
+        if is_meta:
+            stack.enter_context(_Unset())
+            draw = "torch.nn.init._no_grad_trunc_normal_"  # draws again until all values are in its range
+            stack.enter_context(mock.patch(draw, lambda tensor, *_, **__: tensor))
         inputs, module = real_module(library, name, tuple(map(int, sizes.split("x"))))
-    dtype = torch.bfloat16
+    if is_meta:
+        weights = {weight: torch.empty_like(weight, device="meta") for weight in module.parameters()}
+        module._apply(lambda tensor: weights.get(tensor, tensor))
     return Draw(REAL_SEED, number, 0, library, text, dtype, None, False, False, False, inputs, module.to(dtype))
 
 

@@ -72,7 +72,7 @@ _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with d
 _INDEX_BYTES, _STATISTICS_BYTES = 8, 8  # mean and variance of a row
 _NODES_OF_CALL, _MAX_NODES = 3, 300  # of Inductor's graph for a call; and for a convolution, to change layouts
 _ELEMENT_BYTES = 2
-_FEW, _FEW_CHANNELS_INSTRUCTIONS = 8, 220  # channels that lie side by side in pieces, stored one by one
+_FEW, _FEW_CHANNELS_INSTRUCTIONS = 8, 220  # channels of 16 bits that lie side by side in pieces, stored one by one
 _SMALL_CHANNELS = 64
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 """Inductor's weights of the operations of convolutions with channels last."""
@@ -81,6 +81,7 @@ _INTO = ("index_add", "scatter", "scatter_add", "scatter_reduce", "index_put")
 _FUSIBLE = {Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW}
 SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
 """Operations whose results must be in memory before they are read."""
+_JOINS = ("aten.cat", "aten.stack")
 _PLACES = ("aten.argmax", "aten.argmin")  # of one element they are 0, and read nothing
 
 
@@ -402,9 +403,9 @@ def _convolution(
         copied = [reads[1]] if layout.window > 1 and layout.group_channels > 1 else []
         if not is_made and not layout.has_last_input:
             copied.append(reads[0])
-        counts = [
-            _FEW_CHANNELS_INSTRUCTIONS if each is reads[0] and layout.group_channels < _FEW else 0 for each in copied
-        ]
+        num_weights = layout.filters * layout.group_channels * layout.window
+        is_few = layout.group_channels < _FEW and reads[1].num_bytes <= _ELEMENT_BYTES * num_weights
+        counts = [_FEW_CHANNELS_INSTRUCTIONS if each is reads[0] and is_few else 0 for each in copied]
         works = [*(map_work(each.num_bytes, count) for each, count in zip(copied, counts, strict=True)), *works]
     elif not layout.has_last_weight and call.eager:
         works = [*without_bias(call.eager)]
@@ -450,7 +451,11 @@ def compiled_work(
         )
     most = max(loads, default=0)  # what is much smaller is read again and again
     instructions += _LOAD_INSTRUCTIONS * sum(1.0 if 2 * load > most else 0.5 for load in loads) * (1 + is_twice)
-    instructions += sum(map(_instructions_of, (call for call in calls if call.domain.num_elements != rows)))
+    parts = {access.buffer for call in calls if call.name in _JOINS for access in call.reads}
+    for call in calls:
+        if call.domain.num_elements != rows:
+            is_part = any(access.buffer in parts for access in call.writes)  # warps of the other parts skip it
+            instructions += _instructions_of(call) * (call.domain.num_elements / num_elements if is_part else 1.0)
     if sums is None:
         return kernel_work(instructions + _INDEX_INSTRUCTIONS * _reads_less(calls), num_bytes, num_elements)
     is_norm = any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax"))

@@ -28,8 +28,9 @@ _MAX_NARROW_N_LAST = 40  # filters of 16 bits that they take whatever the window
 _MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels that take less than a load
 _BUNDLE = 64  # channels of small groups that a tile takes together
 _MIN_ALONE_K = 500  # places and channels of a group from which groups run one after the other
-_MIN_WIDE_FILTERS, _NARROW_COLUMNS = 64, 32
-"""Filters from which fp16 has kernels whose tiles have more columns than these; of volumes there are none."""
+_MIN_WIDE_FILTERS, _MIN_FP16_FILTERS, _NARROW_COLUMNS = 64, 56, 32
+"""Filters of whole tiles; those from which fp16 has kernels whose tiles have more columns than the last; of volumes
+there are none."""
 _MAX_LINE_FILTERS, _LINE_COLUMNS = 128, 64
 """Filters of one dimension from which cuDNN takes tiles of so many columns, as if it were an image of one row."""
 
@@ -72,7 +73,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         of.stride[-1] * of.x.element_size(),
     )  # fmt: skip
     if groups > 1 and channels == 1:
-        if is_last and filters > 1:  # cuDNN has none for these, and runs a launch for each channel
+        if is_last and filters > 1 and of.x.element_size() < 4:  # cuDNN has none for these: a launch for each channel
             return kernel._replace(engine="cuda_cores")
         return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=int(max(of.x.shape[2:])))
     if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
@@ -92,7 +93,7 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
         return kernel._replace(engine=engine, images=of.images, side=int(side))
     if of.is_few:
         return kernel._replace(engine=_first_layer_engine(of, kernel, is_last=is_last))
-    if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_WIDE_FILTERS):
+    if of.weight.dim() > _IMAGE_DIM or (dtype is DType.FP16 and filters < _MIN_FP16_FILTERS):
         kernel = kernel._replace(tile_columns=_NARROW_COLUMNS)
     elif of.weight.dim() < _IMAGE_DIM and filters > _MAX_LINE_FILTERS:
         kernel = kernel._replace(tile_columns=_LINE_COLUMNS)
@@ -263,11 +264,13 @@ def _is_one_by_one(of: _Convolution, kernel: ConvolutionKernel, *, is_last: bool
     if kernel.engine == "fp32" and not of.is_transposed:
         return True
     is_pair = of.groups == 2 and channels > _BUNDLE // 2 and not is_last
-    is_whole = channels.bit_count() == 1 and channels >= _BUNDLE and is_last
+    is_whole = channels.bit_count() == 1 and channels >= (_BUNDLE if is_last else 2 * _BUNDLE)
+    is_whole |= channels.bit_count() == 1 and kernel.dtype is DType.FP16 and not is_last
     return (
         not of.is_transposed
         and kernel.engine == "tensor"
-        and (is_pair or (of.window * channels >= _MIN_ALONE_K and not is_whole))
+        and not is_whole
+        and (is_pair or of.window * channels >= _MIN_ALONE_K)
     )
 
 

@@ -168,6 +168,8 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         [LAYOUT, "cudnn_transform", "ConvolutionWork", LAYOUT]),
     "two groups, one after the other": (lambda: functional.conv2d(IMAGE, tensor(96, 48, 3, 3), groups=2),
         [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT] * 2),
+    "two groups of whole tiles": (lambda: functional.conv2d(tensor(4, 256, 24, 24), tensor(256, 128, 5, 5), groups=2),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]),
     "pointwise, channels first": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1)), ["ConvolutionWork"]),
     "pointwise in steps": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1), stride=2),
         [LAYOUT, "ConvolutionWork", LAYOUT]),

@@ -37,9 +37,11 @@ _CHUNK_BYTES, _STEP_BYTES, _BITS_PER_BYTE = 16, 64, 8  # of one load, and of the
 _START_CYCLES = 4500.0
 _A_CYCLES, _B_CYCLES, _C_CYCLES = 0.4, 0.22, 2.2
 """Of an SM, for 16 bytes: of windows that it gathers, of filters, and of the result that it writes."""
-_ODD_GATHER, _LINE_BYTES = 0.55, 128
+_ALONE_FRAC, _SHARING_SMS_FRAC = 0.6, 0.5
+"""Least share of these two where few SMs have a tile, and the share of SMs from which on L2 gives each no more."""
+_ODD_GATHER, _LINE_BYTES = 0.45, 128
 """Extra time of windows whose channels share no factor with a line of memory, as a share."""
-_RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.97, 0.47, 32
+_RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.97, 0.7, 32
 """Share of the tensor rate; the same of kernels of the generation before, and the most columns they run for."""
 
 _FEW_TILE_M, _FEW_CTAS = 128, 2
@@ -114,7 +116,8 @@ def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
     rate = flop_per_cycle * (_NARROW_RATE_FRAC if is_narrow else _RATE_FRAC)
     for tile_m, tile_n in (tile for tile in _TILES if tile[1] <= of.tile_columns):
         tiles = of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n)
-        load = (gather * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
+        sharing = min(1.0, max(_ALONE_FRAC, tiles / arch.num_sms / _SHARING_SMS_FRAC))
+        load = (gather * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES) * sharing
         multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / rate
         store = _C_CYCLES * tile_m * tile_n * item_bytes / _CHUNK_BYTES
         times.append(math.ceil(tiles / arch.num_sms) * (store + steps * max(load, multiply)))
