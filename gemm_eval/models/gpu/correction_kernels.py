@@ -405,6 +405,47 @@ ATTENTION_FEATURES = (
 
 _NO_WINDOW_LOG2 = 20.0  # of positions
 
+@entry_point
+def answer_layers(
+    work: Any, compute_log2: float, weight_log2: float, is_warm: bool, physics_us: Any, nodes: Any, roots: Any,
+    sites: Any, limits: Any, spreads: Any, physics_spreads: Any, out: Any,
+) -> None:  # fmt: skip
+    """Write answers as of `answer_rows` on layers of experts to `out` [rows, 4 and features and -inf].
+
+    After each answer stand its `LAYER_FEATURES`. No factor takes a time below the data sheet's.
+
+    Args:
+        work: columns [rows] of `MoeWork`, up to `gated`.
+        compute_log2, weight_log2: log2 of us at the data sheet's rates: a product of a row, reading a weight.
+        is_warm: L2 may hold the weights.
+    """
+    for row in range(len(out)):
+        x, us = out[row, 4:], physics_us[row]
+        for place in range(9):
+            x[place] = math.log2(max(work[place][row], 1.0 if place < _NUM_LAYER_SIZES else _LEAST_ROWS))
+        rows, active, most = x[6], x[7], x[8]
+        columns = x[1] + x[2] + math.log2(2.0 + work[9][row])
+        x[8], x[9], x[10], x[11] = active - x[4], rows - active, most, most - (rows - active)
+        x[12] = math.log2(max(us, _LEAST_US))
+        x[13], x[14] = x[12] - rows - columns - compute_log2, x[12] - active - columns - weight_log2
+        x[15] = -np.inf
+        _answer(x, us, nodes, roots, sites, limits[0], spreads, physics_spreads, out[row, :4])
+        room = x[13] if is_warm else min(x[13], x[14])
+        out[row, 0] = max(out[row, 0], min(1.0, 2.0**-room)) if work[6][row] > 0.0 else 1.0
+
+
+_LAYER_SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
+_NUM_LAYER_SIZES = len(_LAYER_SIZES)
+LAYER_FEATURES = (
+    *_LAYER_SIZES, "local_rows", "num_active", "active", "mean_rows", "most_rows", "imbalance", "latency",
+    "above_compute", "above_weights",
+)  # fmt: skip
+"""What a correction knows of a layer of experts, in this order, in log2: sizes, loads, and its latency by the terms,
+also beside rooflines. The first six also give its distance from those that were timed."""
+
+_LEAST_US, _LEAST_ROWS = 1e-2, 1e-1  # so that logarithms are finite
+
+
 CHIP_FEATURES = ("G", "M", "N", "K", "MN", "NK", "M_alignment", "K_alignment", "N_alignment")
 """What a correction knows of a GEMM on a multi-core chip, in this order."""
 
