@@ -405,6 +405,7 @@ ATTENTION_FEATURES = (
 
 _NO_WINDOW_LOG2 = 20.0  # of positions
 
+
 @entry_point
 def answer_layers(
     work: Any, compute_log2: float, weight_log2: float, is_warm: bool, physics_us: Any, nodes: Any, roots: Any,

@@ -92,6 +92,7 @@ def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: st
 MOE = "moe"
 """Name of the subject, in files of what was learned of it."""
 
+
 def layer_features(arch: GpuSpec, work: MoeWork, latency_us: Floats) -> Features:
     """Return the features that corrections read.
 
