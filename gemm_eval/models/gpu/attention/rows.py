@@ -173,7 +173,7 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
 
 
 def _rows_of(table: Floats) -> AttentionRows:
-    return AttentionRows(*table, columns=table)
+    return AttentionRows(*table, table)
 
 
 class TileCounts(NamedTuple):
