@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ def _of_memory_bound(arch: GpuSpec) -> Callable[[], object]:
 
 def _of_layers(arch: GpuSpec) -> Callable[[], object]:
     sizes = (512, 2048, 768, 128, 128, 8, 4096, 128, 60, 1)
-    work = MoeWork(*(np.array([size], np.float64) for size in sizes), types=GemmTypes.parse("bf16"))
+    columns: list[Any] = [np.array([size], np.float64) for size in sizes]
+    work = MoeWork(*[*columns, GemmTypes.parse("bf16")])
     return lambda: layer_answers(arch, "triton", work, np.array([100.0]), is_on=True, is_warm=True)
 
 

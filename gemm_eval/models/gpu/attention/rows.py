@@ -173,7 +173,8 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
 
 
 def _rows_of(table: Floats) -> AttentionRows:
-    return AttentionRows(*table, table)
+    columns: list[Floats] = [*table, table]
+    return AttentionRows(*columns)
 
 
 class TileCounts(NamedTuple):
