@@ -31,6 +31,7 @@ from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGro
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
+Works = Iterable[tuple[str | None, Rows, MoeWork]]
 
 _WORK_SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
 _SHARED_SIZES = ("shared_width", "shared_tokens")
@@ -205,7 +206,8 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable, *, is_corrected: 
     )
     shared_rows = runs.shared_rows[layer_of]  # of place -1, where nothing runs, the time is 0
 
-    terms = _other_terms(arch, runs, sizes)
+    works = list(works_of(runs))
+    terms = _other_terms(arch, runs, works, sizes)
     terms[:, [_GEMM1, _GEMM2]] = latency_us[runs.gemm_rows]
     terms[:, _SHARED] += latency_us[shared_rows].sum(axis=1)
     terms[np.isin(layer_of, list(runs.errors))] = np.nan
@@ -227,7 +229,7 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable, *, is_corrected: 
     means["imbalance"] = np.concatenate([draws.imbalance for draws in runs.routed])
     gemm_rows = runs.gemm_rows[_nearest_to_mean(terms.sum(axis=1), first, num)]
     terms = _means(terms, first, num[:, None])
-    intervals = _correct(arch, runs, gemms, terms, starts, is_corrected=is_corrected)
+    intervals = _correct(arch, runs, works, gemms, terms, starts, is_corrected=is_corrected)
     return DrawColumns(starts, terms, means, gemm_rows, *intervals)
 
 
@@ -240,7 +242,7 @@ class _Intervals(NamedTuple):
 
 
 def _correct(
-    arch: ArchSpec, runs: Runs, gemms: GEMMTable, terms: Floats, starts: Rows, *, is_corrected: bool
+    arch: ArchSpec, runs: Runs, works: Works, gemms: GEMMTable, terms: Floats, starts: Rows, *, is_corrected: bool
 ) -> _Intervals:
     """Add what was learned to `terms` [draws, terms], and return intervals and sources.
 
@@ -254,14 +256,12 @@ def _correct(
     is_warm = all(kind.options.l2 == L2State.WARM for kind in runs.batch.kinds)
     factor, source = np.ones(num_layers), [""] * num_layers
     ends_us = np.full((2, num_layers), np.nan)
-    for library, chosen, work in works_of(runs):
+    for library, chosen, work in works:
         layers, row_of = np.unique(runs.layer_of[chosen], return_inverse=True)
         learned = None
         if isinstance(arch, GpuSpec) and library is not None:
-            mean = mean_work(work, row_of, len(layers))
-            learned = model.layer_answers(
-                arch, library, mean, physics_us[layers], is_on=is_corrected, is_warm=is_warm
-            )  # fmt: skip
+            mean, us = mean_work(work, row_of, len(layers)), physics_us[layers]
+            learned = model.layer_answers(arch, library, mean, us, is_on=is_corrected, is_warm=is_warm)
         if learned is None:
             for layer in layers.tolist():
                 source[layer], ends_us[:, layer] = _of_gemms(arch, runs, gemms, layer, whole_us[layer])
@@ -326,9 +326,9 @@ def works_of(runs: Runs) -> Iterator[tuple[str | None, Rows, MoeWork]]:
         yield library, chosen, MoeWork(**of_kind, gated=gated, types=types)
 
 
-def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
+def _other_terms(arch: ArchSpec, runs: Runs, works: Works, sizes: dict[str, Rows]) -> Floats:
     terms = np.zeros((len(runs.layer_of), len(BREAKDOWN)))
-    for library, chosen, work in works_of(runs):
+    for library, chosen, work in works:
         for name, times in layer_terms(arch, library, work).items():
             terms[chosen, BREAKDOWN.index(name)] = times
         tokens, width = (sizes[name][chosen] for name in ("shared_tokens", "shared_width"))
@@ -345,9 +345,9 @@ def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
 
 def mean_work(work: MoeWork, row_of: Rows, num_rows: int) -> MoeWork:
     """Return the means of the runs of each of `num_rows` rows; `row_of` is the row of each run of `work`."""
-    num = np.maximum(np.bincount(row_of, minlength=num_rows), 1)
+    num, zeros = np.maximum(np.bincount(row_of, minlength=num_rows), 1), np.zeros(len(row_of))
     means: dict[str, Any] = {
-        name: np.bincount(row_of, np.broadcast_to(np.asarray(column, float), row_of.shape), minlength=num_rows) / num
+        name: np.bincount(row_of, zeros + column, minlength=num_rows) / num
         for name, column in work._asdict().items()
         if name != "types"
     }

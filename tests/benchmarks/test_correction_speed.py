@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu import attention, collective, memory_bound
-from gemm_eval.workload import ENGINES, AttentionProblem, CollectiveProblem
+from gemm_eval.models.gpu import attention, collective, layer_answers, memory_bound
+from gemm_eval.workload import ENGINES, AttentionProblem, CollectiveProblem, GemmTypes, MoeWork
 
 GPU = "h200-sxm"
 
@@ -37,8 +38,15 @@ def _of_memory_bound(arch: GpuSpec) -> Callable[[], object]:
     return answer
 
 
+def _of_layers(arch: GpuSpec) -> Callable[[], object]:
+    sizes = (512, 2048, 768, 128, 128, 8, 4096, 128, 60, 1)
+    columns: list[Any] = [np.array([size], np.float64) for size in sizes]
+    work = MoeWork(*[*columns, GemmTypes.parse("bf16")])
+    return lambda: layer_answers(arch, "triton", work, np.array([100.0]), is_on=True, is_warm=True)
+
+
 @pytest.mark.benchmark(group="correction and interval of one cold answer, beside 100 additions of floats in Python")
-@pytest.mark.parametrize("make", [None, _of_attention, _of_collectives, _of_memory_bound])
+@pytest.mark.parametrize("make", [None, _of_attention, _of_collectives, _of_memory_bound, _of_layers])
 def test_a_correction_and_its_interval(
     benchmark: BenchmarkFixture, make: Callable[[GpuSpec], Callable[[], object]] | None
 ) -> None:

@@ -370,26 +370,28 @@ _LEAST = 1e-3  # of what a logarithm is taken of
 
 @entry_point
 def answer_attention(
-    batch: Any, q_len: Any, kv_len: Any, num_heads: Any, num_kv_heads: Any, head_dim: Any, value_dim: Any, window: Any,
-    is_causal: Any, q_bits: Any, kv_bits: Any, is_latent: Any, physics_us: Any, nodes: Any, roots: Any, sites: Any,
-    limits: Any, spreads: Any, physics_spreads: Any, out: Any,
+    table: Any, physics_us: Any, nodes: Any, roots: Any, sites: Any, limits: Any, spreads: Any, physics_spreads: Any,
+    out: Any,
 ) -> None:  # fmt: skip
-    """Write answers as of `answer_rows` on problems, columns [rows], to `out` [rows, 4 and features and -inf].
+    """Write answers as of `answer_rows` on problems to `out` [rows, 4 and features and -inf].
 
-    After each answer stand its `ATTENTION_FEATURES`.
+    `table` is that of `AttentionRows`. After each answer stand its `ATTENTION_FEATURES`.
     """
     for row in range(len(out)):
         x, us = out[row, 4:], physics_us[row]
-        keys = min(kv_len[row], window[row] + q_len[row] - 1.0)
-        elements = head_dim[row] + value_dim[row] * (1.0 - is_latent[row])
-        x[0], x[1] = math.log2(head_dim[row]), math.log2(value_dim[row])
-        x[2], x[3] = math.log2(q_bits[row]), math.log2(kv_bits[row])
-        x[4] = 0.0 if is_latent[row] > 0.0 else math.log2(num_heads[row] / num_kv_heads[row])
-        x[5] = math.log2(window[row]) if window[row] < kv_len[row] else _NO_WINDOW_LOG2
-        x[6] = is_causal[row]
-        x[7], x[8], x[9] = math.log2(us), math.log2(q_len[row]), math.log2(kv_len[row])
-        x[10], x[11] = math.log2(batch[row] * num_heads[row]), math.log2(batch[row] * num_kv_heads[row])
-        x[12] = math.log2(batch[row] * keys * num_kv_heads[row] * elements * kv_bits[row] / 8.0)
+        batch, q_len, kv_len, num_heads = table[0, row], table[1, row], table[2, row], table[3, row]
+        num_kv_heads, head_dim, value_dim, window = table[4, row], table[5, row], table[6, row], table[7, row]
+        is_causal, q_bits, kv_bits, is_latent = table[8, row], table[9, row], table[10, row], table[11, row]
+        keys = min(kv_len, window + q_len - 1.0)
+        elements = head_dim + value_dim * (1.0 - is_latent)
+        x[0], x[1] = math.log2(head_dim), math.log2(value_dim)
+        x[2], x[3] = math.log2(q_bits), math.log2(kv_bits)
+        x[4] = 0.0 if is_latent > 0.0 else math.log2(num_heads / num_kv_heads)
+        x[5] = math.log2(window) if window < kv_len else _NO_WINDOW_LOG2
+        x[6] = is_causal
+        x[7], x[8], x[9] = math.log2(us), math.log2(q_len), math.log2(kv_len)
+        x[10], x[11] = math.log2(batch * num_heads), math.log2(batch * num_kv_heads)
+        x[12] = math.log2(batch * keys * num_kv_heads * elements * kv_bits / 8.0)
         x[13] = -np.inf
         _answer(x, us, nodes, roots, sites, limits[0], spreads, physics_spreads, out[row, :4])
 
@@ -404,6 +406,48 @@ ATTENTION_FEATURES = (
 """Features of a problem, in this order; the first five also give its distance from those that were timed."""
 
 _NO_WINDOW_LOG2 = 20.0  # of positions
+
+
+@entry_point
+def answer_layers(
+    work: Any, compute_log2: float, weight_log2: float, is_warm: bool, physics_us: Any, nodes: Any, roots: Any,
+    sites: Any, limits: Any, spreads: Any, physics_spreads: Any, out: Any,
+) -> None:  # fmt: skip
+    """Write answers as of `answer_rows` on layers of experts to `out` [rows, 4 and features and -inf].
+
+    After each answer stand its `LAYER_FEATURES`. No factor takes a time below the data sheet's.
+
+    Args:
+        work: columns [rows] of `MoeWork`, up to `gated`.
+        compute_log2, weight_log2: log2 of us at the data sheet's rates: a product of a row, reading a weight.
+        is_warm: L2 may hold the weights.
+    """
+    for row in range(len(out)):
+        x, us = out[row, 4:], physics_us[row]
+        for place in range(9):
+            x[place] = math.log2(max(work[place][row], 1.0 if place < _NUM_LAYER_SIZES else _LEAST_ROWS))
+        rows, active, most = x[6], x[7], x[8]
+        columns = x[1] + x[2] + math.log2(2.0 + work[9][row])
+        x[8], x[9], x[10], x[11] = active - x[4], rows - active, most, most - (rows - active)
+        x[12] = math.log2(max(us, _LEAST_US))
+        x[13], x[14] = x[12] - rows - columns - compute_log2, x[12] - active - columns - weight_log2
+        x[15] = -np.inf
+        _answer(x, us, nodes, roots, sites, limits[0], spreads, physics_spreads, out[row, :4])
+        room = x[13] if is_warm else min(x[13], x[14])
+        out[row, 0] = max(out[row, 0], min(1.0, 2.0**-room)) if work[6][row] > 0.0 else 1.0
+
+
+_LAYER_SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
+_NUM_LAYER_SIZES = len(_LAYER_SIZES)
+LAYER_FEATURES = (
+    *_LAYER_SIZES, "local_rows", "num_active", "active", "mean_rows", "most_rows", "imbalance", "latency",
+    "above_compute", "above_weights",
+)  # fmt: skip
+"""What a correction knows of a layer of experts, in this order, in log2: sizes, loads, and its latency by the terms,
+also beside rooflines. The first six also give its distance from those that were timed."""
+
+_LEAST_US, _LEAST_ROWS = 1e-2, 1e-1  # so that logarithms are finite
+
 
 CHIP_FEATURES = ("G", "M", "N", "K", "MN", "NK", "M_alignment", "K_alignment", "N_alignment")
 """What a correction knows of a GEMM on a multi-core chip, in this order."""

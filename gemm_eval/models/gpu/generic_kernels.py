@@ -540,8 +540,8 @@ def config_cost(p: Any, row: Any, c: Any, t: kernels.ProblemTerms, split: int, r
     if schedule == kernels.PINGPONG:
         lone = step_count * max(busy, round_trip, work + step_loss) + c["tile_cycles"] + epilogue
         shared = max(step_count * max(busy, round_trip, 0.5 * (work + step_loss)) + c["pingpong_cycles"], 0.5 * lone)
-        # the ring holds tiles ahead, but not across the tensors of groups, as timings of such without scales show
-        if step_count <= 1.0 and not (t.is_grouped and t.scale_bytes == 0.0):
+        # the ring holds tiles ahead, but seldom across the tensors of groups, as timings on a B200 show
+        if step_count <= 1.0 and (p["fills_across_groups"] != 0 or not t.is_grouped):
             shared = min(shared, lone)
         first = rounds * shared if rest > 0 else (rounds - 1) * shared + lone
         last = lone

@@ -1,6 +1,7 @@
 """Layers of experts on GPUs: kernels around the two grouped GEMMs, and which a library takes. See MODEL.md."""
 
 from collections.abc import Mapping
+from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,16 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.calibration import Origin, cached_by_arch, coefficients_for
-from gemm_eval.models.gpu.learned import Answers, Features, Learned, learned_for, learned_path
+from gemm_eval.models.gpu.correction_kernels import LAYER_FEATURES, answer_layers
+from gemm_eval.models.gpu.learned import (
+    NOTHING_LEARNED,
+    Answers,
+    Features,
+    Learned,
+    features_of,
+    learned_for,
+    learned_path,
+)
 from gemm_eval.models.gpu.libraries import engine_libraries, first_library, library_of
 from gemm_eval.models.gpu.memory_bound import l2_and_dram_us, side_by_side
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
@@ -82,36 +92,16 @@ def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: st
 MOE = "moe"
 """Name of the subject, in files of what was learned of it."""
 
-_SIZES = ("num_tokens", "hidden", "inter", "num_experts", "num_local_experts", "topk")
-_LEAST_US, _LEAST_ROWS = 1e-2, 1e-1  # so that logarithms are finite
-
 
 def layer_features(arch: GpuSpec, work: MoeWork, latency_us: Floats) -> Features:
-    """Return what a correction knows of layers: sizes, loads, and latencies by the terms, also beside rooflines.
+    """Return the features that corrections read.
 
     Args:
-        work: of layers [rows], means over draws of the routing.
+        work: of layers [rows], float columns: means over draws of the routing.
         latency_us: [rows], by the terms, without shared experts.
     """
-
-    def logs(values: Any, least: float = _LEAST_ROWS) -> Floats:
-        result: Floats = np.log2(np.maximum(np.asarray(values, np.float64), least))
-        return result
-
-    rows, most, active = (logs(values) for values in (work.local_rows, work.most_rows, work.num_active))
-    experts, us = logs(work.num_local_experts), logs(latency_us, _LEAST_US)
-    types, columns = work.types, logs((2.0 + np.asarray(work.gated)) * np.asarray(work.inter) * np.asarray(work.hidden))
-    compute_us = us_at_peak(2.0, arch.peak_tflop_per_s(types.a.dtype))  # of a row and a column
-    weight_us = types.b.dtype.bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
-    return Features(
-        sizes={name: logs(getattr(work, name), 1.0) for name in _SIZES},
-        others={
-            "local_rows": rows, "num_active": active, "active": active - experts, "mean_rows": rows - active,
-            "most_rows": most, "imbalance": most - (rows - active), "latency": us,
-            "above_compute": us - rows - columns - np.log2(compute_us),
-            "above_weights": us - active - columns - np.log2(weight_us),
-        },
-    )  # fmt: skip
+    columns = _answers(NOTHING_LEARNED, *_rates_log2(arch, work.types), work, latency_us, is_warm=True)[:, 4:]
+    return features_of(LAYER_FEATURES, LAYER_FEATURES.index("local_rows"), columns)
 
 
 def layer_answers(
@@ -127,31 +117,45 @@ def layer_answers(
         is_on: False: intervals of the terms alone.
         is_warm: state of L2.
     """
-    features = layer_features(arch, work, physics_us)
-    learned, origin = _learned(arch, library, work.types, is_on, features.names)
+    learned, origin, rates = _learned(arch, library, work.types, is_on)
     if learned is None:
         return None
-    answers = learned.answers(features.columns(), np.ascontiguousarray(physics_us))
-    roofs = ("above_compute",) if is_warm else ("above_compute", "above_weights")
-    room = np.min([features.others[name] for name in roofs], axis=0)
-    has_work = np.asarray(work.local_rows, np.bool_)
-    factor = np.maximum(answers[:, 0], np.minimum(1.0, np.exp2(-room)))
-    return Answers(np.where(has_work, factor, 1.0), answers[:, 1], answers[:, 2]), origin
+    return Answers(*_answers(learned, *rates, work, physics_us, is_warm=is_warm).T[:3]), origin
+
+
+def _answers(
+    learned: Learned, compute_log2: float, weight_log2: float, work: MoeWork, physics_us: Floats, *, is_warm: bool
+) -> Floats:
+    """Return what was learned of layers, as `answer_layers` writes it."""
+    out = np.empty((len(physics_us), len(LAYER_FEATURES) + 5))
+    answer_layers(
+        work[:10], compute_log2, weight_log2, is_warm, np.ascontiguousarray(physics_us), *learned.trees,
+        learned.spreads, learned.physics_spreads, out,
+    )  # fmt: skip
+    return out
+
+
+def _rates_log2(arch: GpuSpec, types: GemmTypes) -> tuple[float, float]:
+    """Return log2 of us at the data sheet's rates: of a product of a row, and of reading a weight."""
+    compute_us = us_at_peak(2.0, arch.peak_tflop_per_s(types.a.dtype))
+    return log2(compute_us), log2(types.b.dtype.bits / 8.0 / bytes_per_us(arch.dram_gb_per_s))
 
 
 @cached_by_arch
 def _learned(
-    arch: GpuSpec, library: str, types: GemmTypes, is_on: bool, names: tuple[str, ...]
-) -> tuple[Learned | None, Origin]:
-    """Return what was learned of the family that a library runs types with, None if nothing, and its origin."""
+    arch: GpuSpec, library: str, types: GemmTypes, is_on: bool
+) -> tuple[Learned | None, Origin, tuple[float, float]]:
+    """Return what was learned of the family that a library runs types with (None: nothing), its origin, and rates."""
     try:
         family = library_of(library.partition("/")[0]).family(arch, types)
     except UnsupportedError:
-        return None, Origin(False, None, "")
+        return None, Origin(False, None, ""), (0.0, 0.0)
     coefficients, origin = coefficients_for(arch, library, family)
+    rates = _rates_log2(arch, types)
     if "/" in library or origin.gpu is None or not learned_path(origin.gpu, MOE, family).is_file():
-        return None, origin
-    return learned_for(arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, names, is_on=is_on), origin
+        return None, origin, rates
+    of = learned_for(arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, LAYER_FEATURES, is_on=is_on)
+    return of, origin, rates
 
 
 _CK_STEP_BYTES = 256

@@ -186,7 +186,7 @@ _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "is_a_along_m", "is_b_along_n", "min_split_steps",
     "is_split_full", "is_split_lone", "is_split_short", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
-    "num_l2_partitions", "least_step",
+    "num_l2_partitions", "least_step", "fills_across_groups",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
@@ -376,6 +376,7 @@ def pack_kernels(
     params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k
     family = FAMILIES[rules.family(arch, types, load_bytes=load_bytes)]
+    params["fills_across_groups"] = family.fills_across_groups
     if family.least_step_bytes:
         params["least_step"] = step_elems(types, family.name, family.least_step_bytes)
     params["is_calibrated"] = is_calibrated

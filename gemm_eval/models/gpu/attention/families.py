@@ -278,11 +278,7 @@ ATTENTION = "attention"
 def _answers(learned: Learned, rows: AttentionRows, physics_us: Floats) -> Floats:
     """Return what was learned of problems, as `answer_attention` writes it, given their latencies by the terms."""
     out = np.empty((len(rows), len(ATTENTION_FEATURES) + 5))
-    answer_attention(
-        rows.batch, rows.q_len, rows.kv_len, rows.num_heads, rows.num_kv_heads, rows.head_dim, rows.value_dim,
-        rows.window, rows.is_causal, rows.q_bits, rows.kv_bits, rows.is_latent, physics_us, *learned.trees,
-        learned.spreads, learned.physics_spreads, out,
-    )  # fmt: skip
+    answer_attention(rows.table, physics_us, *learned.trees, learned.spreads, learned.physics_spreads, out)
     return out
 
 

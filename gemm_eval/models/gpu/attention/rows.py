@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field, fields
 from functools import lru_cache, partial
 from math import gcd
 from typing import NamedTuple
@@ -125,6 +125,13 @@ class AttentionRows:
     is_latent: Floats  # 1.0 where values are elements of the keys, which are read once for both
     is_aliased: Floats  # 1.0 where whoever timed a row had its keys and values in the same memory, by an oversight
     is_backward: Floats  # 1.0 where it is of gradients
+    columns: InitVar[Floats | None] = None  # `table`, where it is there already
+    table: Floats = field(init=False)  # these columns in this order, [14, rows]
+
+    def __post_init__(self, columns: Floats | None) -> None:
+        if columns is None:
+            columns = np.array([getattr(self, item.name) for item in fields(self) if item.init])
+        object.__setattr__(self, "table", columns)
 
     def __len__(self) -> int:
         return int(self.batch.size)
@@ -133,7 +140,7 @@ class AttentionRows:
         """Return some of the rows."""
         if some.dtype == bool and some.all():
             return self
-        return AttentionRows(*(getattr(self, name)[some] for name in self.__slots__))
+        return _rows_of(np.ascontiguousarray(self.table[:, some]))
 
     @property
     def group(self) -> Floats:
@@ -162,7 +169,12 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
         )
         for item in problems
     ]  # fmt: skip
-    return AttentionRows(*np.array(values, np.float64).reshape(len(values), -1).T.copy())
+    return _rows_of(np.array(values, np.float64).reshape(len(values), -1).T.copy())
+
+
+def _rows_of(table: Floats) -> AttentionRows:
+    columns: list[Floats] = [*table, table]
+    return AttentionRows(*columns)
 
 
 class TileCounts(NamedTuple):

@@ -91,6 +91,7 @@ class Family:
         plain_types: likewise, of one of plain GEMMs that a library lists (`plain_families`).
         tile_cost: sm_arch -> cost of a tile outside its main loop over that on the generation that was timed, where its
             kernels differ.
+        fills_across_groups: whether the ring of a grouped kernel holds tiles of the next group's matrix ahead, too.
         along_m_cost: cycles of an instruction where A lies along M over those where it lies along K.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
@@ -130,6 +131,7 @@ class Family:
     for_types: Callable[[GemmTypes], bool] | None = None
     plain_types: Callable[[GemmTypes], bool] | None = None
     tile_cost: Mapping[str, float] = field(default_factory=dict)
+    fills_across_groups: bool = False
     along_m_cost: float = 1.0
     carries_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles

@@ -273,14 +273,15 @@ GROUPED: tuple[Family, ...] = (
     replace(
         TCGEN05, name="gen_moe_fp8", number=46, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
         dense_tiles=fixed_tiles("gen_moe_fp8", _GEN_SIZES, 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
+        fills_across_groups=True,
     ),
     replace(
         TCGEN05, name="gen_moe_fp4", number=47, own_of=(), block_scaled=DType.FP4, for_types=_is_fp4_block,
-        dense_tiles=fixed_tiles("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
+        dense_tiles=fixed_tiles("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP), fills_across_groups=True,
         coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(
-        TCGEN05, name="gen_moe_mxfp4", number=59, own_of=(), for_types=_is_4_bit_weights,
+        TCGEN05, name="gen_moe_mxfp4", number=59, own_of=(), fills_across_groups=True, for_types=_is_4_bit_weights,
         dense_tiles=fixed_tiles("gen_moe_mxfp4", _GEN_SIZES[:4], 8, _PP),
         coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
