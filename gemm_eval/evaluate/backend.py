@@ -15,7 +15,7 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.search import PlanOptions, SearchPlan
 
 
@@ -133,10 +133,10 @@ class Backend(ABC):
         """Return the record [1] of a mapping that a user gives; raises `InvalidMappingError` where it breaks a rule."""
 
     @abstractmethod
-    def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
-    ) -> GEMMResult:
-        """Turn a record into a result; `is_found` by a search, or replayed."""
+    def result_fields(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, is_found: bool  # noqa: FBT001
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the fields of a result but problem, latency and origin; `is_found` by a search, or replayed."""
 
     @abstractmethod
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:

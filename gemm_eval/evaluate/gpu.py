@@ -14,7 +14,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, interval_line
-from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -29,7 +28,7 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions,
 if TYPE_CHECKING:
     import numpy as np
 
-    from gemm_eval.evaluate.result import ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.search import PlanOptions, SearchPlan
 
 
@@ -154,11 +153,11 @@ class GpuBackend(Backend):
     def replay(self, problem: GemmProblem, packed: model.Packed, mapping: Any) -> Records:
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
-    def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
-    ) -> GEMMResult:
+    def result_fields(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, is_found: bool
+    ) -> dict[str, Any]:  # fmt: skip
         cost = model.unpack_gpu_cost(record)
-        peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self.highest_tflop_per_s(problem.types.a.dtype) * 1e6
         flop = problem.flop
         family = cost.config.family
         facts = self._facts(problem.types, options, family, cost.is_calibrated, cost.correction_factor != 1.0)
@@ -170,15 +169,14 @@ class GpuBackend(Backend):
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
         low_frac, high_frac = model.interval_ends(model.regime_place(G, M, K, N), cost.correction_trust, logs)
-        return GEMMResult(
-            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
-            low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
+        return dict(
+            arch_name=self.arch.name, physics_us=cost.physics_us, low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
             dram_us=cost.dram_us, flop=flop, dram_bytes=cost.dram_bytes,
             utilization_frac=flop / (cost.latency_us * peak_flop_per_us), bound=cost.bound, mapping=cost.config,
             breakdown=cost.breakdown, traffic=cost.traffic, energy_pj=None, sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms, options=facts.options, source=facts.source,
             model_version=model.GPU_MODEL_VERSION, is_exhaustive=is_found, num_candidates=cost.num_candidates,
-            num_refused=cost.num_refused, _origin=origin,
+            num_refused=cost.num_refused,
         )  # fmt: skip
 
     def _find_facts(

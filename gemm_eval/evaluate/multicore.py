@@ -19,7 +19,6 @@ from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_correction, chip_interval, interval_line
-from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
 from gemm_eval.models import multicore as model
@@ -38,7 +37,7 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.result import ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult
 
 
 # what a spec says about itself does not change what it costs
@@ -355,9 +354,9 @@ class MulticoreBackend(Backend):
             return True
         return bool(library["latency_us"][0] < own["latency_us"][0])
 
-    def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool  # noqa: ARG002
-    ) -> GEMMResult:  # fmt: skip
+    def result_fields(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, is_found: bool  # noqa: ARG002
+    ) -> dict[str, Any]:  # fmt: skip
         cost = model.unpack_cost(record)
         flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
         low_us, high_us = cost.latency_us * cost.low_frac, cost.latency_us * cost.high_frac
@@ -367,9 +366,8 @@ class MulticoreBackend(Backend):
             sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
             partition_dropped=cost.num_partitions_dropped,
         )  # fmt: skip
-        return GEMMResult(
-            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=physics_us,
-            low_us=low_us, high_us=high_us, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
+        return dict(
+            arch_name=self.arch.name, physics_us=physics_us, low_us=low_us, high_us=high_us, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
             dram_bytes=cost.dram_bytes,
             utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
             bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
@@ -377,7 +375,7 @@ class MulticoreBackend(Backend):
             sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
             source=CORRECTED if cost.correction_us else self._source, model_version=model.MODEL_VERSION,
             is_exhaustive=is_found and self.is_exhaustive,
-            num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
+            num_candidates=cost.num_candidates, num_refused=num_refused,
         )  # fmt: skip
 
     def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:  # noqa: ARG002

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import kernel, named_entry_point
+from gemm_eval.jit import kernel, named_entry_point, with_fixed_types
 from gemm_eval.models.gpu.correction_kernels import correct_record, room_for_features
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
@@ -36,10 +36,12 @@ class Counts(NamedTuple):
 
 
 class Searches(NamedTuple):
-    """The searches of one kind of kernels, each compiled when it is first called."""
+    """The searches of one kind of kernels, each compiled when it is first called; `of_one`: for arrays of one type."""
 
     find_best_of_range: Callable[..., None]
+    find_best_of_one: Callable[..., None]
     find_corrected_of_range: Callable[..., None]
+    find_corrected_of_one: Callable[..., None]
     find_best_rows: Callable[..., None]
     evaluate_rows: Callable[..., None]
     find_top: Callable[..., int]
@@ -246,8 +248,9 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             out[place]["num_candidates"] = 1
 
     return Searches(
-        find_best_of_range, find_corrected_of_range, find_best_rows, evaluate_rows, find_top, evaluate_configs
-    )
+        find_best_of_range, with_fixed_types(find_best_of_range), find_corrected_of_range,
+        with_fixed_types(find_corrected_of_range), find_best_rows, evaluate_rows, find_top, evaluate_configs,
+    )  # fmt: skip
 
 
 OF_GENERIC = _make_searches("generic", GENERIC)
