@@ -165,15 +165,14 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     """
     asked, packed = packed, packed.for_sizes(*problem.sizes)
     sizes, layouts = _sizes_of(problem)
-    tables = packed.params, packed.candidates, packed.coefficients
-    find_top = _searches(packed).find_top
-    num = find_top(*tables, *sizes[0].tolist(), layouts, np.empty(0), np.empty((0, 2), np.int64))
+    given = packed.params, packed.candidates, packed.coefficients, *sizes[0].tolist(), layouts
+    num = _searches(packed).list_configs(*given, np.empty((0, 2), np.int64))
     if num == 0:
         raise _infeasible(arch, problem, asked)
-    latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
-    find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
-    order = np.argsort(latency_us, kind="stable")[: None if packed.is_ranked else k]
-    best, others = _find_best(packed, problem), _costs(packed, which[order], model.BEST_RASTER, problem)
+    which = np.empty((num, 2), np.int64)
+    _searches(packed).list_configs(*given, which)
+    best, others = _find_best(packed, problem), _costs(packed, which, model.BEST_RASTER, problem)
+    others = others[np.argsort(others["latency_us"], kind="stable")[: None if packed.is_ranked else k]]
     others = others[others[_CONFIG] != best[_CONFIG]]
     _correct_others(packed, sizes, best, others)
     out = np.concatenate([best, others[np.argsort(others["latency_us"], kind="stable")]])[:k]

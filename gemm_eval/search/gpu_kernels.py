@@ -44,7 +44,7 @@ class Searches(NamedTuple):
     find_corrected_of_one: Callable[..., None]
     find_best_rows: Callable[..., None]
     evaluate_rows: Callable[..., None]
-    find_top: Callable[..., int]
+    list_configs: Callable[..., int]
     evaluate_configs: Callable[..., None]
 
 
@@ -63,7 +63,8 @@ def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
     layout = layouts.of[i] if len(layouts.of) > 0 else -1
     if layout >= 0:
         first, stop = layouts.starts[layout], layouts.starts[layout + 1]
-        return layouts.rows[first:stop], layouts.counts[first:stop], True
+        # copies: read-only as they are, all that is called with them would be compiled for both kinds of arrays
+        return layouts.rows[first:stop].copy(), layouts.counts[first:stop].copy(), True
     one[0, 0], one[1, 0] = M, G
     return one[0], one[1], False
 
@@ -212,11 +213,10 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             out_us[i] = config_cost(p, row, c, t, which[i, 1], BEST_RASTER).latency_us
 
     @named_entry_point(name)
-    def find_top(
-        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Any,
-        out_us: Any, out_which: Any,
+    def list_configs(
+        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Any, out: Any
     ) -> int:  # fmt: skip
-        """Latency [num] us and place [num, 2] of every config of the search, as many as have room; returns num."""
+        """Write the place [num, 2] of every config of the search, as many as have room; return num."""
         p = params[0]
         groups = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
         t = problem_terms(p, coefficients[0, 0], K, N, *groups)
@@ -225,10 +225,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         for index in range(len(candidates)):
             row = candidates[index]
             for way in range(list_splits(p, row, t, splits)):
-                if num < len(out_us):
-                    c = coefficients[0, row["coefficient_set"]]
-                    out_us[num] = config_cost(p, row, c, t, splits[way], BEST_RASTER).latency_us
-                    out_which[num, 0], out_which[num, 1] = index, splits[way]
+                if num < len(out):
+                    out[num, 0], out[num, 1] = index, splits[way]
                 num += 1
         return num
 
@@ -249,7 +247,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
 
     return Searches(
         find_best_of_range, with_fixed_types(find_best_of_range), find_corrected_of_range,
-        with_fixed_types(find_corrected_of_range), find_best_rows, evaluate_rows, find_top, evaluate_configs,
+        with_fixed_types(find_corrected_of_range), find_best_rows, evaluate_rows, list_configs, evaluate_configs,
     )  # fmt: skip
 
 
