@@ -143,7 +143,7 @@ def entry_point(function: F) -> F:
 
 
 def with_fixed_types(function: F) -> F:
-    """Return an entry point for calls whose arguments all have the types of the first call's: numba does not look at them.
+    """Return an entry point for calls that all have arguments of the first one's types, at which numba looks no more.
 
     Looking takes longer than a small kernel. Arrays of another type are not refused but misread.
     """

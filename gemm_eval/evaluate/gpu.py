@@ -154,8 +154,8 @@ class GpuBackend(Backend):
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
     def result_fields(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, is_found: bool
-    ) -> dict[str, Any]:  # fmt: skip
+        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
+    ) -> dict[str, Any]:
         cost = model.unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.types.a.dtype) * 1e6
         flop = problem.flop
@@ -169,15 +169,13 @@ class GpuBackend(Backend):
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
         low_frac, high_frac = model.interval_ends(model.regime_place(G, M, K, N), cost.correction_trust, logs)
-        return dict(
-            arch_name=self.arch.name, physics_us=cost.physics_us, low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
-            dram_us=cost.dram_us, flop=flop, dram_bytes=cost.dram_bytes,
-            utilization_frac=flop / (cost.latency_us * peak_flop_per_us), bound=cost.bound, mapping=cost.config,
-            breakdown=cost.breakdown, traffic=cost.traffic, energy_pj=None, sram_used_bytes=cost.smem_bytes,
-            active_cores=cost.active_sms, options=facts.options, source=facts.source,
-            model_version=model.GPU_MODEL_VERSION, is_exhaustive=is_found, num_candidates=cost.num_candidates,
-            num_refused=cost.num_refused,
-        )  # fmt: skip
+        return vars(cost) | {
+            "arch_name": self.arch.name, "low_us": cost.latency_us * low_frac, "high_us": cost.latency_us * high_frac,
+            "flop": flop, "utilization_frac": flop / (cost.latency_us * peak_flop_per_us), "mapping": cost.config,
+            "energy_pj": None, "sram_used_bytes": cost.smem_bytes, "active_cores": cost.active_sms,
+            "options": facts.options, "source": facts.source, "model_version": model.GPU_MODEL_VERSION,
+            "is_exhaustive": is_found,
+        }  # fmt: skip
 
     def _find_facts(
         self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: int, is_corrected: bool

@@ -355,28 +355,25 @@ class MulticoreBackend(Backend):
         return bool(library["latency_us"][0] < own["latency_us"][0])
 
     def result_fields(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, is_found: bool  # noqa: ARG002
+        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool  # noqa: ARG002
     ) -> dict[str, Any]:  # fmt: skip
         cost = model.unpack_cost(record)
         flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
         low_us, high_us = cost.latency_us * cost.low_frac, cost.latency_us * cost.high_frac
         if not cost.high_frac:
             low_us, high_us = chip_interval(self.arch, cost.latency_us)
-        num_refused: FrozenDict[str, int] = FrozenDict(
-            sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
-            partition_dropped=cost.num_partitions_dropped,
-        )  # fmt: skip
-        return dict(
-            arch_name=self.arch.name, physics_us=physics_us, low_us=low_us, high_us=high_us, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
-            dram_bytes=cost.dram_bytes,
-            utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
-            bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
-            traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), energy_pj=cost.energy_pj,
-            sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
-            source=CORRECTED if cost.correction_us else self._source, model_version=model.MODEL_VERSION,
-            is_exhaustive=is_found and self.is_exhaustive,
-            num_candidates=cost.num_candidates, num_refused=num_refused,
-        )  # fmt: skip
+        return vars(cost) | {
+            "arch_name": self.arch.name, "physics_us": physics_us, "low_us": low_us, "high_us": high_us, "flop": flop,
+            "utilization_frac": flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
+            "bound": _BOUND_NAMES[cost.bound], "breakdown": FrozenDict(cost.breakdown),
+            "traffic": FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), "options": _NO_OPTIONS,
+            "source": CORRECTED if cost.correction_us else self._source, "model_version": model.MODEL_VERSION,
+            "is_exhaustive": is_found and self.is_exhaustive,
+            "num_refused": FrozenDict(
+                sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
+                partition_dropped=cost.num_partitions_dropped,
+            ),
+        }  # fmt: skip
 
     def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:  # noqa: ARG002
         latency_us = records["latency_us"]

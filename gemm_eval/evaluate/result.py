@@ -61,8 +61,9 @@ class Result:
             """Make the fields that a result does not have yet, when the first of them is read."""
             if name not in self.__dataclass_fields__:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            for field_name, value in self._make_fields().items():
-                _set(self, field_name, value)
+            made = self._make_fields()
+            for field_name in made.keys() & self.__dataclass_fields__:
+                _set(self, field_name, made[field_name])
             return object.__getattribute__(self, name)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +135,8 @@ class ResultOrigin:
         _set(result, "problem", problem)
         _set(result, "latency_us", float(record["latency_us"]))
         _set(result, "_origin", self)
-        _set(result, "_make_fields", partial(self.backend.result_fields, problem, options, record, is_found))
+        make_fields = partial(self.backend.result_fields, problem, options, record, is_found=is_found)
+        _set(result, "_make_fields", make_fields)
         return result
 
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:

@@ -172,7 +172,9 @@ def _run(
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = model.params_in_room(params, problem)
     sizes = model.kernel_sizes(problem)
-    num = _SEARCHES_OF_ONE[arch.timing == "pipeline"][len(sizes) > 1](params, model.FIRST, *sizes, 0, 1, partitions, has_all_products, out)
+    num = _SEARCHES_OF_ONE[arch.timing == "pipeline"][len(sizes) > 1](
+        params, model.FIRST, *sizes, 0, 1, partitions, has_all_products, out
+    )
     return out[0, :num]
 
 
