@@ -162,10 +162,6 @@ class Backend(ABC):
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         """Return changes of the spec that could help, in words and as arguments of `with_`."""
 
-    def say_bound(self, bound: str) -> str:
-        """Return a bound in words, to follow "bound by"."""
-        return self.bounds[bound]
-
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
         """Return True for each record that is an answer, and not the zeros of `find_many`."""
         feasible: npt.NDArray[np.bool_] = records[self.active_field] > 0

@@ -200,7 +200,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     shown_us = {term: us for term, us in result.breakdown.items() if abs(us) >= 0.005}
     lines = [
         f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, {result.tflop_per_s:,.1f} TFLOP/s "
-        f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
+        f"({result.utilization_frac:.0%} of peak), bound by {backend.bounds[result.bound]}.",
         *say_groups(result.problem),
         *backend.say_mapping(result),
         "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in shown_us.items()),

@@ -63,6 +63,7 @@ def _find_plain(packed: Packed, G: int, M: int, K: int, N: int) -> Records:
     searches, sizes = _searches(packed), np.array([(G, M, K, N)], np.int64)
     out: Records = np.ndarray(1, model.KERNEL_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
     if packed.is_ranked and G == 1:
+        assert packed.correction is not None
         searches.find_corrected_of_one(
             packed.params, packed.candidates, packed.columns, packed.coefficients, *packed.correction, sizes, _FIRST,
             out, 0, 1,

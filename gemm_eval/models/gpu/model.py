@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -202,23 +201,15 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     correction_us = row["latency_us"] - row["physics_us"]
     hidden_us = row["latency_us"] - (sum(terms) + correction_us)
     row["bound"] = _BOUND_WORDS[row["bound"]]
+    config = KernelConfig(
+        **{name: row[name] for name in KernelConfig._fields}
+        | {
+            "family": _FAMILY_NAMES[row["family"]], "schedule": _SCHEDULES[row["schedule"]],
+            "decomposition": _DECOMPOSITIONS[row["decomposition"]], "raster_order": _RASTER_ORDERS[row["raster_order"]],
+        }
+    )  # fmt: skip
     return GpuCost(
-        config=_config_of(row), breakdown=FrozenDict(zip(_BREAKDOWN, (*terms, correction_us, hidden_us), strict=True)),
+        config=config, breakdown=FrozenDict(zip(_BREAKDOWN, (*terms, correction_us, hidden_us), strict=True)),
         traffic=FrozenDict({name: row[field] for name, field in _TRAFFIC.items()}),
         num_refused=FrozenDict(lower_bound=row["num_bounded"]), **row,
-    )  # fmt: skip
-
-
-def unpack_config(record: np.void) -> KernelConfig:
-    """Return the config alone, as `unpack_gpu_cost` does."""
-    return _config_of(dict(zip(_COST_NAMES, record.tolist(), strict=True)))
-
-
-def _config_of(row: Mapping[str, Any]) -> KernelConfig:
-    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = [
-        row[name] for name in KernelConfig._fields
-    ]
-    return KernelConfig(
-        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
-        _DECOMPOSITIONS[work], split_k, _RASTER_ORDERS[order], swizzle,
     )  # fmt: skip
