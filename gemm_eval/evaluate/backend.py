@@ -136,7 +136,7 @@ class Backend(ABC):
     def result_fields(
         self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
     ) -> dict[str, Any]:
-        """Return the fields of a result, and maybe more, by name; `is_found` by a search, or replayed."""
+        """Return the fields of a result but problem, latency and origin; `is_found` by a search, or replayed."""
 
     @abstractmethod
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:

@@ -155,7 +155,10 @@ class GpuBackend(Backend):
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
         low_frac, high_frac = model.interval_ends(model.regime_place(G, M, K, N), cost.correction_trust, logs)
-        return vars(cost) | {
+        return {
+            "physics_us": cost.physics_us, "compute_us": cost.compute_us, "dram_us": cost.dram_us,
+            "dram_bytes": cost.dram_bytes, "bound": cost.bound, "breakdown": cost.breakdown, "traffic": cost.traffic,
+            "num_candidates": cost.num_candidates, "num_refused": cost.num_refused,
             "arch_name": self.arch.name, "low_us": cost.latency_us * low_frac, "high_us": cost.latency_us * high_frac,
             "flop": flop, "utilization_frac": flop / (cost.latency_us * peak_flop_per_us), "mapping": cost.config,
             "energy_pj": None, "sram_used_bytes": cost.smem_bytes, "active_cores": cost.active_sms,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -53,7 +52,10 @@ _BOUND_NAMES = tuple(model.BOUNDS)
 _WORDS_OF_CODES = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}
 _TRAFFIC = tuple(f"{name}_bytes" for name in ("a", "b", "scale", "c_store", "c_spill", "c_refill", "reduction"))
 _NO_PATH = -1
-_traffic_of = operator.attrgetter(*_TRAFFIC)
+_COPIED = (
+    "compute_us", "dram_us", "dram_bytes", "mapping", "breakdown", "energy_pj", "sram_used_bytes", "active_cores",
+    "num_candidates",
+)  # fmt: skip
 
 
 class Policy(enum.StrEnum):
@@ -357,21 +359,21 @@ class MulticoreBackend(Backend):
     def result_fields(
         self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool  # noqa: ARG002
     ) -> dict[str, Any]:  # fmt: skip
-        cost = model.unpack_cost(record)
-        flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
-        low_us, high_us = cost.latency_us * cost.low_frac, cost.latency_us * cost.high_frac
-        if not cost.high_frac:
-            low_us, high_us = chip_interval(self.arch, cost.latency_us)
-        return vars(cost) | {
-            "arch_name": self.arch.name, "physics_us": physics_us, "low_us": low_us, "high_us": high_us, "flop": flop,
-            "utilization_frac": flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
-            "bound": _BOUND_NAMES[cost.bound], "breakdown": FrozenDict(cost.breakdown),
-            "traffic": FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), "options": _NO_OPTIONS,
-            "source": CORRECTED if cost.correction_us else self._source, "model_version": model.MODEL_VERSION,
-            "is_exhaustive": is_found and self.is_exhaustive,
+        row = model.cost_fields(record)
+        flop, latency_us, correction_us = problem.flop, row["latency_us"], row["correction_us"]
+        low_us, high_us = latency_us * row["low_frac"], latency_us * row["high_frac"]
+        if not row["high_frac"]:
+            low_us, high_us = chip_interval(self.arch, latency_us)
+        return {name: row[name] for name in _COPIED} | {
+            "arch_name": self.arch.name, "physics_us": latency_us - correction_us, "low_us": low_us, "high_us": high_us,
+            "flop": flop,
+            "utilization_frac": flop / (latency_us * (self.highest_tflop_per_s(problem.types.a.dtype) * 1e6)),
+            "bound": _BOUND_NAMES[row["bound"]], "traffic": FrozenDict({name: row[name] for name in _TRAFFIC}),
+            "options": _NO_OPTIONS, "source": CORRECTED if correction_us else self._source,
+            "model_version": model.MODEL_VERSION, "is_exhaustive": is_found and self.is_exhaustive,
             "num_refused": FrozenDict(
-                sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
-                partition_dropped=cost.num_partitions_dropped,
+                sram=row["num_refused_sram"], partition_bound=row["num_partitions_bounded"],
+                partition_dropped=row["num_partitions_dropped"],
             ),
         }  # fmt: skip
 

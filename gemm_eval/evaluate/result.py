@@ -61,9 +61,8 @@ class Result:
             """Make the fields that a result does not have yet, when the first of them is read."""
             if name not in self.__dataclass_fields__:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            made = self._make_fields()
-            for field_name in made.keys() & self.__dataclass_fields__:
-                _set(self, field_name, made[field_name])
+            for field_name, value in self._make_fields().items():
+                _set(self, field_name, value)
             return object.__getattribute__(self, name)
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,19 +67,30 @@ def check_options(options: RunOptions) -> RunOptions:
     return options.over(_DEFAULTS)
 
 
-class GpuCost(SimpleNamespace):
-    """The cost of one kernel config: the fields of its record, of `GPU_COST_DTYPE`, and what they make up.
-
-    Times are in us; terms of `breakdown` add up to `latency_us`. `bound` is a word, `is_calibrated` 1 or `AS_PRESET`.
-    """
+class GpuCost(NamedTuple):
+    """The cost of one kernel config; times in us, terms of `breakdown` add up to `latency_us`."""
 
     config: KernelConfig
+    latency_us: float
+    physics_us: float
+    compute_us: float
+    dram_us: float
+    dram_bytes: int
+    bound: str
     breakdown: FrozenDict[str, float]
     traffic: FrozenDict[str, int]
+    smem_bytes: int
+    active_sms: int
+    ctas_per_sm: int
+    num_ctas: int
+    num_waves: int
+    num_candidates: int
     num_refused: FrozenDict[str, int]
+    is_calibrated: int  # 1, or `AS_PRESET`
+    correction_factor: float
+    correction_trust: float
 
 
-_COST_NAMES = GPU_COST_DTYPE.names or ()
 _BREAKDOWN = (*Times._fields, "correction_us", "hidden_us")
 _TRAFFIC = {
     "a_bytes": "dram_a_bytes", "b_bytes": "dram_b_bytes", "scale_bytes": "dram_scale_bytes", "c_bytes": "dram_c_bytes",
@@ -188,28 +200,41 @@ def _packed_again(root: Path, arch: GpuSpec, types: GemmTypes, options: RunOptio
     return pack_gpu(arch, types, options)
 
 
+def _pick(*names: str) -> operator.itemgetter[Any]:
+    """Return what takes these fields of a record that is a tuple."""
+    return operator.itemgetter(*((GPU_COST_DTYPE.names or ()).index(name) for name in names))
+
+
+_CONFIG_OF = _pick(*KernelConfig._fields)
+_TERMS_OF = _pick(*Times._fields)
+_TRAFFIC_OF = _pick(*_TRAFFIC.values())
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us")
+_COUNTS_OF = _pick(
+    "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
+    "is_calibrated", "correction_factor", "correction_trust",
+)  # fmt: skip
+
+
 def unpack_gpu_cost(record: np.void) -> GpuCost:
     """Turn a record of `GPU_COST_DTYPE` into Python values.
 
     Raises:
         KeyError, ValueError, IndexError: the record holds a code that does not exist.
     """
-    row = dict(
-        zip(_COST_NAMES, record.tolist(), strict=True)
-    )  # all at once: field by field it takes five times as long
-    terms = [row[name] for name in Times._fields]
-    correction_us = row["latency_us"] - row["physics_us"]
-    hidden_us = row["latency_us"] - (sum(terms) + correction_us)
-    row["bound"] = _BOUND_WORDS[row["bound"]]
+    values = record.tolist()  # all at once: field by field it takes five times as long
+    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
     config = KernelConfig(
-        **{name: row[name] for name in KernelConfig._fields}
-        | {
-            "family": _FAMILY_NAMES[row["family"]], "schedule": _SCHEDULES[row["schedule"]],
-            "decomposition": _DECOMPOSITIONS[row["decomposition"]], "raster_order": _RASTER_ORDERS[row["raster_order"]],
-        }
+        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
+        _DECOMPOSITIONS[work], split_k, _RASTER_ORDERS[order], swizzle,
     )  # fmt: skip
+    latency_us, compute_us, dram_us, dram_bytes, bound, physics_us = _TOTALS_OF(values)
+    smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, *correction = _COUNTS_OF(values)
+    terms = _TERMS_OF(values)
+    correction_us = latency_us - physics_us
+    hidden_us = latency_us - (sum(terms) + correction_us)
+    breakdown = FrozenDict(zip(_BREAKDOWN, (*terms, correction_us, hidden_us), strict=True))
+    traffic = FrozenDict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
-        config=config, breakdown=FrozenDict(zip(_BREAKDOWN, (*terms, correction_us, hidden_us), strict=True)),
-        traffic=FrozenDict({name: row[field] for name, field in _TRAFFIC.items()}),
-        num_refused=FrozenDict(lower_bound=row["num_bounded"]), **row,
+        config, latency_us, physics_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem,
+        sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), *correction,
     )  # fmt: skip
