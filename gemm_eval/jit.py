@@ -142,6 +142,24 @@ def entry_point(function: F) -> F:
     return result
 
 
+def with_fixed_types(function: F) -> F:
+    """Return an entry point for calls that all have arguments of the first one's types, at which numba looks no more.
+
+    Looking takes longer than a small kernel. Arrays of another type are not refused but misread.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    code: list[Callable[..., Any]] = []
+
+    def call(*arguments: Any) -> Any:
+        if not code:
+            code.append(function.compile(tuple(map(function.typeof_pyval, arguments))))  # type: ignore[attr-defined]
+        return code[0](*arguments)
+
+    result: Any = call
+    return result  # type: ignore[no-any-return]
+
+
 def named_entry_point(name: str) -> Callable[[F], F]:
     """Compile as `entry_point` does, one of several functions of one text, under its own name in the cache."""
 

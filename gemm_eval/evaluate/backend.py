@@ -15,7 +15,7 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.search import PlanOptions, SearchPlan
 
 
@@ -133,10 +133,10 @@ class Backend(ABC):
         """Return the record [1] of a mapping that a user gives; raises `InvalidMappingError` where it breaks a rule."""
 
     @abstractmethod
-    def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
-    ) -> GEMMResult:
-        """Turn a record into a result; `is_found` by a search, or replayed."""
+    def result_fields(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
+    ) -> dict[str, Any]:
+        """Return the fields of a result but problem, latency and origin; `is_found` by a search, or replayed."""
 
     @abstractmethod
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
@@ -161,10 +161,6 @@ class Backend(ABC):
     @abstractmethod
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         """Return changes of the spec that could help, in words and as arguments of `with_`."""
-
-    def say_bound(self, bound: str) -> str:
-        """Return a bound in words, to follow "bound by"."""
-        return self.bounds[bound]
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
         """Return True for each record that is an answer, and not the zeros of `find_many`."""

@@ -362,7 +362,7 @@ class GEMMTable:
         problem, options = self.problem(row), self.batch.kinds[self.batch.kind_of[row]].options
         if not self.is_feasible[row]:
             return self.evaluator.evaluate_problem(problem, **options._asdict())  # raises, and says what would help
-        return self.evaluator.result_of_record(problem, options, self.records[row])
+        return self.evaluator.result_of_record(problem, options, self.records[row].copy())
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""

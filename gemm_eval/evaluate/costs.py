@@ -217,6 +217,8 @@ class FoundCosts:
             fresh = {key: raw[size * row : size * (row + 1)] for row, key in enumerate(missing)}
             feasible = self._backend.is_feasible(costs).tolist()  # only answers are worth remembering
             self._remember({key: fresh[key] for key, is_kept in zip(fresh, feasible, strict=True) if is_kept})
+            if len(missing) == len(keys):  # nothing to join
+                return np.frombuffer(raw, costs.dtype)
             records = [fresh[key] if record is None else record for key, record in zip(keys, records, strict=True)]
         return np.frombuffer(b"".join(records), self._backend.record_dtype)  # type: ignore[arg-type]
 

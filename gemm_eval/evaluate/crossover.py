@@ -16,7 +16,7 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_ar
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.evaluator import GEMMEvaluator
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import BOUNDS, OURS, cached_by_arch, pack_gpu, unpack_config
+from gemm_eval.models.gpu import BOUNDS, OURS, cached_by_arch, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.w4a16 import W4A16_SIZES, has_our_kernels
 from gemm_eval.search import find_best_config, find_top_configs
 from gemm_eval.units import time_text
@@ -303,7 +303,7 @@ def select_config(
     options = run_options(library, l2, clock, correction=True if isinstance(library, str) and library == OURS else None)
     packed = _packed(spec, types, options)
     find = find_best_config(spec, problem, packed) if k == 1 else find_top_configs(spec, problem, packed, k)
-    return tuple(unpack_config(record) for record in find)
+    return tuple(unpack_gpu_cost(record).config for record in find)
 
 
 def _load(name_or_path: str) -> ArchSpec:

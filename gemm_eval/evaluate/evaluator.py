@@ -515,7 +515,7 @@ class GEMMEvaluator:
         """
         kind = self._kind_of(problem, run_options(**options))
         cost = self.backend.replay(problem, self.backend.pack(kind), mapping)
-        return self.backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
+        return self._origin.make_result(problem, kind.options, cost[0], is_found=False)
 
     def top(
         self,
@@ -546,7 +546,7 @@ class GEMMEvaluator:
         check_word("distinct", distinct, ("mapping", "partition"))
         kind = self._kind_of(problem, run_options(**options))
         costs = self.backend.find_top(problem, self.backend.pack(kind), k, distinct)
-        return [self.backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
+        return [self._origin.make_result(problem, kind.options, cost.copy(), is_found=True) for cost in costs]
 
     def cache_info(self) -> CacheInfo:
         """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
@@ -576,7 +576,7 @@ class GEMMEvaluator:
 
     def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
         """Return the result that a record found by this evaluator's plan stands for."""
-        return self.backend.make_result(problem, options, record, self._origin, is_found=True)
+        return self._origin.make_result(problem, options, record, is_found=True)
 
     def kind_of_types(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool = False) -> Kind:
         """Return what problems of some types can share, with this evaluator's options where nothing is asked.

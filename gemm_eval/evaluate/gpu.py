@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, interval_line
-from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -27,9 +26,7 @@ from gemm_eval.words import shown
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions, make_problem
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from gemm_eval.evaluate.result import ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.search import PlanOptions, SearchPlan
 
 
@@ -48,15 +45,6 @@ _WORD_OF_CODE: dict[str, dict[int, str]] = {  # what a record holds as a code
     "family": _FAMILY_OF_CODE,
     **{name: {int(item): item.name for item in codes} for name, codes in _CODES.items()},
 }
-
-
-class _Facts(NamedTuple):
-    """Facts that answers of one kind share, for configs of one family."""
-
-    rules: model.LoadRules
-    intervals: dict[int, Floats]  # by the bytes that rows start on, see `_find_interval`
-    options: FrozenDict[str, Any]
-    source: str
 
 
 _SIDES = np.array([-1.0, 1.0, -1.0, 1.0])  # of the columns of intervals: low, high
@@ -90,7 +78,6 @@ class GpuBackend(Backend):
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
-        self._facts = lru_cache(maxsize=_NUM_TYPES)(self._find_facts)
         self._is_preset = model.is_preset(arch)
         self.highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
@@ -154,39 +141,31 @@ class GpuBackend(Backend):
     def replay(self, problem: GemmProblem, packed: model.Packed, mapping: Any) -> Records:
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
-    def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
-    ) -> GEMMResult:
+    def result_fields(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
+    ) -> dict[str, Any]:
         cost = model.unpack_gpu_cost(record)
-        peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self.highest_tflop_per_s(problem.types.a.dtype) * 1e6
         flop = problem.flop
         family = cost.config.family
-        facts = self._facts(problem.types, options, family, cost.is_calibrated, cost.correction_factor != 1.0)
-        load_bytes = _load_bytes(facts.rules, problem)
-        logs = facts.intervals.get(load_bytes)
-        if logs is None:
-            logs = facts.intervals[load_bytes] = self._interval(Kind(problem.types, options), family, load_bytes)
+        kind = Kind(problem.types, options)
+        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), problem)
+        logs = self._interval(kind, family, load_bytes)
         G, M, K, N = problem.sizes
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
         low_frac, high_frac = model.interval_ends(model.regime_place(G, M, K, N), cost.correction_trust, logs)
-        return GEMMResult(
-            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
-            low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
-            dram_us=cost.dram_us, flop=flop, dram_bytes=cost.dram_bytes,
-            utilization_frac=flop / (cost.latency_us * peak_flop_per_us), bound=cost.bound, mapping=cost.config,
-            breakdown=cost.breakdown, traffic=cost.traffic, energy_pj=None, sram_used_bytes=cost.smem_bytes,
-            active_cores=cost.active_sms, options=facts.options, source=facts.source,
-            model_version=model.GPU_MODEL_VERSION, is_exhaustive=is_found, num_candidates=cost.num_candidates,
-            num_refused=cost.num_refused, _origin=origin,
-        )  # fmt: skip
-
-    def _find_facts(
-        self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: int, is_corrected: bool
-    ) -> _Facts:
-        rules = _load_rules(self.arch.sm_arch, Kind(types, options))
-        source = self._source(family, is_calibrated, is_corrected)
-        return _Facts(rules, {}, _spelled(options, family), source)
+        return {
+            "physics_us": cost.physics_us, "compute_us": cost.compute_us, "dram_us": cost.dram_us,
+            "dram_bytes": cost.dram_bytes, "bound": cost.bound, "breakdown": cost.breakdown, "traffic": cost.traffic,
+            "num_candidates": cost.num_candidates, "num_refused": cost.num_refused,
+            "arch_name": self.arch.name, "low_us": cost.latency_us * low_frac, "high_us": cost.latency_us * high_frac,
+            "flop": flop, "utilization_frac": flop / (cost.latency_us * peak_flop_per_us), "mapping": cost.config,
+            "energy_pj": None, "sram_used_bytes": cost.smem_bytes, "active_cores": cost.active_sms,
+            "options": _spelled(options, family), "model_version": model.GPU_MODEL_VERSION,
+            "is_exhaustive": is_found,
+            "source": self._source(family, cost.is_calibrated, cost.correction_factor != 1.0),
+        }  # fmt: skip
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int) -> Floats:
         """Return the intervals around answers of a kind, whose best config is of a family, as `interval_rows` has them.
@@ -260,7 +239,7 @@ class GpuBackend(Backend):
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
         if name == "library":
             for row in np.flatnonzero((column == model.AUTO) & self.is_feasible(records)):
-                column[row] = model.library_of_family(model.AUTO, model.unpack_config(records[row]).family)
+                column[row] = model.library_of_family(model.AUTO, model.unpack_gpu_cost(records[row]).config.family)
         return column
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
@@ -391,6 +370,7 @@ def _load_rules(sm_arch: str, kind: Kind) -> model.LoadRules:
     return model.load_rules(kind.types, library.padding(sm_arch, kind.types))
 
 
+@lru_cache(maxsize=_NUM_TYPES)
 def _spelled(options: RunOptions, family: str) -> FrozenDict[str, Any]:
     """Return options with the library that answers; that corrections are on goes without saying."""
     said = {name: value for name, value in options._asdict().items() if value is not None and value is not True}

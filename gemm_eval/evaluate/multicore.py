@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +18,6 @@ from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_correction, chip_interval, interval_line
-from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
 from gemm_eval.models import multicore as model
@@ -38,7 +36,7 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.result import ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult
 
 
 # what a spec says about itself does not change what it costs
@@ -54,7 +52,10 @@ _BOUND_NAMES = tuple(model.BOUNDS)
 _WORDS_OF_CODES = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}
 _TRAFFIC = tuple(f"{name}_bytes" for name in ("a", "b", "scale", "c_store", "c_spill", "c_refill", "reduction"))
 _NO_PATH = -1
-_traffic_of = operator.attrgetter(*_TRAFFIC)
+_COPIED = (
+    "compute_us", "dram_us", "dram_bytes", "mapping", "breakdown", "energy_pj", "sram_used_bytes", "active_cores",
+    "num_candidates",
+)  # fmt: skip
 
 
 class Policy(enum.StrEnum):
@@ -355,30 +356,26 @@ class MulticoreBackend(Backend):
             return True
         return bool(library["latency_us"][0] < own["latency_us"][0])
 
-    def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool  # noqa: ARG002
-    ) -> GEMMResult:  # fmt: skip
-        cost = model.unpack_cost(record)
-        flop, physics_us = problem.flop, cost.latency_us - cost.correction_us
-        low_us, high_us = cost.latency_us * cost.low_frac, cost.latency_us * cost.high_frac
-        if not cost.high_frac:
-            low_us, high_us = chip_interval(self.arch, cost.latency_us)
-        num_refused: FrozenDict[str, int] = FrozenDict(
-            sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
-            partition_dropped=cost.num_partitions_dropped,
-        )  # fmt: skip
-        return GEMMResult(
-            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=physics_us,
-            low_us=low_us, high_us=high_us, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
-            dram_bytes=cost.dram_bytes,
-            utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
-            bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
-            traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), energy_pj=cost.energy_pj,
-            sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
-            source=CORRECTED if cost.correction_us else self._source, model_version=model.MODEL_VERSION,
-            is_exhaustive=is_found and self.is_exhaustive,
-            num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
-        )  # fmt: skip
+    def result_fields(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool  # noqa: ARG002
+    ) -> dict[str, Any]:  # fmt: skip
+        row = model.cost_fields(record)
+        flop, latency_us, correction_us = problem.flop, row["latency_us"], row["correction_us"]
+        low_us, high_us = latency_us * row["low_frac"], latency_us * row["high_frac"]
+        if not row["high_frac"]:
+            low_us, high_us = chip_interval(self.arch, latency_us)
+        return {name: row[name] for name in _COPIED} | {
+            "arch_name": self.arch.name, "physics_us": latency_us - correction_us, "low_us": low_us, "high_us": high_us,
+            "flop": flop,
+            "utilization_frac": flop / (latency_us * (self.highest_tflop_per_s(problem.types.a.dtype) * 1e6)),
+            "bound": _BOUND_NAMES[row["bound"]], "traffic": FrozenDict({name: row[name] for name in _TRAFFIC}),
+            "options": _NO_OPTIONS, "source": CORRECTED if correction_us else self._source,
+            "model_version": model.MODEL_VERSION, "is_exhaustive": is_found and self.is_exhaustive,
+            "num_refused": FrozenDict(
+                sram=row["num_refused_sram"], partition_bound=row["num_partitions_bounded"],
+                partition_dropped=row["num_partitions_dropped"],
+            ),
+        }  # fmt: skip
 
     def intervals(self, problems: Problems, records: Records) -> npt.NDArray[np.float64]:  # noqa: ARG002
         latency_us = records["latency_us"]

@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from gemm_eval.arch import MulticoreSpec
@@ -23,10 +24,15 @@ from gemm_eval.words import MAX_ROWS, html_table, value_rows
 from gemm_eval.workload import GemmProblem, RunOptions
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gemm_eval.arch import ArchSpec
     from gemm_eval.evaluate.batch import GEMMTable
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
+
+
+_set = object.__setattr__  # of frozen dataclasses
 
 
 class Result:
@@ -38,7 +44,7 @@ class Result:
     chip, with or without what these showed beyond the terms (`correction_us`, of either sign); else ``analytic``.
     """
 
-    __slots__ = ()
+    __slots__ = ("_make_fields",)  # a function that returns the fields that nobody has read yet
     _derived: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` has beside the fields
     _derived_before: ClassVar[str] = ""  # the field that they stand before; empty: at the end
 
@@ -48,6 +54,16 @@ class Result:
         names = [item.name for item in fields(cls) if item.init and not item.name.startswith("_")]  # type: ignore[arg-type]
         place = names.index(cls._derived_before) if cls._derived_before else len(names)
         return [*names[:place], *cls._derived, *names[place:]]
+
+    if not TYPE_CHECKING:  # for mypy, every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the fields that a result does not have yet, when the first of them is read."""
+            if name not in self.__dataclass_fields__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            for field_name, value in self._make_fields().items():
+                _set(self, field_name, value)
+            return object.__getattribute__(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""
@@ -112,6 +128,16 @@ class ResultOrigin:
         """The architecture."""
         return self.backend.arch
 
+    def make_result(self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool) -> GEMMResult:
+        """Turn a record into a result; `is_found` by a search, or replayed."""
+        result = object.__new__(GEMMResult)
+        _set(result, "problem", problem)
+        _set(result, "latency_us", float(record["latency_us"]))
+        _set(result, "_origin", self)
+        make_fields = partial(self.backend.result_fields, problem, options, record, is_found=is_found)
+        _set(result, "_make_fields", make_fields)
+        return result
+
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for an arch, which remembers nothing yet."""
         from gemm_eval.evaluate.evaluator import GEMMEvaluator
@@ -173,7 +199,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     shown_us = {term: us for term, us in result.breakdown.items() if abs(us) >= 0.005}
     lines = [
         f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, {result.tflop_per_s:,.1f} TFLOP/s "
-        f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
+        f"({result.utilization_frac:.0%} of peak), bound by {backend.bounds[result.bound]}.",
         *say_groups(result.problem),
         *backend.say_mapping(result),
         "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in shown_us.items()),

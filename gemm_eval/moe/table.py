@@ -116,7 +116,7 @@ class MoeLayerResult(Result):
             f"Time: {times}.",
             *(
                 f"GEMM {number}: {result.problem}, {time_text(result.latency_us)}, bound by "
-                f"{result.backend.say_bound(result.bound)}."
+                f"{result.backend.bounds[result.bound]}."
                 for number, result in ((1, self.gemm1), (2, self.gemm2))
                 if result is not None
             ),

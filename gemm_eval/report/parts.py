@@ -354,7 +354,7 @@ class Runs:
     @property
     def words(self) -> dict[str, str]:
         """Each bound in words."""
-        return {result.bound: result.backend.say_bound(result.bound) for _, result, _ in self.runs}
+        return {result.bound: result.backend.bounds[result.bound] for _, result, _ in self.runs}
 
     def heaviest(self, number: int) -> list[Run]:
         """Return the GEMMs that take most of the time, the first one most."""

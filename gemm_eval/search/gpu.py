@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
+from gemm_eval.jit import with_fixed_types
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models import gpu as model
 from gemm_eval.models.gpu import HYPOTHETICAL, Joined, Packed, w4a16
@@ -25,6 +26,8 @@ from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups
 _FIRST = np.zeros(1, np.int64)
 _CONFIG = list(KernelConfig._fields)
 _COST_BYTES = model.GPU_COST_DTYPE.itemsize
+
+_correct_one = with_fixed_types(model.correct)
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -39,31 +42,43 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Rec
         InfeasibleError: the library has no kernel that this GPU can run on these types.
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
-    out: Records = np.ndarray(1, model.GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
-    _find_best(packed, problem, out)
-    if out["active_sms"][0] == 0:
+    best = _find_best(packed, problem)
+    if best["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
+    return best
+
+
+def _find_best(packed: Packed, problem: GemmProblem) -> Records:
+    """Return the record [1] of the best config (active_sms 0: none), corrected unless it is of groups."""
+    if problem.row_groups is None:
+        return _find_plain(packed, *problem.sizes)
+    out = np.zeros(1, model.GPU_COST_DTYPE)
+    _search(packed.for_sizes(*problem.sizes), _FIRST, *_sizes_of(problem), out, 0, 1)
     return out
 
 
-def _find_best(packed: Packed, problem: GemmProblem, out: Records) -> None:
-    """Write the best config to out [1] (active_sms 0: none), corrected unless it is of groups."""
-    packed = packed.for_sizes(*problem.sizes)
-    sizes, layouts = _sizes_of(problem)
-    if problem.row_groups is None:
-        _find_plain(packed, sizes, out)
-    else:
-        _search(packed, _FIRST, sizes, layouts, out, 0, 1)
-
-
-def _find_plain(packed: Packed, sizes: Integers, out: Records) -> None:
-    """Write the best config of a GEMM or batch of sizes [1, 4] to out [1], of kernels that take them, corrected."""
-    if packed.is_ranked and sizes[0, 0] == 1:
-        _search_corrected(packed, sizes, _FIRST, out, 0, 1)
-        return
-    _search(packed, _FIRST, sizes, NO_LAYOUTS, out, 0, 1)
-    if out["active_sms"][0]:
-        _correct(packed, _FIRST, sizes, out)
+def _find_plain(packed: Packed, G: int, M: int, K: int, N: int) -> Records:
+    """Return the record [1] of the best config of a GEMM or batch, corrected."""
+    packed = packed.for_sizes(G, M, K, N)
+    searches, sizes = _searches(packed), np.array([(G, M, K, N)], np.int64)
+    out: Records = np.ndarray(1, model.KERNEL_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
+    if packed.is_ranked and G == 1:
+        assert packed.correction is not None
+        searches.find_corrected_of_one(
+            packed.params, packed.candidates, packed.columns, packed.coefficients, *packed.correction, sizes, _FIRST,
+            out, 0, 1,
+        )  # fmt: skip
+        return out.view(model.GPU_COST_DTYPE)
+    searches.find_best_of_one(
+        packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, _FIRST, sizes, NO_LAYOUTS,
+        0, 1, out,
+    )  # fmt: skip
+    if packed.correction is not None and (G == 1 or not packed.is_ours):
+        _correct_one(out, _FIRST, sizes, *packed.correction)
+    records = out.view(model.GPU_COST_DTYPE)
+    if packed.carried is not None and records["active_sms"][0]:
+        _carry(packed.carried, _FIRST if G == 1 or not packed.is_ours else _FIRST[:0], sizes, records)
+    return records
 
 
 def _sizes_of(problem: GemmProblem) -> tuple[Integers, Layouts]:
@@ -151,15 +166,14 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     """
     asked, packed = packed, packed.for_sizes(*problem.sizes)
     sizes, layouts = _sizes_of(problem)
-    tables = packed.params, packed.candidates, packed.coefficients
-    find_top = _searches(packed).find_top
-    num = find_top(*tables, *sizes[0].tolist(), layouts, np.empty(0), np.empty((0, 2), np.int64))
+    given = packed.params, packed.candidates, packed.coefficients, *sizes[0].tolist(), layouts
+    num = _searches(packed).list_configs(*given, np.empty((0, 2), np.int64))
     if num == 0:
         raise _infeasible(arch, problem, asked)
-    latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
-    find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
-    order = np.argsort(latency_us, kind="stable")[: None if packed.is_ranked else k]
-    best, others = _best_of(packed, problem), _costs(packed, which[order], model.BEST_RASTER, problem)
+    which = np.empty((num, 2), np.int64)
+    _searches(packed).list_configs(*given, which)
+    best, others = _find_best(packed, problem), _costs(packed, which, model.BEST_RASTER, problem)
+    others = others[np.argsort(others["latency_us"], kind="stable")[: None if packed.is_ranked else k]]
     others = others[others[_CONFIG] != best[_CONFIG]]
     _correct_others(packed, sizes, best, others)
     out = np.concatenate([best, others[np.argsort(others["latency_us"], kind="stable")]])[:k]
@@ -174,13 +188,6 @@ def _costs(packed: Packed, which: Integers, raster: int, problem: GemmProblem) -
         packed.params, packed.candidates, packed.coefficients, which, raster, *sizes[0].tolist(), layouts,
         out.view(model.KERNEL_COST_DTYPE),
     )  # fmt: skip
-    return out
-
-
-def _best_of(packed: Packed, problem: GemmProblem) -> Records:
-    """Return the record [1] of the best config, corrected, also where there is none."""
-    out = np.zeros(1, model.GPU_COST_DTYPE)
-    _find_best(packed, problem, out)
     return out
 
 
@@ -204,7 +211,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
         raster = int(config.raster_order) * model.RASTER_CODE + config.raster_swizzle
         out = _costs(alone, np.array([[0, split]]), raster, problem)
     if packed.correction is not None or packed.carried is not None:
-        best = _best_of(packed, problem)
+        best = _find_best(packed, problem)
         if packed.is_ranked and best[_CONFIG] == out[_CONFIG]:
             best["num_candidates"], best["num_bounded"] = 1, 0
             return best
@@ -291,9 +298,7 @@ def _find_others(packed: Packed, sizes: Integers) -> Records:
     """Return the answers to other questions on the GEMMs and batches of sizes [num, 4]."""
     if len(sizes) != 1:
         return find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
-    out = np.zeros(1, model.GPU_COST_DTYPE)
-    _find_plain(packed.for_sizes(*sizes[0].tolist()), sizes, out)
-    return out
+    return _find_plain(packed, *sizes[0].tolist())
 
 
 _A_HAIR = 1e-9

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import kernel, named_entry_point
+from gemm_eval.jit import kernel, named_entry_point, with_fixed_types
 from gemm_eval.models.gpu.correction_kernels import correct_record, room_for_features
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
@@ -36,13 +36,15 @@ class Counts(NamedTuple):
 
 
 class Searches(NamedTuple):
-    """The searches of one kind of kernels, each compiled when it is first called."""
+    """The searches of one kind of kernels, each compiled when it is first called; `of_one`: for arrays of one type."""
 
     find_best_of_range: Callable[..., None]
+    find_best_of_one: Callable[..., None]
     find_corrected_of_range: Callable[..., None]
+    find_corrected_of_one: Callable[..., None]
     find_best_rows: Callable[..., None]
     evaluate_rows: Callable[..., None]
-    find_top: Callable[..., int]
+    list_configs: Callable[..., int]
     evaluate_configs: Callable[..., None]
 
 
@@ -61,7 +63,8 @@ def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
     layout = layouts.of[i] if len(layouts.of) > 0 else -1
     if layout >= 0:
         first, stop = layouts.starts[layout], layouts.starts[layout + 1]
-        return layouts.rows[first:stop], layouts.counts[first:stop], True
+        # copies: read-only as they are, all that is called with them would be compiled for both kinds of arrays
+        return layouts.rows[first:stop].copy(), layouts.counts[first:stop].copy(), True
     one[0, 0], one[1, 0] = M, G
     return one[0], one[1], False
 
@@ -210,11 +213,10 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             out_us[i] = config_cost(p, row, c, t, which[i, 1], BEST_RASTER).latency_us
 
     @named_entry_point(name)
-    def find_top(
-        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Any,
-        out_us: Any, out_which: Any,
+    def list_configs(
+        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Any, out: Any
     ) -> int:  # fmt: skip
-        """Latency [num] us and place [num, 2] of every config of the search, as many as have room; returns num."""
+        """Write the place [num, 2] of every config of the search, as many as have room; return num."""
         p = params[0]
         groups = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
         t = problem_terms(p, coefficients[0, 0], K, N, *groups)
@@ -223,10 +225,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         for index in range(len(candidates)):
             row = candidates[index]
             for way in range(list_splits(p, row, t, splits)):
-                if num < len(out_us):
-                    c = coefficients[0, row["coefficient_set"]]
-                    out_us[num] = config_cost(p, row, c, t, splits[way], BEST_RASTER).latency_us
-                    out_which[num, 0], out_which[num, 1] = index, splits[way]
+                if num < len(out):
+                    out[num, 0], out[num, 1] = index, splits[way]
                 num += 1
         return num
 
@@ -246,8 +246,9 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             out[place]["num_candidates"] = 1
 
     return Searches(
-        find_best_of_range, find_corrected_of_range, find_best_rows, evaluate_rows, find_top, evaluate_configs
-    )
+        find_best_of_range, with_fixed_types(find_best_of_range), find_corrected_of_range,
+        with_fixed_types(find_corrected_of_range), find_best_rows, evaluate_rows, list_configs, evaluate_configs,
+    )  # fmt: skip
 
 
 OF_GENERIC = _make_searches("generic", GENERIC)

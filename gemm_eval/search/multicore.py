@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
-from gemm_eval.jit import read_only
+from gemm_eval.jit import read_only, with_fixed_types
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models import multicore as model
 from gemm_eval.models.multicore import COST_DTYPE
@@ -35,6 +35,8 @@ Run: TypeAlias = Callable[[Callable[[int, int], object], int], object]
 SEARCHES: tuple[tuple[Callable[..., int], ...], ...] = (
     (find_top_overlap, find_top_grouped_overlap), (find_top_pipeline, find_top_grouped_pipeline)
 )  # fmt: skip
+
+_SEARCHES_OF_ONE = [list(map(with_fixed_types, searches)) for searches in SEARCHES]
 
 # What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
 _KEY = (
@@ -170,8 +172,9 @@ def _run(
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = model.params_in_room(params, problem)
     sizes = model.kernel_sizes(problem)
-    find_top = SEARCHES[arch.timing == "pipeline"][len(sizes) > 1]
-    num = find_top(params, model.FIRST, *sizes, 0, 1, partitions, has_all_products, out)
+    num = _SEARCHES_OF_ONE[arch.timing == "pipeline"][len(sizes) > 1](
+        params, model.FIRST, *sizes, 0, 1, partitions, has_all_products, out
+    )
     return out[0, :num]
 
 

@@ -141,7 +141,8 @@ def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
         row = blocks[other]
         if row[0] == blk.g and row[1] == blk.m and row[2] == blk.n and row[3] == blk.k:
             return True
-    blocks[rank] = (blk.g, blk.m, blk.n, blk.k)
+    # number by number: a row takes a second to compile
+    blocks[rank, 0], blocks[rank, 1], blocks[rank, 2], blocks[rank, 3] = blk.g, blk.m, blk.n, blk.k
     return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -218,7 +218,19 @@ class GemmProblem:
                 f"G*M*K*N must be <= 2**57 = {MAX_MACS:.3g} MAC, got {macs:.3g} "
                 f"(G={self.G}, M={self.M}, K={self.K}, N={self.N}); split the problem"
             )
-        fill_types(self, _types_of(*(getattr(self, name) for name in TYPE_NAMES)))
+        _set(self, "types", _types_of(*(getattr(self, name) for name in TYPE_NAMES)))
+        for name, word in self.types.words.items():
+            _set(self, name, word)
+
+    if not TYPE_CHECKING:  # for mypy, every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Set the fields that the types decide, when the first of them is read: see `problem_of`."""
+            if name not in TYPE_NAMES:
+                raise AttributeError(f"'GemmProblem' object has no attribute {name!r}")
+            for type_name, word in self.types.words.items():
+                _set(self, type_name, word)
+            return object.__getattribute__(self, name)
 
     def _check_row_groups(self, groups: RowGroups) -> None:
         if (len(groups), max(groups)) != (self.G, self.M):
@@ -378,13 +390,6 @@ def _types_of(*words: Any) -> GemmTypes:
         return make_types.__wrapped__(*words)
 
 
-def fill_types(problem: GemmProblem, types: GemmTypes) -> None:
-    """Set the fields of a problem that its types decide."""
-    _set(problem, "types", types)
-    for name, word in types.words.items():
-        _set(problem, name, word)
-
-
 def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int, row_groups: RowGroups | None = None) -> GemmProblem:
     """Return the problem of these sizes, which are plain ints that were checked before, as are the groups."""
     problem = object.__new__(GemmProblem)
@@ -393,5 +398,5 @@ def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int, row_groups: Row
     _set(problem, "K", K)
     _set(problem, "N", N)
     _set(problem, "row_groups", row_groups)
-    fill_types(problem, types)
+    _set(problem, "types", types)
     return problem

@@ -38,7 +38,9 @@ train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --seq-len 8192 --dtype f
 
 
 def _run_commands(cache_dir: Path) -> str:
-    environment = os.environ | {"GEMM_EVAL_CACHE_DIR": str(cache_dir)}
+    # Python's own cache, too, begins empty and is then written, as in any environment that does not forbid it
+    environment = os.environ | {"GEMM_EVAL_CACHE_DIR": str(cache_dir), "PYTHONPYCACHEPREFIX": str(cache_dir / "python")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     commands = [[sys.executable, "-m", "gemm_eval", *line.split()] for line in _COMMANDS.strip().splitlines()]
     runs = [subprocess.run(words, env=environment, capture_output=True, text=True, check=True) for words in commands]
     return "".join(run.stderr for run in runs)

@@ -200,10 +200,12 @@ def check_bounds(problem: GemmProblem, packed: Packed) -> None:
     terms = rules.problem_terms(p, coefficients[0], problem.K, problem.N, *groups)
     bounds = np.empty(len(packed.candidates))
     rules.row_bounds_us(p, coefficients, terms, packed.columns, 0, bounds)
-    tables = packed.params, packed.candidates, packed.coefficients
-    num = searches.find_top(*tables, *sizes[0].tolist(), layouts, np.empty(0), np.empty((0, 2), np.int64))
-    latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
-    searches.find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
+    tables, given = (packed.params, packed.candidates, packed.coefficients), (*sizes[0].tolist(), layouts)
+    num = searches.list_configs(*tables, *given, np.empty((0, 2), np.int64))
+    records, which = np.zeros(num, KERNEL_COST_DTYPE), np.empty((num, 2), np.int64)
+    searches.list_configs(*tables, *given, which)
+    searches.evaluate_configs(*tables, which, BEST_RASTER, *given, records)
+    latency_us = records["latency_us"]
     assert num > 0
     assert np.all(bounds[which[:, 0]] <= latency_us), problem
     index, split = which[np.argmin(latency_us)].tolist()

@@ -235,10 +235,11 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
 def latencies(
     params: Any, menu: Any, packed: Any, M: int, K: int, N: int, layouts: Layouts = NO_LAYOUTS
 ) -> tuple[Any, Any]:
-    room = len(menu) * MAX_SPLITS
-    latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
-    num = OF_OURS.find_top(params, read_only(menu), read_only(packed), 1, M, K, N, layouts, latency_us, which)
-    return latency_us[:num], which[:num]
+    tables, which = (params, read_only(menu), read_only(packed)), np.empty((len(menu) * MAX_SPLITS, 2), np.int64)
+    which = which[: OF_OURS.list_configs(*tables, 1, M, K, N, layouts, which)]
+    records = np.zeros(len(which), KERNEL_COST_DTYPE)
+    OF_OURS.evaluate_configs(*tables, which, BEST_RASTER, 1, M, K, N, layouts, records)
+    return records["latency_us"], which
 
 
 # coefficients

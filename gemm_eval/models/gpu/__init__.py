@@ -130,7 +130,6 @@ if TYPE_CHECKING:
         GpuCost,
         check_options,
         pack_gpu,
-        unpack_config,
         unpack_gpu_cost,
     )
     from gemm_eval.models.gpu.moe import (
@@ -191,7 +190,7 @@ __all__ = [
     "pack_no_kernels", "pack_trees", "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to",
     "physics_digest", "preset_of", "quantization_of", "quantize_rows", "question_of", "regime_place", "regime_places",
     "say_default", "say_engine", "say_tiles", "split_by_size", "spread_between", "step_elems", "switch_us",
-    "tile_names", "unpack_config", "unpack_gpu_cost",
+    "tile_names", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

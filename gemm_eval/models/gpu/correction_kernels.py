@@ -353,7 +353,8 @@ def describe_memory_bound(sizes: Any, latency_us: Any, out: Any) -> None:
     """Write `MEMORY_BOUND_FEATURES` to `out` [rows, features and -inf], given the first six: sizes [rows, 6]."""
     for row in range(len(out)):
         x, num = out[row], max(sizes[row, 2], 1.0)
-        x[:6] = sizes[row]
+        for place in range(6):  # number by number: a row takes a second to compile
+            x[place] = sizes[row, place]
         x[6], x[7], x[8] = x[3] / num, (x[0] + x[1]) / num, latency_us[row]
         for place in range(9):
             x[place] = math.log2(max(x[place], _LEAST))

@@ -222,7 +222,11 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
         KeyError, ValueError, IndexError: the record holds a code that does not exist.
     """
     values = record.tolist()  # all at once: field by field it takes five times as long
-    config = _config_of(values)
+    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
+    config = KernelConfig(
+        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
+        _DECOMPOSITIONS[work], split_k, _RASTER_ORDERS[order], swizzle,
+    )  # fmt: skip
     latency_us, compute_us, dram_us, dram_bytes, bound, physics_us = _TOTALS_OF(values)
     smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, *correction = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
@@ -233,17 +237,4 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     return GpuCost(
         config, latency_us, physics_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem,
         sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), *correction,
-    )  # fmt: skip
-
-
-def unpack_config(record: np.void) -> KernelConfig:
-    """Return the config alone, as `unpack_gpu_cost` does."""
-    return _config_of(record.tolist())
-
-
-def _config_of(values: Any) -> KernelConfig:
-    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
-    return KernelConfig(
-        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
-        _DECOMPOSITIONS[work], split_k, _RASTER_ORDERS[order], swizzle,
     )  # fmt: skip

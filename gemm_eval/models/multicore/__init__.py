@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         attention_params,
         attention_sizes,
         batch_sizes,
+        cost_fields,
         cost_of_mapping,
         evaluate_mapping,
         group_sizes,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTENTION_COST_DTYPE", "BOUNDS", "COST_DTYPE", "FIRST", "MODEL_VERSION", "OTHER_SOFTMAX_OPS_PER_SCORE",
     "PARAMS_DTYPE", "TERMS", "Block", "MulticoreCost", "attention_params", "attention_sizes",
-    "batch_sizes", "block_of", "cost_of_mapping", "evaluate_attention_mapping", "evaluate_grouped", "evaluate_mapping",
+    "batch_sizes", "block_of", "cost_fields", "cost_of_mapping", "evaluate_attention_mapping", "evaluate_grouped",
+    "evaluate_mapping",
     "evaluate_range", "group_sizes", "kernel_sizes", "layer_terms", "pack_params", "params_in_room", "split_layouts",
     "spread_of", "sram_used_bytes", "unpack_attention_cost", "unpack_cost", "with_room",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ Archs are data to the kernels, never constants: a sweep over ten thousand chips 
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -344,17 +345,24 @@ class MulticoreCost(SimpleNamespace):
 _COST_NAMES, _ATTENTION_NAMES = (dtype.names or () for dtype in (COST_DTYPE, ATTENTION_COST_DTYPE))
 _NUMBERS = _COST_NAMES[:8]  # of a mapping
 _TERMS = (*BREAKDOWN, "correction_us")
+_terms_of = operator.itemgetter(*map(_COST_NAMES.index, _TERMS))
 _ORDERS = tuple(LoopOrder)
 
 
 def unpack_cost(record: np.void) -> MulticoreCost:
     """Turn one record of `COST_DTYPE` into Python values."""
+    return MulticoreCost(**cost_fields(record))
+
+
+def cost_fields(record: np.void) -> dict[str, Any]:
+    """Return the fields of `MulticoreCost` by name."""
     values = record.item()
     row = dict(zip(_COST_NAMES, values, strict=True))
     if math.isnan(row["energy_pj"]):
         row["energy_pj"] = None
-    mapping = MulticoreMapping(Partition(*values[:4]), Tile(*values[4:7]), _ORDERS[values[7]])
-    return MulticoreCost(mapping=mapping, breakdown={name: row[name] for name in _TERMS}, **row)
+    row["mapping"] = MulticoreMapping(Partition(*values[:4]), Tile(*values[4:7]), _ORDERS[values[7]])
+    row["breakdown"] = FrozenDict(zip(_TERMS, _terms_of(values), strict=True))
+    return row
 
 
 def evaluate_mapping(
