@@ -461,16 +461,16 @@ _KERNELS = {
     "torch_layer_norm_wide": _of_torch(2.1, 1.2, 128, (0.17, 0.21), is_dealt=False),  # of 4 bytes
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
     "torch_softmax": _of_torch(-0.1, 0.18, 32, (0.091, 0.15)),  # a warp, its row in registers
-    "torch_softmax_cta": _of_torch(2.5, 0.1, 1024, (0.42, 0.38), is_dealt=False),
+    "torch_softmax_cta": _of_torch(4.4, 0.35, 1024, (0.038, 0.31), is_dealt=False),
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
     "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
     "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest
     "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
-    "torch_sum_apart": _of_torch(1.4, 0.67, 32, (0.17, 0.15)),  # over dimensions apart, of a bias's gradient
+    "torch_sum_apart": _of_torch(0.82, 2, 32, (0.17, 0.19)),  # over dimensions apart, of a bias's gradient
     "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
     "torch_parts": _of_torch(-2, 0, 32, (0.42, 0)),  # likewise, a thread of the last CTA for many
-    "torch_moments": _of_torch(2.6, 0.97, 512, (0.27, 0.2), is_dealt=False),
+    "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.2), is_dealt=False),
     "torch_norm_gradient": _of_torch(0.83, 0.64, 128, (0.19, 0.13), is_dealt=False),
     "torch_norm_weights": _of_torch(1.4, 0, 32, (0.13, 0)),  # the gradient, a CTA for all rows
     "torch_batch_norm_gradient": _of_torch(0.94, 0.35, 512, (0.52, 0.66), is_dealt=False),
@@ -484,12 +484,12 @@ _KERNELS = {
     "memcpy_odd": _of_torch(7, 0.6, 128),
     "torch_cat_contiguous": _of_torch(0.53, 1, 256),
     "torch_offsets_cast": _of_torch(2.4, 1.7, 256),  # as offsets, of several types
-    "torch_gather": _of_torch(0.61, 1.1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
+    "torch_gather": _of_torch(0.6, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
     "torch_index": _of_torch(4.3, 2.1, 256),  # an index for each element
     "torch_gather_elements": _of_torch(5.1, 1.4, 256),
     "torch_scatter_add": _of_torch(3, 2, 256),
     "torch_index_add": _of_torch(1, 3.4, 256),
-    "torch_columns": _of_torch(2.4, 1.6, 32, (0.088, 0.067)),
+    "torch_columns": _of_torch(2.7, 1.5, 32, (0.084, 0.14)),
     "torch_columns_arg": _of_torch(1.8, 0.84, 32, (0.45, 0.082)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
     "torch_nll_loss": _of_torch(-0.015, 0, 32, (0.92, 0)),
@@ -499,7 +499,7 @@ _KERNELS = {
     "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
     "torch_statistics": _of_torch(1.3, 0.95, 512, (0.32, 0.19), is_dealt=False),
     "torch_transform_last": _of_torch(0.73, 0, 512, (0.15, 0.14)),
-    "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.4, 0.24)),
+    "torch_statistics_last": _of_torch(6, 0.93, 512, (0.12, 0.26)),
     "cudnn_batch_norm_last": _of_torch(4.8, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
