@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 BF16, FP32 = torch.bfloat16, torch.float32
 Made = tuple[Callable[[], Any], torch.Tensor]
@@ -409,8 +410,7 @@ def drawn_case(text: str) -> Case:
 
     def make(device: str) -> Made:
         args, named = _read(arguments, device)
-        first = next(arg for arg in [*args, *sum((arg for arg in args if isinstance(arg, list)), [])]
-                     if isinstance(arg, torch.Tensor))  # fmt: skip
+        first = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
         return lambda: call(*args, **named), first
 
     return Case("drawn", text, make)

@@ -448,17 +448,17 @@ _KERNELS = {
     "torch_vector": _of_torch(0.1, 0.32, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
     "torch_constant": _of_torch(-0.4, 0.43, 128),  # likewise, and nothing is read
     "torch_exp": _of_torch(0.36, 0.73, 128),  # likewise, and an exponential, a root or a sine
-    "torch_gelu": _of_torch(0.44, 1.1, 128),  # likewise, and an error function
+    "torch_gelu": _of_torch(0.4, 0.92, 128),  # likewise, and an error function
     "torch_cast": _of_torch(2.1, 1.1, 256),  # four elements a thread, one by one, as types differ
     "torch_offsets": _of_torch(1.4, 1.1, 256),  # likewise, with divisions to find each: broadcasts and strides
     "torch_offsets_wide": _of_torch(0.61, 0.61, 512),  # of 4 bytes: two elements a thread
     "torch_scattered": _of_torch(1.8, 2.7, 256),  # likewise, neighbours far apart in memory
     "torch_roll": _of_torch(0.27, 0.43, 1024),
     "torch_cat": _of_torch(2, 1.9, 256),  # of tensors with gaps
-    "torch_layer_norm": _of_torch(1.9, 0.9, 128, (0.16, 0.16), is_dealt=False),
+    "torch_layer_norm": _of_torch(1.8, 0.85, 128, (0.15, 0.15), is_dealt=False),
     "torch_norm_rows": _of_torch(1, 0.27, 256),  # of rows whose moments are known
     "torch_rms_norm": _of_torch(1.2, 0.45, 128, (0.11, 0.083), is_dealt=False),
-    "torch_layer_norm_wide": _of_torch(2.1, 1.2, 128, (0.17, 0.21), is_dealt=False),  # of 4 bytes
+    "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.3, 0.2), is_dealt=False),  # of 4 bytes
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
     "torch_softmax": _of_torch(-0.1, 0.18, 32, (0.091, 0.15)),  # a warp, its row in registers
     "torch_softmax_cta": _of_torch(4.4, 0.35, 1024, (0.038, 0.31), is_dealt=False),
@@ -470,13 +470,13 @@ _KERNELS = {
     "torch_sum_apart": _of_torch(0.82, 2, 32, (0.17, 0.19)),  # over dimensions apart, of a bias's gradient
     "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
     "torch_parts": _of_torch(-2, 0, 32, (0.42, 0)),  # likewise, a thread of the last CTA for many
-    "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.2), is_dealt=False),
+    "torch_moments": _of_torch(2, 0.9, 512, (0.25, 0.19), is_dealt=False),
     "torch_norm_gradient": _of_torch(0.83, 0.64, 128, (0.19, 0.13), is_dealt=False),
     "torch_norm_weights": _of_torch(1.4, 0, 32, (0.13, 0)),  # the gradient, a CTA for all rows
     "torch_batch_norm_gradient": _of_torch(0.94, 0.35, 512, (0.52, 0.66), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
     "torch_batch_norm": _of_torch(0.41, 0.87, 32, (0.27, 0.045)),
-    "torch_batch_norm_far": _of_torch(0.58, 0.27, 32, (0.48, 0.22)),  # from DRAM, as others of this name
+    "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.16)),  # from DRAM, as others of this name
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
     "torch_max_pool": _of_torch(1.6, 1.8, 1024),
     "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
@@ -497,7 +497,7 @@ _KERNELS = {
     "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.26, 0)),
     "torch_im2col": _of_torch(0, 0, 32, (0.325, 0)),
     "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
-    "torch_statistics": _of_torch(1.3, 0.95, 512, (0.32, 0.19), is_dealt=False),
+    "torch_statistics": _of_torch(2, 0.95, 512, (0.3, 0.15), is_dealt=False),
     "torch_transform_last": _of_torch(0.73, 0, 512, (0.15, 0.14)),
     "torch_statistics_last": _of_torch(6, 0.93, 512, (0.12, 0.26)),
     "cudnn_batch_norm_last": _of_torch(4.8, 1.3, 256),
@@ -520,7 +520,7 @@ _KERNELS = {
     "inductor_rows": _of_torch(0.6, 0, 32),  # sums that a CTA holds, or of columns
     "inductor_long_rows": _of_torch(1, 0, 32),  # rows that it reads in pieces
     "memset": _of_torch(0, 0.4, 128),
-    "cudnn_layout": _of_torch(0.74, 0.6, 256),  # channels first to channels last and back, by tiles of 32 x 32
+    "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
     "cudnn_pad": _of_torch(1.3, 0.36, 256),  # channels filled up to 16 bytes, and taken out
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
     "cudnn_transform_all": MemoryKernel(28, 4.2, 256, is_dealt=True),  # likewise, of all operands; on no table
