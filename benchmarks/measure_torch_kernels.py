@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks.graph_replays import replay_us
-from benchmarks.torch_kernel_cases import CASES, COMPILED, Case, drawn_case
+from benchmarks.torch_kernel_cases import CASES, COMPILED, Case
 
 _CALLS = 8
 _REPLAYS = 8
@@ -103,7 +103,7 @@ def table(folder: Path) -> None:
     with (folder / "torch.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["what", "rows", "width", "read_bytes", "write_bytes", "latency_us", "call"])
-        for case in (*CASES, *COMPILED, *(drawn_case(call) for group, call in measured if group == "drawn")):
+        for case in (*CASES, *COMPILED):
             row = measured.get((case.group, case.text))
             if row is None or case.group in ("bmm", "attention"):
                 continue

@@ -5,15 +5,12 @@ None has the sizes of a module of measure_modules.py.
 
 from __future__ import annotations
 
-import math
 import random
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
-from torch.utils._pytree import tree_leaves
 
 BF16, FP32 = torch.bfloat16, torch.float32
 Made = tuple[Callable[[], Any], torch.Tensor]
@@ -357,60 +354,3 @@ for images, channels, side in ((8, 96, 40), (24, 320, 14), (48, 80, 56)):
     _compiled("batch_norm_relu", _normalized_relu, shape, *((channels,),) * 4)
     _compiled("add_batch_norm_relu", _add_normalized_relu, shape, shape, *((channels,),) * 4)
     _compiled("mean_image", lambda x: x.mean((2, 3)), shape)
-
-
-_TYPES = {
-    "bf16": BF16, "fp16": torch.float16, "fp32": FP32, "fp64": torch.float64, "i64": torch.int64, "i32": torch.int32,
-    "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
-}  # fmt: skip
-_TOKEN = re.compile(
-    r"(?P<type>[a-z]+\d*)\[(?P<sizes>[\d,]*)\](?:\{(?P<steps>[\d,]+)\})?(?:\+(?P<offset>\d+))?"
-    r"|(?P<number>-?(?:inf|\d[\d.e+-]*))|(?P<word>\w+)(?P<is_key>=)?|(?P<sign>[()])|[ ,]+"
-)
-_WORDS = {"None": None, "True": True, "False": False}
-
-
-def _read_tensor(device: str, name: str, sizes: str, steps: str | None, offset: str | None) -> torch.Tensor:
-    shape = [int(size) for size in sizes.split(",") if size]
-    dense = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-    strides = [int(step) for step in steps.split(",")] if steps else dense
-    length = int(offset or 0) + 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-    return torch.zeros(length, dtype=_TYPES[name], device=device).as_strided(shape, strides, int(offset or 0))
-
-
-def _read(text: str, device: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments that `tools.time_modules.written` wrote; indices are all 0."""
-    tokens = _TOKEN.finditer(text)
-
-    def values() -> Iterator[Any]:
-        for token in tokens:
-            if token["type"]:
-                yield _read_tensor(device, *token.group("type", "sizes", "steps", "offset"))
-            elif token["number"]:
-                yield (float if re.search("[.einf]", token["number"]) else int)(token["number"])
-            elif token["word"]:
-                word = token["word"]
-                value = next(values()) if token["is_key"] else _WORDS.get(word, getattr(torch, word, word))
-                yield (word, value) if token["is_key"] else value
-            elif token["sign"] == "(":
-                yield list(values())
-            elif token["sign"]:
-                return
-
-    every = list(values())
-    named = {value[0]: value[1] for value in every if isinstance(value, tuple)}
-    return [value for value in every if not isinstance(value, tuple)], named
-
-
-def drawn_case(text: str) -> Case:
-    """Return an operation of a drawn module by its name and arguments, ``"aten.relu.default bf16[8,64]"``."""
-    name, _, arguments = text.partition(" ")
-    library, operation, overload = name.split(".")
-    call = getattr(getattr(getattr(torch.ops, library), operation), overload)
-
-    def make(device: str) -> Made:
-        args, named = _read(arguments, device)
-        first = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
-        return lambda: call(*args, **named), first
-
-    return Case("drawn", text, make)

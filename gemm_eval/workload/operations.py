@@ -445,62 +445,62 @@ _KERNELS = {
     "cast": MemoryKernel(trips=4, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
     "sort": MemoryKernel(trips=6, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
     # PyTorch's, by what runs (torch/eager_mode.py); rows of 1,024 elements where they do not matter
-    "torch_vector": _of_torch(0.1, 0.32, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
+    "torch_vector": _of_torch(0.1, 0.4, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
     "torch_constant": _of_torch(-0.4, 0.43, 128),  # likewise, and nothing is read
-    "torch_exp": _of_torch(0.36, 0.73, 128),  # likewise, and an exponential, a root or a sine
+    "torch_exp": _of_torch(0.44, 0.67, 128),  # likewise, and an exponential, a root or a sine
     "torch_gelu": _of_torch(0.4, 0.92, 128),  # likewise, and an error function
-    "torch_cast": _of_torch(2.1, 1.1, 256),  # four elements a thread, one by one, as types differ
+    "torch_cast": _of_torch(2, 1.2, 256),  # four elements a thread, one by one, as types differ
     "torch_offsets": _of_torch(1.4, 1.1, 256),  # likewise, with divisions to find each: broadcasts and strides
     "torch_offsets_wide": _of_torch(0.61, 0.61, 512),  # of 4 bytes: two elements a thread
     "torch_scattered": _of_torch(1.8, 2.7, 256),  # likewise, neighbours far apart in memory
-    "torch_roll": _of_torch(0.27, 0.43, 1024),
-    "torch_cat": _of_torch(2, 1.9, 256),  # of tensors with gaps
-    "torch_layer_norm": _of_torch(1.8, 0.85, 128, (0.15, 0.15), is_dealt=False),
+    "torch_roll": _of_torch(0.8, 0.43, 1024),
+    "torch_cat": _of_torch(2.6, 1.8, 256),  # of tensors with gaps
+    "torch_layer_norm": _of_torch(1.9, 0.87, 128, (0.16, 0.16), is_dealt=False),
     "torch_norm_rows": _of_torch(1, 0.27, 256),  # of rows whose moments are known
     "torch_rms_norm": _of_torch(1.2, 0.45, 128, (0.11, 0.083), is_dealt=False),
-    "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.3, 0.2), is_dealt=False),  # of 4 bytes
+    "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.42, 0.22), is_dealt=False),  # of 4 bytes
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
-    "torch_softmax": _of_torch(-0.1, 0.18, 32, (0.091, 0.15)),  # a warp, its row in registers
-    "torch_softmax_cta": _of_torch(4.4, 0.35, 1024, (0.038, 0.31), is_dealt=False),
+    "torch_softmax": _of_torch(0.33, 0.15, 32, (0.073, 0.18)),  # a warp, its row in registers
+    "torch_softmax_cta": _of_torch(3.5, 0.3, 1024, (0.1, 0.33), is_dealt=False),
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
     "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
     "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest
     "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
-    "torch_sum_apart": _of_torch(0.82, 2, 32, (0.17, 0.19)),  # over dimensions apart, of a bias's gradient
+    "torch_sum_apart": _of_torch(1.4, 0.67, 32, (0.17, 0.15)),  # over dimensions apart, of a bias's gradient
     "torch_columns_shared": _of_torch(8, 0.66, 32, (0.07, 0.07)),
     "torch_parts": _of_torch(-2, 0, 32, (0.42, 0)),  # likewise, a thread of the last CTA for many
-    "torch_moments": _of_torch(2, 0.9, 512, (0.25, 0.19), is_dealt=False),
-    "torch_norm_gradient": _of_torch(0.83, 0.64, 128, (0.19, 0.13), is_dealt=False),
-    "torch_norm_weights": _of_torch(1.4, 0, 32, (0.13, 0)),  # the gradient, a CTA for all rows
-    "torch_batch_norm_gradient": _of_torch(0.94, 0.35, 512, (0.52, 0.66), is_dealt=False),
+    "torch_moments": _of_torch(2.2, 0.95, 512, (0.27, 0.23), is_dealt=False),
+    "torch_norm_gradient": _of_torch(1.2, 0.65, 128, (0.1, 0.11), is_dealt=False),
+    "torch_norm_weights": _of_torch(1, 0, 32, (0.135, 0)),  # the gradient, a CTA for all rows
+    "torch_batch_norm_gradient": _of_torch(2, 0.7, 512, (0.55, 0.2), is_dealt=False),
     "torch_scales": _of_torch(0.84, 0.9, 1024),  # of group norm: a factor and a sum for each channel
-    "torch_batch_norm": _of_torch(0.41, 0.87, 32, (0.27, 0.045)),
-    "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.16)),  # from DRAM, as others of this name
+    "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
+    "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.165)),  # from DRAM, as others of this name
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
-    "torch_max_pool": _of_torch(1.6, 1.8, 1024),
+    "torch_max_pool": _of_torch(2.5, 1.8, 1024),
     "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
-    "memcpy": _of_torch(-0.15, 0.5, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
+    "memcpy": _of_torch(0, 0.55, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
     "memcpy_odd": _of_torch(7, 0.6, 128),
-    "torch_cat_contiguous": _of_torch(0.53, 1, 256),
+    "torch_cat_contiguous": _of_torch(0, 1.1, 256),
     "torch_offsets_cast": _of_torch(2.4, 1.7, 256),  # as offsets, of several types
-    "torch_gather": _of_torch(0.6, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
+    "torch_gather": _of_torch(0.7, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
     "torch_index": _of_torch(4.3, 2.1, 256),  # an index for each element
-    "torch_gather_elements": _of_torch(5.1, 1.4, 256),
+    "torch_gather_elements": _of_torch(4.7, 1.4, 256),
     "torch_scatter_add": _of_torch(3, 2, 256),
     "torch_index_add": _of_torch(1, 3.4, 256),
-    "torch_columns": _of_torch(2.7, 1.5, 32, (0.084, 0.14)),
+    "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
     "torch_columns_arg": _of_torch(1.8, 0.84, 32, (0.45, 0.082)),
     "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
-    "torch_nll_loss": _of_torch(-0.015, 0, 32, (0.92, 0)),
+    "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
     "torch_adaptive_pool": _of_torch(2.2, 0.54, 256, (0, 0.58)),
     "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.26, 0)),
     "torch_im2col": _of_torch(0, 0, 32, (0.325, 0)),
     "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
-    "torch_statistics": _of_torch(2, 0.95, 512, (0.3, 0.15), is_dealt=False),
-    "torch_transform_last": _of_torch(0.73, 0, 512, (0.15, 0.14)),
+    "torch_statistics": _of_torch(2.4, 0.96, 512, (0.3, 0.15), is_dealt=False),
+    "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
     "torch_statistics_last": _of_torch(6, 0.93, 512, (0.12, 0.26)),
-    "cudnn_batch_norm_last": _of_torch(4.8, 1.3, 256),
+    "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),
     "torch_bicubic": _of_torch(1, 0, 32, (0, 0.3)),
@@ -508,7 +508,7 @@ _KERNELS = {
     "torch_max_pool_last": _of_torch(3, 0, 32, (0, 2.05)),
     "torch_scan": _of_torch(1, 0, 32, (0.23, 0)),
     "torch_scan_rows": _of_torch(2, 2, 256),
-    "torch_topk": _of_torch(2, 5.3, 32, (5.4, 0)),
+    "torch_topk": _of_torch(2.5, 5.1, 32, (5.3, 0)),
     "torch_digits": _of_torch(1, 0, 32, (0, 0.265)),  # counted in shared memory, one by one
     "torch_digit_sums": _of_torch(1, 0.6, 256),
     "torch_sort_warp": _of_torch(4, 5, 32),
@@ -521,7 +521,7 @@ _KERNELS = {
     "inductor_long_rows": _of_torch(1, 0, 32),  # rows that it reads in pieces
     "memset": _of_torch(0, 0.4, 128),
     "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
-    "cudnn_pad": _of_torch(1.3, 0.36, 256),  # channels filled up to 16 bytes, and taken out
+    "cudnn_pad": _of_torch(0.8, 0.45, 256),  # channels filled up to 16 bytes, and taken out
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
     "cudnn_transform_all": MemoryKernel(28, 4.2, 256, is_dealt=True),  # likewise, of all operands; on no table
     "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions

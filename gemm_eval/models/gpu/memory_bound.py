@@ -66,7 +66,7 @@ _SOURCE = "round, within what fits of an H200's timings gave (arch/calibration/h
 _item = partial(Coefficient, source=_SOURCE)
 
 MEMORY_BOUND_COEFFICIENTS = (
-    _item("start_us", "us", -0.6, 3.0, 0.1, FREE, "start and end of a kernel, beyond a node of a graph alone"),
+    _item("start_us", "us", 0.0, 3.0, 0.1, FREE, "start and end of a kernel, beyond a node of a graph"),
     _item("trip_us", "us", 0.0, 3.0, 0.36, FREE, "a way to memory and back, of a row alone"),
     _item("warp_cycles", "cycles", 0.0, 400.0, 40.0, FREE, "to begin one more warp of a CTA"),
     _item("wave_us", "us", 0.1, 10.0, 2.4, FREE, "likewise, of threads that fill all SMs"),
