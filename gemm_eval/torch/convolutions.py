@@ -129,10 +129,11 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
         )
         is_core = is_short or of.filters <= _MAX_NARROW_N_LAST
         return "cuda_cores" if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
-    if kernel.channels == 1 and kernel.dtype is not DType.FP16 and kernel.rows > _MAX_CORE_M:
-        return "cuda_cores"
+    is_volume = of.weight.dim() > _IMAGE_DIM
+    if (kernel.channels == 1 or is_volume) and kernel.rows > _MAX_CORE_M:
+        return "few" if kernel.dtype is DType.FP16 else "cuda_cores"
     is_half_a_load = of.channels * item_bytes * 2 == LOAD_BYTES and K > _MAX_CORE_K_LAST
-    return "cuda_cores" if of.weight.dim() > _IMAGE_DIM or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
+    return "cuda_cores" if is_volume or (K <= _MAX_CORE_K and not is_half_a_load) else "few"
 
 
 def convolution_kernels(

@@ -69,9 +69,9 @@ _INSTRUCTIONS = {
 FUNCTIONS = {name: count for names, count in _INSTRUCTIONS.items() for name in names.split()}
 """Instructions of a thread for each element, by names of operations, beside one that adds or compares."""
 _MAX_EXP = 20
-_LOOP, _DIMENSION, _OPERAND = 74, 2.8, 1.4
+_LOOP, _DIMENSION, _OPERAND = 70, 2.8, 1.4
 """Likewise, of a loop with divisions: an element, a dimension of it, and an operand in each dimension."""
-_MIXED, _BYTES, _LINE, _MISS = 48, 20, 29, 130
+_MIXED, _BYTES, _LINE, _MISS = 48, 20, 25, 108
 """Likewise: of types that differ; of truth values beside numbers; of a line of L1 for each element; of a lost one."""
 _LINE_BYTES, _L1_STEPS = 128, 256  # of a line, and elements after which its other elements are read too late
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")

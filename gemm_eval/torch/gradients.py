@@ -19,6 +19,7 @@ _MIN_COLUMNS = 66 * _WARP
 _PART_WORK = MemoryWork("torch_columns_shared", 0, 0, 132, _WARP * 16)  # a sum of what parts of the rows gave
 _MOST_FUSED_INDICES, _SORT_BYTES = 3072, 8  # places that one kernel takes unsorted; bytes of a key
 _NUM_CHECKS = 12  # small kernels that look at the places of an index
+_STATISTICS = 90  # instructions of batch norm's gradient for each element, beside a copy's
 _PIXEL, _SHARED_PIXELS = 650, 180
 """Instructions of interpolation's gradient for each element, and how many additions to one element double them."""
 _POOL, _POOL_PLACE, _MAX_POOL, _ADAPTIVE_POOL, _COLUMN = 480, 58, 340, 130, 280
@@ -78,8 +79,9 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     else:
         sums = MemoryWork("torch_statistics", 2 * num_bytes, 0, channels, eager.channel_width(x))
     out, few = of.outputs[0], [0 if dim != 1 else 1 for dim in range(x.dim())]
-    kernel = eager.loop_kernel(x.shape, (out.stride(), grad.stride(), x.stride(), *[few] * 5), x.element_size())
-    return sums, constant_work(channels * 4), blocks(kernel, 2 * num_bytes, num_bytes, x.numel())
+    strides = out.stride(), grad.stride(), x.stride(), *[few] * 5
+    kernel = eager.loop_kernel(x.shape, strides, x.element_size(), _STATISTICS)
+    return constant_work(channels * 4), sums, blocks(kernel, 2 * num_bytes, num_bytes, x.numel())
 
 
 def _softmax(of: Operation) -> tuple[MemoryWork, ...]:

@@ -43,9 +43,9 @@ _MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels g
 _CTA_QUERIES, _STEP_KEYS = 64, 64  # of the memory-efficient kernel; of heads of more elements, twice the keys
 _WARPS_PER_SM, _HALF_WARPS_PER_SM = 12, 16  # of fp32 and of 16 bits (kernel_forward.h, getWarpsPerSmFw)
 _NARROW_WARPS, _WIDE_WARPS = 4, 8  # of a CTA; of longer heads
-_NARROW_STEP_CYCLES, _WIDE_STEP_CYCLES, _HALF_STEP_FRAC = 27_000, 20_500, 0.75
+_NARROW_STEP_CYCLES, _WIDE_STEP_CYCLES, _HALF_STEP_FRAC, _ALONE_FRAC = 27_000, 20_500, 0.75, 0.6
 """Cycles of a step over keys, of all CTAs of an SM together, whatever the head: set by six calls in fp32 on an H100;
-share of them in 16 bits: one call on an H100 and on an H200."""
+share of them in 16 bits: one call on an H100 and on an H200; share that a CTA alone takes: drawn modules on an H200."""
 _BIAS_BITS, _LOAD_ELEMENTS, _LINE_ELEMENTS = 16, 8, 64  # of a GEMM with a bias; 16 and 128 bytes
 _BIAS_CYCLES = 700  # to read a bias from DRAM
 _BIASED_CYCLES, _ODD_BIASED_CYCLES = 0.09, 0.11  # of an element of an SM; more where rows are no whole lines
@@ -123,7 +123,10 @@ class ModulePrices(Prices):
         is_wide = max(problem.head_dim, problem.value_dim) > _STEP_KEYS
         ctas = -(-problem.q_len // _CTA_QUERIES) * problem.num_heads * problem.batch
         warps = _HALF_WARPS_PER_SM if work.is_half else _WARPS_PER_SM
-        waves = -(-ctas // (arch.num_sms * (warps // (_WIDE_WARPS if is_wide else _NARROW_WARPS))))
+        together = warps // (_WIDE_WARPS if is_wide else _NARROW_WARPS)
+        waves, rest = divmod(ctas, arch.num_sms * together)
+        if rest:  # CTAs that share an SM with fewer others are faster
+            waves += max(_ALONE_FRAC, -(-rest // arch.num_sms) / together) if together > 1 else 1
         steps: float = -(-problem.kv_len // (2 * _STEP_KEYS if is_wide else _STEP_KEYS))
         if problem.causal:  # CTAs of the first queries stop early
             steps = (steps + 1) / 2

@@ -445,7 +445,7 @@ _KERNELS = {
     "cast": MemoryKernel(trips=4, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
     "sort": MemoryKernel(trips=6, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
     # PyTorch's, by what runs (torch/eager_mode.py); rows of 1,024 elements where they do not matter
-    "torch_vector": _of_torch(0.1, 0.52, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
+    "torch_vector": _of_torch(0.1, 0.4, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
     "torch_constant": _of_torch(-0.4, 0.43, 128),  # likewise, and nothing is read
     "torch_exp": _of_torch(0.44, 0.67, 128),  # likewise, and an exponential, a root or a sine
     "torch_gelu": _of_torch(0.4, 0.92, 128),  # likewise, and an error function
@@ -461,7 +461,7 @@ _KERNELS = {
     "torch_layer_norm_wide": _of_torch(1.5, 1.1, 128, (0.42, 0.22), is_dealt=False),  # of 4 bytes
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
     "torch_softmax": _of_torch(0.33, 0.15, 32, (0.073, 0.18)),  # a warp, its row in registers
-    "torch_softmax_cta": _of_torch(2.5, 0.1, 1024, (0.42, 0.38), is_dealt=False),
+    "torch_softmax_cta": _of_torch(3.5, 0.3, 1024, (0.1, 0.33), is_dealt=False),
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
     "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
@@ -499,7 +499,7 @@ _KERNELS = {
     "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
     "torch_statistics": _of_torch(2.4, 0.96, 512, (0.3, 0.15), is_dealt=False),
     "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
-    "torch_statistics_last": _of_torch(1.7, 1.9, 512, (0.4, 0.24)),
+    "torch_statistics_last": _of_torch(6, 0.93, 512, (0.12, 0.26)),
     "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
     "torch_bilinear_last": _of_torch(1, 1, 1024),

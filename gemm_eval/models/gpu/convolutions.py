@@ -34,14 +34,14 @@ class ConvolutionKernel(NamedTuple):
 _TILES = ((256, 128), (256, 64), (256, 32), (128, 128), (128, 64), (128, 32), (64, 192), (64, 128), (64, 64))
 """Rows and columns of a tile on tensor cores."""
 _CHUNK_BYTES, _STEP_BYTES, _BITS_PER_BYTE = 16, 64, 8  # of one load, and of the channels of a step
-_START_CYCLES = 4500.0
-_A_CYCLES, _B_CYCLES, _C_CYCLES = 0.4, 0.22, 2.2
+_START_CYCLES = 5970.0
+_A_CYCLES, _B_CYCLES, _C_CYCLES = 0.32, 0.24, 1.94
 """Of an SM, for 16 bytes: of windows that it gathers, of filters, and of the result that it writes."""
 _ALONE_FRAC, _SHARING_SMS_FRAC = 0.6, 0.5
 """Least share of these two where few SMs have a tile, and the share of SMs from which on L2 gives each no more."""
-_ODD_GATHER, _LINE_BYTES = 0.45, 128
+_ODD_GATHER, _LINE_BYTES = 0.57, 128
 """Extra time of windows whose channels share no factor with a line of memory, as a share."""
-_RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.97, 0.7, 32
+_RATE_FRAC, _NARROW_RATE_FRAC, _NARROW_COLUMNS = 0.99, 0.83, 32
 """Share of the tensor rate; the same of kernels of the generation before, and the most columns they run for."""
 
 _FEW_TILE_M, _FEW_CTAS = 128, 2
@@ -50,23 +50,25 @@ _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 _FEW_ALONE_CYCLES, _MAX_SWIZZLE = 570.0, 4
 """Least cycles of such a kernel; columns of tiles that CUTLASS takes together, filled up to so many."""
 
-_FEW_TILE_N, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES = 32, 1000.0, 125.0, 50.0
-"""Columns of a tile; cycles of its store, of a step, and of a step of one channel: kernels of fp16 that gather."""
+_FEW_TILE_N, _MAX_STEPS, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES = 32, 75, 1000.0, 125.0, 50.0
+"""Columns of a tile; the longest window; cycles of a store, of a step, and of a step of one channel: fp16 that
+gathers."""
 _FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
 """The window with an fp16 kernel of its own, in positions, and its cycles of an SM for each row."""
 
 _CORE_TILE = 32
-_CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 1800.0, 460.0, 25.0, 145.0
+_CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 4200.0, 590.0, 17.4, 124.0
 """Before the first tile; of an SM for each tile, and for each place and channel of it; of a CTA alone for these."""
-_SECTOR_BYTES, _SECTOR_FACTOR, _FP32_SECTOR_FACTOR = 32, 1.8, 2.1
+_SECTOR_BYTES, _SECTOR_FACTOR, _FP32_SECTOR_FACTOR = 32, 1.9, 2.1
 """Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
 
 _FP32_TILES, _FP32_CHANNELS = ((256, 64, 185.0, 12_000.0), (128, 32, 72.0, 1_000.0)), 4
 """Rows and columns of a tile of FMA on CUDA cores, and its cycles for each place and channel, of which it takes four at
 once, and for its result: 215 convolutions of drawn modules on an H100."""
-_FP32_SMALL_TILE, _FP32_SMALL_CYCLES, _FP32_ALONE_CYCLES = 32, 21.0, 57.0  # likewise, of an SM that is full, or alone
+_FP32_START_CYCLES = 1800.0
+_FP32_SMALL_TILE, _FP32_SMALL_CYCLES, _FP32_ALONE_CYCLES = 32, 99.0, 59.0  # likewise, of an SM that is full, or alone
 _MIN_SMALL_WINDOW = 9
-"""Elements of a window from which cuDNN takes tiles smaller than the first; for few rows it always may."""
+"""Elements of a window from which cuDNN takes tiles smaller than the first; where those are few it always may."""
 _FFT_SIDES, _MIN_FFT_MACS = (16, 32, 64), 2e8  # fewer products are not worth its kernels
 _FFT_MACS, _FFT_BYTES = 4, 8  # of a complex product, and of a complex number
 _FFT_MACS_PER_CYCLE, _FFT_BYTES_PER_CYCLE = 52.0, 6.4
@@ -77,12 +79,13 @@ _CHANNEL_CYCLES, _ROW_CYCLES = 0.45, 2.5e-6
 """Outputs of a CTA that has an SM for itself, and cycles for each product; of one channel, whose threads each read
 filters of their own, and more for each byte of the rows of all channels that a window covers."""
 
-_SUM_BYTES, _MIN_STEPS, _WIDE_STEP_FACTOR, _FEW_STEP_FACTOR = 4, 64, 2.8, 3.2
+_SUM_BYTES, _MIN_STEPS, _WIDE_STEP_FACTOR, _FEW_STEP_FACTOR, _WEIGHT_LOAD_FACTOR = 4, 130, 1.54, 1.95, 1.46
 """Gradients of weights on tensor cores: bytes of a sum of parts, least steps of a part, and how much longer steps of
-tf32, and of few channels, take."""
+tf32, of few channels, and all loads take."""
 _FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CYCLES = 45.0, 30.0, 512, 1200.0
 """Gradients of weights in fp32: cycles of a tile of 32 x 32 for each row, for windows of one element and of more; rows
 of an image that a CTA takes, and its cycles beside them."""
+_WEIGHT_START_CYCLES = 3470.0
 _WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
 """Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
@@ -128,7 +131,7 @@ def _few_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the cycles of a first layer on tensor cores, whose channels are filled up to 16 bytes."""
     if of.dtype is DType.FP16 and of.window == _FIRST_WINDOW and of.columns <= _FEW_TILE_N:
         return of.rows * _FIRST_WINDOW_CYCLES / arch.num_sms
-    if of.dtype is DType.FP16 and (of.window <= _FIRST_WINDOW or of.channels == 1):
+    if of.dtype is DType.FP16 and (of.window <= _MAX_STEPS or of.channels == 1):
         tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / _FEW_TILE_N)
         step = _FEW_LONE_CYCLES if of.channels == 1 else _FEW_STEP_CYCLES
         return math.ceil(tiles / arch.num_sms) * (_FEW_STORE_CYCLES + of.window * step)
@@ -156,7 +159,9 @@ def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return FMA of CUDA cores, channels first: products with windows, or of frequencies where those are faster."""
     K: float = of.window * math.ceil(of.channels / _FP32_CHANNELS) * _FP32_CHANNELS
     K *= _FP32_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0
-    is_small = of.window >= _MIN_SMALL_WINDOW or of.rows < _FP32_TILES[0][0]
+    tile_m, tile_n, *_ = _FP32_TILES[0]
+    has_few_tiles = of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n) < arch.num_sms
+    is_small = of.window >= _MIN_SMALL_WINDOW or has_few_tiles
     cycles = min(
         math.ceil(of.groups * math.ceil(of.rows / tile_m) * math.ceil(of.columns / tile_n) / arch.num_sms)
         * (K * k_cycles + tile_cycles)
@@ -173,7 +178,7 @@ def _fp32(arch: GpuSpec, of: ConvolutionKernel) -> float:
         num_bytes = planes * frequencies * _FFT_BYTES * (2 if side == _FFT_SIDES[-1] else 1)
         by_fft = (macs / _FFT_MACS_PER_CYCLE + num_bytes / _FFT_BYTES_PER_CYCLE) / arch.num_sms
         cycles = min(cycles, by_fft)
-    return _CORE_START_CYCLES + cycles
+    return _FP32_START_CYCLES + cycles
 
 
 def _direct(arch: GpuSpec, of: ConvolutionKernel) -> float:
@@ -216,21 +221,21 @@ def _weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     for tile_m, tile_n in _TILES:
         tiles = of.groups * windows * math.ceil(of.columns / tile_m) * math.ceil(columns / tile_n)
         parts = max(1, min(arch.num_sms // tiles, steps // _MIN_STEPS))
-        load = (_A_CYCLES * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES)
+        load = (_A_CYCLES * tile_m + _B_CYCLES * tile_n) * (_STEP_BYTES // _CHUNK_BYTES) * _WEIGHT_LOAD_FACTOR
         multiply = FLOP_PER_MAC * tile_m * tile_n * step_elements / (flop_per_cycle * _RATE_FRAC)
         store = _C_CYCLES * tile_m * tile_n * (_SUM_BYTES if parts > 1 else item_bytes) / _CHUNK_BYTES
         waves = math.ceil(tiles * parts / arch.num_sms)
         times.append(waves * (store + math.ceil(steps / parts) * max(load, multiply) * factor))
-    return 2 * _START_CYCLES + min(times)
+    return _WEIGHT_START_CYCLES + min(times)
 
 
 def _fp32_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     tiles = of.groups * math.ceil(of.columns / _CORE_TILE) * math.ceil(of.window * of.channels / _CORE_TILE)
     row_cycles = _FP32_WEIGHT_CYCLES if of.window == 1 else _FP32_WINDOW_WEIGHT_CYCLES
     if of.window == _WINOGRAD_WINDOW and min(of.columns, of.channels) >= _CORE_TILE and of.step_bytes < _STRIDED_BYTES:
-        return _CORE_START_CYCLES + tiles * of.rows * _WINOGRAD_CYCLES / arch.num_sms
+        return _FP32_START_CYCLES + tiles * of.rows * _WINOGRAD_CYCLES / arch.num_sms
     ctas = tiles * of.images * math.ceil(of.rows / of.images / _FP32_WEIGHT_ROWS)
-    return _CORE_START_CYCLES + (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
+    return _FP32_START_CYCLES + (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
 
 
 def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
