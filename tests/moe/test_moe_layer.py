@@ -99,14 +99,6 @@ def test_gemms_of_a_layer_by_hand(changes: dict[str, Any], gemms: list[Any]) -> 
     assert asked(**changes) == [GemmProblem.grouped(*sizes) for sizes in gemms]
 
 
-def test_every_draw_has_two_gemms_in_one_batch() -> None:
-    problems = asked(distribution="uniform", num_draws=3)
-
-    assert len(problems) == 6
-    assert [problem.rows for problem in problems] == [256] * 6
-    assert len({problem.row_groups for problem in problems}) == 3
-
-
 def test_shared_experts_run_as_one_on_the_tokens_of_the_rank() -> None:
     *_, first, second = asked(ep=4, tp=2, num_shared_experts=2, shared_inter=96)
 
@@ -234,11 +226,6 @@ def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
 
 
 # Laws.
-
-
-def test_only_narrow_inputs_are_quantized() -> None:
-    for dtype, is_quantized in (("bf16", False), ("w4a16", False), ("fp8", True), ("fp8_block", True)):
-        assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
 
 
 def test_one_busy_expert_does_not_make_all_others_as_busy(evaluator: GEMMEvaluator) -> None:
