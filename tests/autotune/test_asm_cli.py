@@ -102,13 +102,6 @@ def test_json_is_the_card(cubin: Path) -> None:
     }  # fmt: skip
 
 
-def test_dynamic_shared_memory_adds_to_the_static_part(cubin: Path) -> None:
-    cubin.write_bytes(make_cubin(KERNEL._replace(registers=32, smem_bytes=1024 + 2048)))
-    found = Ran(cubin, "--smem-bytes", "100000", "--json").json()["occupancy"]
-
-    assert (found["smem_bytes"], found["ctas_per_sm"], found["limited_by"]) == (102048, 2, "shared memory")
-
-
 def test_another_gpu(cubin: Path) -> None:
     text = one_line(Ran(cubin, "--arch", "a100-sxm-80gb").out)
 

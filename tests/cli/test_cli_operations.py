@@ -64,20 +64,6 @@ def test_validate_shows_errors_beside_rooflines(words: list[str]) -> None:
     assert Ran("validate", "attention", "h100-sxm").code == 2
 
 
-COLLECTIVE = ("collective", "--arch", "h200-sxm", "all_reduce")
-
-
-def test_many_messages_are_a_table() -> None:
-    words = (*COLLECTIVE, "1KiB..4KiB,1GiB", "--ranks", "2, 8", "--library", "nccl", "--dtype", "fp16")
-    found = Ran(*words, "--json").json()
-    assert [item["problem"]["message_bytes"] for item in found] == 2 * [1024, 2048, 4096, 1 << 30]
-    assert [item["problem"]["num_ranks"] for item in found] == 4 * [2] + 4 * [8]
-    out = Ran(*words).out
-    assert "1,073,741,824" in out
-    assert "NVLS" in out
-    assert "fitted on timings of h200-sxm" in out
-
-
 def test_sizes() -> None:
     assert sizes_of("4096") == sizes_of("4KiB") == sizes_of("4k") == sizes_of(" 4 kib ") == [4096]
     assert sizes_of("1.5MB,1GiB") == [1_500_000, 1 << 30]

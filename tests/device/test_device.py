@@ -53,10 +53,6 @@ k:
 """
 
 
-def is_mma(instruction: Instruction) -> bool:
-    return instruction.name == "HMMA"
-
-
 def counted(*lines: str) -> dict[str, int]:
     text = "\n".join(f"        /*{16 * i:04x}*/ {line} ;" for i, line in enumerate(lines))
     return Counter(map(class_of, parse_sass(text)))
@@ -75,40 +71,6 @@ def test_what_may_follow() -> None:
     follows = {i.address: i.may_fall_through for i in parse_sass(SASS)}
 
     assert [address for address, may in follows.items() if not may] == [0x100, 0x130, 0x140]
-
-
-def test_main_loop_copies_and_does_not_spin() -> None:
-    loop = find_main_loop(parse_sass(SASS), is_mma)
-
-    assert [i.address for i in loop] == list(range(0x20, 0xF0, 0x10))
-    assert Counter(map(class_of, loop)) == {
-        "tensor": 2,
-        "imad": 1,
-        "load_shared": 1,
-        "copy": 1,
-        "uniform": 1,
-        "synchronisation": 1,
-        "control": 4,
-        "other": 2,  # LDS under @!PT, and ELECT
-    }
-
-
-def test_of_two_ways_the_longer_is_counted() -> None:
-    text = """
-.L_x_0:
-        /*0000*/               @P0 BRA `(.L_x_1) ;
-        /*0010*/                   FFMA R1, R2, R3, R1 ;
-        /*0020*/                   BRA `(.L_x_2) ;
-.L_x_1:
-        /*0030*/                   FADD R1, R2, R1 ;
-        /*0040*/                   FADD R1, R2, R1 ;
-        /*0050*/                   FADD R1, R2, R1 ;
-.L_x_2:
-        /*0060*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-        /*0070*/              @!P1 BRA `(.L_x_0) ;
-        /*0080*/                   EXIT ;
-"""
-    assert [i.address for i in find_main_loop(parse_sass(text), is_mma)] == [0, 0x30, 0x40, 0x50, 0x60, 0x70]
 
 
 def test_no_loop_with_such_work() -> None:

@@ -26,7 +26,7 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import operation_costs, pipeline_us
 from gemm_eval.moe import MoeLayer
-from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations, with_redundant_experts
+from gemm_eval.transformer import Fusions, GemmWork, model_operations, with_redundant_experts
 
 H200 = GEMMEvaluator("h200-sxm")
 
@@ -73,19 +73,6 @@ def test_experts_are_those_of_moe_layer() -> None:
     )  # fmt: skip
     assert cost.latency_us == pytest.approx(alone.latency_us)
     assert cost.operation.num_layers == 48
-
-
-def test_figures_follow_from_each_other() -> None:
-    found = estimate()
-    assert found.request_us == pytest.approx(found.ttft_us + 127 * found.tpot_us)
-    assert found.decode_tokens_per_s_per_device == pytest.approx(16 / found.tpot_us * 1e6)
-    assert found.tokens_per_s_per_device < found.decode_tokens_per_s_per_device
-    assert found.memory == model_memory(load_model("llama-3-8b"), batch_size=16, seq_len=2048 + 128, dtype="bf16")
-    assert found.fits
-    assert found.largest_batch is not None
-    most = estimate(batch=found.largest_batch)
-    assert most.fits
-    assert not estimate(batch=found.largest_batch + 1, ignore_memory=True).fits
 
 
 def test_more_work_takes_longer_and_narrower_weights_less() -> None:

@@ -74,22 +74,6 @@ def test_a_stage_holds_the_scales() -> None:
     assert stage_bytes(fp4, short) == 2 * 128 * (64 + 8)
 
 
-def test_narrower_is_not_slower(b200: GEMMEvaluator) -> None:
-    """Of a library that has all tiles for all types; TensorRT-LLM has one tile for fp4, which few tokens waste."""
-    for library, sizes in (
-        ("cublas", (1, 16, 7168, 4096)), ("cublas", (1, 4096, 7168, 4096)), ("trtllm", (1, 4096, 7168, 4096)),
-    ):  # fmt: skip
-        # corrections are learned type by type
-        us = {dtype: b200.evaluate(*sizes, dtype, correction=False).latency_us for dtype in ("fp16", "fp8")}
-        us |= {
-            dtype: b200.evaluate(*sizes, dtype, library=library, correction=False).latency_us for dtype in BLOCK_SCALED
-        }
-        assert us["mxfp4"] <= us["nvfp4"] < us["mxfp8"] < us["fp16"]
-        assert us["fp8"] <= us["fp8_block"] <= us["mxfp8"]
-    few = (1, 16, 7168, 4096)
-    assert b200.evaluate(*few, "nvfp4").latency_us > b200.evaluate(*few, "fp16").latency_us
-
-
 def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
     for dtype in BLOCK_SCALED:
         assert b200.evaluate(*SIZES, dtype) == b200.evaluate(*SIZES, dtype, library="trtllm")

@@ -203,25 +203,6 @@ def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
     assert (timings.library, len(timings)) == ("gemm-eval", 2)
 
 
-def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> None:
-    known = measure.KernelItem(1, 16, 4096, 4096, WeightMode.GROUP, 128, config())
-    ours = campaign(tmp_path, FakeKernelRunner()).run([*ITEMS, known])
-    dense = campaign(tmp_path, FakeRunner(20.0))
-    dense.stem = "gpu-cublas-fp16"
-    cublas = dense.run([measure.GemmShape(1, 16, 4096, 4096)])
-
-    compared = {gemm.M * gemm.K: gemm for gemm in measure.compare_kernels(ours, cublas, "h200-sxm", "fp16")}
-    assert len(compared) == 3
-    gemm = compared[16 * 4096]
-    assert gemm.best_us == pytest.approx(10.0)
-    assert gemm.cublas_us == pytest.approx(20.0)
-    assert gemm.humming_us == pytest.approx(9.6, rel=0.1)
-    assert gemm.best == "w4a16_sm90 16x128x64 1x1 4 cooperative"
-    assert compared[16 * 256].num_configs == 3
-    assert compared[16 * 256].cublas_us is None is compared[16 * 256].humming_us
-    assert all(gemm.humming_us is None for gemm in measure.compare_kernels(ours, None, "no-such-gpu", "fp16"))
-
-
 class DescribingRunner(FakeKernelRunner):
     """As the real one, it says how long reads take."""
 

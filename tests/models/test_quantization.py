@@ -7,7 +7,6 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
-from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import LIBRARIES, pack_gpu, quantization_of, unpack_gpu_cost
 from gemm_eval.models.gpu.generic_kernels import miss_frac
 from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, Quantization
@@ -163,13 +162,3 @@ def test_a_tile_is_used_for_as_many_rows_as_the_library_uses_it(name: str) -> No
             listed = find_top_configs(arch, problem, pack_gpu(arch, problem.types, PHYSICS), 10_000)
             assert {config.cta_m for config in enumerate_configs(arch, problem, "trtllm")} == used == rows
             assert {int(row["cta_m"]) for row in listed} == rows
-
-
-def test_a_step_is_as_long_as_the_family_says() -> None:
-    for name, dtype, step_elems in (
-        ("rtx-pro-6000-server", "nvfp4", 128), ("rtx-pro-6000-server", "fp8_block", 128), ("b200", "nvfp4", 256),
-        ("l40s", "fp8_block", 128),
-    ):  # fmt: skip
-        result = GEMMEvaluator(name, disk_cache=False).evaluate(1, 300, 4096, 4096, dtype)
-        assert isinstance(result.mapping, KernelConfig)
-        assert result.mapping.cta_k == step_elems, (name, dtype)

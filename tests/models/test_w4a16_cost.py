@@ -102,24 +102,6 @@ def test_no_config_moves_less_than_everything_once(arch: GpuSpec, shape: tuple[i
         assert config.decomposition == STREAM_K or found.dram_bytes == pytest.approx(once, abs=1)
 
 
-def test_what_l2_does_not_hold_is_read_again() -> None:
-    problem = typed(8192, 16384, 16384)
-    once = min(found.dram_bytes for found in costs(problem, H200.with_(l2_bytes=1 << 40)).values())
-    small = costs(problem, H200.with_(l2_bytes=1 << 20))
-
-    assert once == 8192 * 16384 * 2 * 2 + 16384 * 16384 // 2 + 128 * 16384 * 2
-    assert all(found.dram_bytes > once for found in small.values())
-
-
-def test_warm_buffers_stay_where_they_fit() -> None:
-    small, large = typed(16, 1024, 4096), typed(16, 16384, 32768)
-    for problem, frac in ((small, 0.02), (large, 1.0)):
-        cold, warm = costs(problem), costs(problem, l2="warm")
-        for config in cold:
-            is_scattered = config.decomposition == STREAM_K  # what it loses of L2 in a call is lost in each
-            assert warm[config].dram_bytes <= cold[config].dram_bytes * (1.0 if is_scattered else frac)
-
-
 # terms
 
 

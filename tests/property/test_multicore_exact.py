@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_eval import AttentionProblem, GemmProblem, MulticoreSpec, load_arch
+from gemm_eval.mapping import LoopOrder
 from gemm_eval.models.multicore import (
     COST_DTYPE,
     attention_params,
@@ -118,7 +119,7 @@ def passes(nest: str, trips: dict[str, int], indexed_by: str) -> int:
 @pytest.mark.parametrize("trips", list(np.ndindex(2, 2, 2)))
 def test_reload_factors_follow_the_rule(order: int, trips: tuple[int, int, int]) -> None:
     sizes = {"M": 1 + 2 * trips[0], "N": 1 + 4 * trips[1], "K": 1 + 6 * trips[2]}  # 1 or 3, 5, 7: primes tell apart
-    nest = naive.LoopOrder(order).name
+    nest = LoopOrder(order).name
     expected = tuple(passes(nest, sizes, indexed_by) for indexed_by in ("MK", "NK", "MN"))
     assert reload_factors(order, sizes["M"], sizes["N"], sizes["K"]) == expected, nest
 

@@ -102,24 +102,6 @@ def test_tables_of_points_are_the_front_and_all_feasible_points(result: SweepRes
     assert set(result.columns) - set(names) <= {"arch", "excluded"} | {n for n in table if table[n].isna().all()}
 
 
-def test_best_designs_are_the_best(result: SweepResult, page: Page) -> None:
-    front = result.pareto()
-    (table,) = parts(page, "Overview", Table)
-    found = {said: row for row in rows(table) for said in row["best in"].split(", ")}
-
-    assert set(found) == {"least latency_us", "least area_mm2", "balance"}
-    assert found["least latency_us"]["latency_us"] == front["latency_us"].min()
-    assert found["least area_mm2"]["area_mm2"] == front["area_mm2"].min()
-    product = front["latency_us"] * front["area_mm2"]
-    assert found["balance"]["point"] == front["point"].iloc[int(np.argmin(product))]
-    assert "ratios" in table.note
-    points = [row["point"] for row in rows(table)]
-    assert len(set(points)) == len(points)
-    sram, latency = (next(c for c in table.columns if c.name == name) for name in ("sram_bytes", "latency_us"))
-    assert (sram.heading, sram.format(2**20), sram.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
-    assert (latency.heading, latency.format(20_805_922.82)) == ("latency", "20.8 s")
-
-
 def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) -> None:
     (table,) = parts(page, "Trade-offs", Table)
     found = {row["field"]: row for row in rows(table)}
@@ -190,25 +172,6 @@ def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
         assert rest.endswith(f"({num_bytes / base - 1:+.0%})")
         assert num_bytes < base
     assert not any("dram_gb_per_s" in text for text in helps)  # which would save time, and no byte
-
-
-def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -> None:
-    best = Points(result).best
-    tables, texts = (parts(page, "Best designs, and why", kind) for kind in (Table, Text))
-
-    assert [text.title for text in texts if text.title] == [f"Point {one.point}: {one.best_in}" for one in best]
-    at = 0
-    for one in best:
-        for load, gemms in result.evaluate(one.point).items():
-            found = rows(tables[at])
-            assert tables[at].caption == f"Point {one.point}, {load}: its GEMMs, heaviest first"
-            assert [row["no."] for row in found] == list(range(1, len(found) + 1))
-            total_us = sum(row["total"] for row in found)
-            assert total_us == pytest.approx(result.row(one.point)[f"{load}_latency_us"])
-            assert sum(row["share"] for row in found) == pytest.approx(100.0)
-            assert gemms[0].explain() in {text.text for text in texts}
-            at += 1
-    assert at == len(tables)
 
 
 def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, page: Page) -> None:
