@@ -31,19 +31,6 @@ def split(config: KernelConfig, parts: int) -> KernelConfig:
     return config._replace(split_k=parts, decomposition=Decomposition.SPLIT_K if parts > 1 else config.decomposition)
 
 
-def test_places_in_the_ring_of_a_team() -> None:
-    for _, config in GEMV_CONFIGS:
-        if config.family != GemvMmaFamily.name:
-            continue
-        for mode, group in MODES:
-            v = gemv_variant(config, mode, group)
-            weights, tokens = config.cta_n // 16 * 512, config.cta_m * 128
-            scales = max(1, 64 // group) * config.cta_n * (4 if mode == 2 else 2) if group else 0
-            slot, ring = weights + tokens + scales, GemvMmaFamily().ring_bytes(v)
-            assert slot % 16 == weights % 128 == ring % 128 == 0
-            assert 0 <= ring - config.num_stages * slot < 128
-
-
 # what a family says
 
 
