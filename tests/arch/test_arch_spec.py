@@ -251,21 +251,6 @@ def test_a_number_without_provenance_is_a_note(name: str) -> None:
     assert notes[0].ok
 
 
-def test_defaults_and_modes_need_no_provenance() -> None:
-    arch = MulticoreSpec(
-        name="bare", num_cores=2, frequency_ghz=1.0, cube_m=16, cube_k=16, cube_n=16,
-        cube_steps_per_cycle={DType.FP16: 1.0}, sram_bytes=1 << 20, dram_gb_per_s=100.0, dram_sharing="fair",
-        reduction="none", vector_is_concurrent=False, tdp_w=None,
-    )  # fmt: skip
-
-    noted = {finding.field for finding in check_arch(arch) if finding.field != "published"}
-
-    assert noted == {
-        "num_cores", "frequency_ghz", "cube_m", "cube_k", "cube_n", "cube_steps_per_cycle.fp16", "sram_bytes",
-        "dram_gb_per_s",
-    }  # fmt: skip
-
-
 def test_a_changed_table_is_vouched_for_as_a_whole() -> None:
     arch = load_arch("demo-8core", MulticoreSpec).with_(cube_steps_per_cycle={"fp16": 2.0}, cube_k_by_dtype={})
 

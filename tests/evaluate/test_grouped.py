@@ -133,16 +133,6 @@ def test_bad_rows_of_a_frame(ev: GEMMEvaluator, changes: dict[str, Any], message
         ev.evaluate_many(frame)
 
 
-def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
-    frame = pd.DataFrame({"row_groups": [GROUPS], "K": K, "N": N})
-    with pytest.raises(InvalidProblemError, match=r"needs the columns .*; N missing"):
-        ev.evaluate_many(frame[["row_groups", "K"]])
-    with pytest.raises(InvalidProblemError, match=r"needs the columns .*; G, M missing"):
-        ev.evaluate_many(frame.assign(row_groups=None))
-    with pytest.raises(InvalidProblemError, match="must have one column row_groups, got 2"):
-        ev.evaluate_many(pd.concat([frame, frame[["row_groups"]]], axis=1))
-
-
 # parts
 
 

@@ -85,25 +85,6 @@ def test_a_row_stands_for_one_kernel() -> None:
 # what a kernel takes
 
 
-def test_what_a_kernel_takes_fits_the_gpu() -> None:
-    for name, (mode, group) in itertools.product(NAMES, MODES):
-        with case(name, mode, group):
-            arch = GPUS[name]
-            menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group).types)
-            threads = 32 * (menu["num_warps"] + 4 * (menu["coefficient_set"] == 3))  # a warpgroup more copies
-
-            assert (menu["smem_bytes"] <= arch.smem_per_cta_bytes).all()
-            assert (
-                menu["ctas_per_sm"] * (menu["smem_bytes"] + arch.smem_reserved_bytes) <= arch.smem_per_sm_bytes
-            ).all()
-            assert (menu["ctas_per_sm"] * menu["registers"] * threads <= arch.registers_per_sm).all()
-            assert (menu["ctas_per_sm"] * threads <= arch.max_threads_per_sm).all()
-            assert (menu["expected_ctas"] <= menu["ctas_per_sm"]).all()
-            assert (menu["cluster_m"] * menu["cluster_n"] <= arch.max_cluster_ctas).all()
-            assert (menu["expected_cap"] % (menu["cluster_m"] * menu["cluster_n"]) == 0).all()
-            assert (menu["instructions"] > menu["mma"] * (menu["coefficient_set"] != 3)).all()
-
-
 def test_persistent_kernels_fill_the_sms_by_hand() -> None:
     menu = build_w4a16_candidates(H200, typed(64, 64, 64).types)
     rows = menu[menu["coefficient_set"] == 3]

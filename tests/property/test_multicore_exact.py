@@ -1,6 +1,5 @@
 """Multi-core searches: bounds below every cost, counts and spreads as the oracles have them, many at a time."""
 
-import itertools
 import math
 import random
 
@@ -21,7 +20,6 @@ from gemm_eval.models.multicore import (
     group_sizes,
     pack_params,
     params_in_room,
-    spread_of,
 )
 from gemm_eval.models.multicore.attention_kernels import (
     attention_block_of,
@@ -146,24 +144,6 @@ def chips_and_problems_of_grouped_multicore(draw: st.DrawFn) -> tuple[MulticoreS
 
 
 # --- against the oracles ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(300))
-@given(
-    st.lists(st.integers(0, 300), min_size=1, max_size=40).filter(any), st.integers(1, 50), st.integers(1, 9),
-    st.integers(1, 20),
-)  # fmt: skip
-def test_groups_lie_where_the_oracle_has_them(groups: list[int], P_G: int, P_M: int, cube_m: int) -> None:
-    arch = load_arch("demo-8core").with_(cube_m=cube_m)
-    problem = GemmProblem.grouped(groups, 8, 8)
-    runs = spread_of(
-        params_in_room(pack_params(arch, problem.types), problem), *group_sizes(problem), P_G, P_M
-    ).tolist()
-    sets = [
-        [rows for _, rows, count in of_set for _ in range(count)]
-        for _, of_set in itertools.groupby(runs, key=lambda run: run[0])
-    ]
-    assert sets == naive.spread_groups(problem, cube_m, P_G, P_M)
 
 
 @settings(max_examples=examples(300))

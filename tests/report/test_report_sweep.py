@@ -190,30 +190,6 @@ def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, page: P
     assert "Choices(" not in html
 
 
-def test_one_objective_over_its_fields_and_one_to_be_large() -> None:
-    result = sweep(space(), GEMMS, progress=False)
-    page = sweep_report(result)
-    charts = [part for part in page.lead if isinstance(part, Chart)] + parts(page, "Trade-offs", Chart)
-
-    frame = result.to_pandas()
-    effect = Points(result).effects("latency_us")
-    assert [chart.x for chart in charts] == sorted(effect, key=lambda name: -effect[name])
-    assert len(charts) == 3
-    assert {chart.joined for chart in charts} == {"line"}
-    for chart in charts:
-        for row, mark in zip(rows(chart), chart.highlight, strict=True):
-            best = frame.loc[frame[chart.x] == row[chart.x], "latency_us"].min()
-            assert mark == (row["latency_us"] == best)
-    (best_table,) = parts(page, "Overview", Table)
-    assert [row["best in"] for row in rows(best_table)] == ["least latency_us"]
-    assert best_table.note == ""
-
-    result = sweep(space(), LOADS, ["first_tokens_per_s", "dram_bytes"], progress=False)
-    (table,) = parts(sweep_report(result), "Overview", Table)
-    (most,) = [row for row in rows(table) if "most first_tokens_per_s" in row["best in"]]
-    assert most["first_tokens_per_s"] == result["first_tokens_per_s"].max()
-
-
 def test_several_base_archs_gpus_and_nothing_that_varies() -> None:
     bases = ["demo-8core", "sg2260e"]
     page = sweep_report(sweep(Space(bases, dram_gb_per_s=[200.0, 400.0]), GEMMS, dtype="fp16", progress=False))
