@@ -117,7 +117,6 @@ def test_gemv_refusals() -> None:
 
 FAMILY = Sm80Family()
 CONFIGS = tuple(FAMILY.configs())
-A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 L40S = DeviceLimits((8, 9), 142, 101376, 102400, 1024, 65536, 1536, 24)
 SIZES = (Sizes(1, 4096, 4096), Sizes(17, 4104, 1000), Sizes(300, 120, 72), Sizes(4096, 8192, 28672))
 
@@ -135,15 +134,6 @@ def refuse(config: KernelConfig, sizes: Sizes | None = None, limits: DeviceLimit
 
 
 # the family
-
-
-def test_configs_are_unique_and_legal() -> None:
-    assert len(set(CONFIGS)) == len(CONFIGS)
-    assert all(config.decomposition is Decomposition.DATA_PARALLEL and config.split_k == 1 for config in CONFIGS)
-    for mode in WeightMode:
-        assert all(FAMILY.refusal(variant(config, mode), None, H200) is None for config in CONFIGS)
-    for limits in (A100, L40S):
-        assert sum(FAMILY.refusal(variant(config), None, limits) is None for config in CONFIGS) >= 12
 
 
 def test_warps_cover_the_tile() -> None:

@@ -81,23 +81,6 @@ def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "group_size"),
-    [
-        (WeightMode.COLUMN, 0), (WeightMode.GROUP, 32), (WeightMode.GROUP_ZERO, 32), (WeightMode.MXFP4, 32),
-        (WeightMode.NVFP4, 16),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("columns", [64, 72, 1000])
-def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_size: int, columns: int) -> None:
-    gemm = item(mode=mode, group_size=group_size)._replace(N=columns)
-    sizes, stride = w4a16.packed_sizes(gemm), w4a16.copy_bytes(gemm)
-
-    assert sizes.qweight_bytes <= stride
-    assert sizes.scales_bytes <= stride // w4a16.SCALES_SHARE
-    assert stride // w4a16.SCALES_SHARE % 256 == 0
-
-
 # ---- the runner ------------------------------------------------------------------------------------------------------
 
 

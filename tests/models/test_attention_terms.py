@@ -207,17 +207,6 @@ def cost(arch: MulticoreSpec, of: AttentionProblem, tile: tuple[int, int], order
     )  # fmt: skip
 
 
-def test_one_tile_by_hand() -> None:
-    found = cost(worked_chip(), problem(), (8, 8))
-    assert found.scores == 64
-    assert found.breakdown["matrix_us"] == 2 * (2 + 2) / 1000  # steps of 4 rows: 2 blocks of keys and 2 of values
-    vector_ops = (8 + 5) * 64 + 4 * (8 + 8)  # O rescaled at its one visit, and divided
-    assert found.breakdown["vector_us"] == vector_ops / 16 / 1000
-    assert (found.q_bytes, found.kv_bytes, found.o_store_bytes) == (64, 128, 64)
-    assert found.dram_bytes == problem().num_bytes
-    assert found.latency_us == pytest.approx(0.056 + 0.256)  # the vector unit is the longer one, then all bytes
-
-
 def test_narrow_keys_are_widened_by_the_vector_unit() -> None:
     arch = worked_chip(dequant="vector", dequant_ops_per_elem=2.0)
     wide, narrow = (cost(arch, problem(kv_dtype=kv), (8, 8)) for kv in (None, "fp8"))

@@ -101,17 +101,6 @@ def test_two_levels_are_taken_only_where_they_are_faster(what: str, power: int, 
     assert network_cost(LINK, DEFAULTS, problem, nodes).latency_us <= flat
 
 
-@given(st.sampled_from(("h200-sxm", "gb200")), st.sampled_from((*SUMS, "all_to_all")), st.integers(0, 33))
-def test_one_node_is_what_it_was(name: str, what: str, power: int) -> None:
-    evaluator = GEMMEvaluator(name)
-    plain = evaluator.evaluate_collective(what, 1 << power, 8)
-    asked: list[dict[str, Any]] = [{"ranks_per_node": 8}, *([{"network_bytes": 1}] if what == "all_to_all" else [])]
-    for options in asked:
-        same = evaluator.evaluate_collective(what, 1 << power, 8, **options)
-        assert (same.latency_us, same.low_us, same.high_us) == (plain.latency_us, plain.low_us, plain.high_us)
-        assert (same.breakdown, same.algorithm, same.num_nodes) == (plain.breakdown, plain.algorithm, 1)
-
-
 def h800() -> GEMMEvaluator:
     """Return an H100 with the NVLink of an H800, of which DeepEP's README has figures."""
     arch = load_arch("h100-sxm", GpuSpec)

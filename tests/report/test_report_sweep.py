@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, load_arch
@@ -59,15 +58,6 @@ def headings(page: Page) -> list[str]:
     return [section.heading for section in page.sections]
 
 
-def same(row: dict[str, Any], expected: Any) -> bool:
-    """Whether a row says what a row of the sweep does, in every column but for those that are not known."""
-    return all(
-        row[name] == expected[name] or (row[name] is None and pd.isna(expected[name]))
-        for name in row
-        if name in expected.index
-    )
-
-
 def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert page.title == "Design space of demo-8core"
     assert page.subtitle == "18 chips, first, second"
@@ -84,22 +74,6 @@ def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert found["workload first"] == f"1 GEMM, {flop / 1e6:.1f} MFLOP, 16 tokens"
     assert found["sampling"] == "all combinations"
     assert found["cost model"].startswith("multicore")
-
-
-def test_tables_of_points_are_the_front_and_all_feasible_points(result: SweepResult, page: Page) -> None:
-    table = result.to_pandas().set_index("point", drop=False)
-    (front,), (everything,) = parts(page, "Pareto front"), parts(page, "All points")
-
-    assert [row["point"] for row in rows(front)] == result.pareto()["point"].tolist()
-    feasible = table[table["excluded"] == ""].sort_values("latency_us", kind="stable")
-    assert [row["point"] for row in rows(everything)] == feasible["point"].tolist()
-    for row in rows(front) + rows(everything):
-        assert same(row, table.loc[row["point"]])
-    names = [column.name for column in everything.columns]
-    assert names[:6] == ["point", "num_cores", "sram_bytes", "dram_gb_per_s", "area_mm2", "latency_us"]
-    (excluded,) = parts(page, "Excluded points")
-    assert [list(row.values()) for row in rows(excluded)] == result.excluded().to_numpy().tolist()
-    assert set(result.columns) - set(names) <= {"arch", "excluded"} | {n for n in table if table[n].isna().all()}
 
 
 def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) -> None:
