@@ -12,6 +12,7 @@ from typing import Any
 
 from gemm_eval import GEMMEvaluator, MulticoreSpec, UnsupportedError, list_archs, load_arch
 from gemm_eval.arch import GpuSpec
+from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.gpu import GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import find_top_configs
 from gemm_eval.workload import RunOptions, make_problem
@@ -106,6 +107,7 @@ def _multicore_rows() -> Iterator[tuple[Any, ...]]:
                     r = evaluator.evaluate(*shape, dtype=dtype)
                 except UnsupportedError:
                     continue
+                assert isinstance(r.mapping, MulticoreMapping)
                 partition, tile, order = r.mapping
                 asked = (arch.name, r.problem.input_dtype if dtype is None else dtype, *shape)
                 yield (*asked, repr(r.latency_us), r.dram_bytes, r.bound, *partition, *tile, order.name)
