@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, load_arch
@@ -58,6 +59,15 @@ def headings(page: Page) -> list[str]:
     return [section.heading for section in page.sections]
 
 
+def same(row: dict[str, Any], expected: Any) -> bool:
+    """Whether a row says what a row of the sweep does, in every column but for those that are not known."""
+    return all(
+        row[name] == expected[name] or (row[name] is None and pd.isna(expected[name]))
+        for name in row
+        if name in expected.index
+    )
+
+
 def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert page.title == "Design space of demo-8core"
     assert page.subtitle == "18 chips, first, second"
@@ -74,6 +84,40 @@ def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert found["workload first"] == f"1 GEMM, {flop / 1e6:.1f} MFLOP, 16 tokens"
     assert found["sampling"] == "all combinations"
     assert found["cost model"].startswith("multicore")
+
+
+def test_tables_of_points_are_the_front_and_all_feasible_points(result: SweepResult, page: Page) -> None:
+    table = result.to_pandas().set_index("point", drop=False)
+    (front,), (everything,) = parts(page, "Pareto front"), parts(page, "All points")
+
+    assert [row["point"] for row in rows(front)] == result.pareto()["point"].tolist()
+    feasible = table[table["excluded"] == ""].sort_values("latency_us", kind="stable")
+    assert [row["point"] for row in rows(everything)] == feasible["point"].tolist()
+    for row in rows(front) + rows(everything):
+        assert same(row, table.loc[row["point"]])
+    names = [column.name for column in everything.columns]
+    assert names[:6] == ["point", "num_cores", "sram_bytes", "dram_gb_per_s", "area_mm2", "latency_us"]
+    (excluded,) = parts(page, "Excluded points")
+    assert [list(row.values()) for row in rows(excluded)] == result.excluded().to_numpy().tolist()
+    assert set(result.columns) - set(names) <= {"arch", "excluded"} | {n for n in table if table[n].isna().all()}
+
+
+def test_best_designs_are_the_best(result: SweepResult, page: Page) -> None:
+    front = result.pareto()
+    (table,) = parts(page, "Overview", Table)
+    found = {said: row for row in rows(table) for said in row["best in"].split(", ")}
+
+    assert set(found) == {"least latency_us", "least area_mm2", "balance"}
+    assert found["least latency_us"]["latency_us"] == front["latency_us"].min()
+    assert found["least area_mm2"]["area_mm2"] == front["area_mm2"].min()
+    product = front["latency_us"] * front["area_mm2"]
+    assert found["balance"]["point"] == front["point"].iloc[int(np.argmin(product))]
+    assert "ratios" in table.note
+    points = [row["point"] for row in rows(table)]
+    assert len(set(points)) == len(points)
+    sram, latency = (next(c for c in table.columns if c.name == name) for name in ("sram_bytes", "latency_us"))
+    assert (sram.heading, sram.format(2**20), sram.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
+    assert (latency.heading, latency.format(20_805_922.82)) == ("latency", "20.8 s")
 
 
 def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) -> None:
@@ -148,6 +192,25 @@ def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
     assert not any("dram_gb_per_s" in text for text in helps)  # which would save time, and no byte
 
 
+def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -> None:
+    best = Points(result).best
+    tables, texts = (parts(page, "Best designs, and why", kind) for kind in (Table, Text))
+
+    assert [text.title for text in texts if text.title] == [f"Point {one.point}: {one.best_in}" for one in best]
+    at = 0
+    for one in best:
+        for load, gemms in result.evaluate(one.point).items():
+            found = rows(tables[at])
+            assert tables[at].caption == f"Point {one.point}, {load}: its GEMMs, heaviest first"
+            assert [row["no."] for row in found] == list(range(1, len(found) + 1))
+            total_us = sum(row["total"] for row in found)
+            assert total_us == pytest.approx(result.row(one.point)[f"{load}_latency_us"])
+            assert sum(row["share"] for row in found) == pytest.approx(100.0)
+            assert gemms[0].explain() in {text.text for text in texts}
+            at += 1
+    assert at == len(tables)
+
+
 def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, page: Page) -> None:
     points = Points(result)
     point, (across, up, *_) = points.best[-1].point, points.strongest("latency_us")
@@ -162,6 +225,30 @@ def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, page: P
     assert html.count("<svg") == 3
     assert "LogRange(" not in html
     assert "Choices(" not in html
+
+
+def test_one_objective_over_its_fields_and_one_to_be_large() -> None:
+    result = sweep(space(), GEMMS, progress=False)
+    page = sweep_report(result)
+    charts = [part for part in page.lead if isinstance(part, Chart)] + parts(page, "Trade-offs", Chart)
+
+    frame = result.to_pandas()
+    effect = Points(result).effects("latency_us")
+    assert [chart.x for chart in charts] == sorted(effect, key=lambda name: -effect[name])
+    assert len(charts) == 3
+    assert {chart.joined for chart in charts} == {"line"}
+    for chart in charts:
+        for row, mark in zip(rows(chart), chart.highlight, strict=True):
+            best = frame.loc[frame[chart.x] == row[chart.x], "latency_us"].min()
+            assert mark == (row["latency_us"] == best)
+    (best_table,) = parts(page, "Overview", Table)
+    assert [row["best in"] for row in rows(best_table)] == ["least latency_us"]
+    assert best_table.note == ""
+
+    result = sweep(space(), LOADS, ["first_tokens_per_s", "dram_bytes"], progress=False)
+    (table,) = parts(sweep_report(result), "Overview", Table)
+    (most,) = [row for row in rows(table) if "most first_tokens_per_s" in row["best in"]]
+    assert most["first_tokens_per_s"] == result["first_tokens_per_s"].max()
 
 
 def test_several_base_archs_gpus_and_nothing_that_varies() -> None:
