@@ -135,7 +135,7 @@ size: $(VENV)/bin/python  ## Python lines and files by package, and megabytes of
 	@$(BIN)/python tools/size.py --install
 
 golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
-	$(BIN)/python -m tests.golden.generate
+	$(BIN)/python -m tools.golden.answers
 
 NOTEBOOKS ?=
 notebooks: $(VENV)/.dev  ## run the notebooks and store their outputs anew (5 minutes); NOTEBOOKS="NAME ..." for some

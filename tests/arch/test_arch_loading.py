@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, GEMMEvaluator, load_arch
+from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, load_arch
 from gemm_eval.arch import data_root
 from tests.arch.hostile_yaml import GOOD, HOSTILE, with_line
 
@@ -21,23 +21,6 @@ def write(folder: Path, text: str | bytes, name: str = "chip.yaml") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     return path
-
-
-def test_str_path_and_path_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, GOOD)
-    monkeypatch.chdir(tmp_path)
-    spec = load_arch(path)
-
-    assert spec.name == "chip"
-    assert (
-        load_arch(str(path))
-        == load_arch("chip.yaml")
-        == load_arch(Path("chip.yaml"))
-        == load_arch("./chip.yaml")
-        == spec
-    )
-    assert load_arch(write(tmp_path, GOOD, "chip.yml")) == spec
-    assert GEMMEvaluator(str(path)).arch == GEMMEvaluator(path).arch == spec
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,6 @@ def test_every_generation_is_the_one_of_its_base(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_clocks_are_ordered(name: str) -> None:
-    gpu = load_arch(name, GpuSpec)
-
-    for dtype in gpu.tensor_flop_per_cycle:
-        sustained, burst = gpu.tensor_clock_ghz(dtype, "sustained"), gpu.tensor_clock_ghz(dtype, "burst")
-        assert 0 < sustained <= burst <= gpu.max_clock_ghz
-        assert gpu.tensor_tflop_per_s(dtype, "sustained") <= gpu.tensor_tflop_per_s(dtype, "burst")
-
-
-@pytest.mark.parametrize("name", GPUS)
 def test_instruction_fits_the_machine(name: str) -> None:
     gpu = load_arch(name, GpuSpec)
     flop = 2 * gpu.mma_m * gpu.mma_n_max * gpu.mma_k_bytes * 8 // DType.FP16.bits

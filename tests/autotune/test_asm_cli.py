@@ -13,20 +13,7 @@ from tests.autotune.fake_cubin import FakeKernel, make_cubin
 from tests.cli import commands
 
 H200 = load_arch("h200-sxm", GpuSpec)
-SASS = """
-        /*0000*/                   MOV R1, c[0x0][0x28] ;
-        /*0010*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*0020*/                   WARPGROUP.ARRIVE ;
-        /*0030*/                   HGMMA.64x256x16.F32 R24, gdesc[UR4], R24, gsb0 ;
-        /*0040*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
-        /*0050*/                   HGMMA.64x256x16.F32 R24, R4, gdesc[UR4], R24, gsb0 ;
-        /*0060*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
-        /*0070*/                   LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64] ;
-        /*0080*/                   LDL R4, [R1] ;
-        /*0090*/               @P0 BRA 0x10 ;
-        /*00a0*/                   STG.E.128 desc[UR4][R2.64], R4 ;
-        /*00b0*/                   EXIT ;
-"""
+SASS = Path(__file__).parents[1].joinpath("data", "snippets", "short_loop.sass").read_text(encoding="utf-8")
 NUM_INSTRUCTIONS = 12
 PTX = ".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n.visible .entry second() { ret; }\n"
 KERNEL = FakeKernel("gemm_kernel", bytes(16 * NUM_INSTRUCTIONS), registers=168, stack_bytes=56, reqntid=(256, 1, 1))
@@ -100,13 +87,6 @@ def test_json_is_the_card(cubin: Path) -> None:
         },
         "loop_cycles": cycles._asdict(),
     }  # fmt: skip
-
-
-def test_dynamic_shared_memory_adds_to_the_static_part(cubin: Path) -> None:
-    cubin.write_bytes(make_cubin(KERNEL._replace(registers=32, smem_bytes=1024 + 2048)))
-    found = Ran(cubin, "--smem-bytes", "100000", "--json").json()["occupancy"]
-
-    assert (found["smem_bytes"], found["ctas_per_sm"], found["limited_by"]) == (102048, 2, "shared memory")
 
 
 def test_another_gpu(cubin: Path) -> None:

@@ -15,10 +15,6 @@ from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLA
 ONE = FakeKernel("one", bytes(range(128)), registers=168, stack_bytes=56, reqntid=(128, 2, 1))
 
 
-def test_facts_of_a_kernel() -> None:
-    assert read_cubin(make_cubin(ONE)) == ((asm.ScoreCard("one", "sm_90a", "cubin", 256, 168, None, 56, 0), ONE.code),)
-
-
 @pytest.mark.parametrize(
     ("kernel", "field", "value"),
     [
@@ -206,9 +202,3 @@ def test_files_that_hold_nothing(tmp_path: Path, content: bytes, message: str) -
 
     with pytest.raises(InvalidInputError, match=f"kernel.cubin: .*{message}"):
         asm.score_file(file)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(InvalidInputError, match=r"cannot read .*: (Is a directory|No such file)"):
-            asm.score_file(path)

@@ -5,9 +5,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gemm_eval import GemmProblem
 from gemm_eval.autotune.asm import ScoreCard, kernel_code, loop_k, score_cubins, score_ptx, score_sass
+from gemm_eval.autotune.triton.arguments import shared_bytes_bounds
 from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.models.gpu.triton import TritonConfig
 from gemm_eval.models.gpu.triton.code import MmaCount
 
 triton = pytest.importorskip("triton")
@@ -48,13 +51,14 @@ class Case(NamedTuple):
     num_warps: int
     mma: MmaCount
     is_swapped: bool = False
+    num_stages: int = 3
 
 
 CASES = {
     "wgmma": Case(90, "fp16", 128, 128, 64, 4, MmaCount(64, 128, 16, 16, False, 2 * 4)),
     "wgmma, two warpgroups, fp8": Case(90, "fp8e4nv", 128, 64, 128, 8, MmaCount(64, 64, 32, 8, False, 4)),
     "wgmma, rows along N": Case(90, "bf16", 16, 64, 128, 4, MmaCount(64, 16, 16, 16, False, 8), True),
-    "mma.sync": Case(80, "fp16", 64, 64, 32, 4, MmaCount(16, 8, 16, 16, True, 4 * 8 * 2 // 4)),
+    "mma.sync": Case(80, "fp16", 64, 64, 32, 4, MmaCount(16, 8, 16, 16, True, 4 * 8 * 2 // 4), num_stages=4),
     "mma.sync on Hopper": Case(90, "fp16", 16, 64, 128, 4, MmaCount(16, 8, 16, 16, True, 8 * 8 // 4)),
 }
 
@@ -77,7 +81,7 @@ def compile_case(case: Case) -> Any:
         gemm_kernel, types | dict.fromkeys(constants, "constexpr"), constants,
         {(i,): [["tt.divisibility", 16]] for i in range(len(types))},
     )  # fmt: skip
-    options = {"num_warps": case.num_warps, "num_stages": 3}
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
     return triton.compile(source, target=GPUTarget("cuda", case.capability, _WARP), options=options)
 
 
@@ -132,6 +136,11 @@ def test_what_it_takes(compiled: dict[str, Compiled], name: str) -> None:
     accumulators = case.block_m * case.block_n // (case.num_warps * _WARP)
     assert card.registers is not None
     assert accumulators < card.registers <= 255
+    dtype = "fp8" if case.dtype == "fp8e4nv" else case.dtype
+    problem = GemmProblem(1, 1024, 1024, 1024, input_dtype=dtype, output_dtype="fp16")
+    tile = TritonConfig(case.block_m, case.block_n, case.block_k, case.num_warps, case.num_stages)
+    least, most = shared_bytes_bounds(problem, tile)
+    assert least <= compiled[name].smem_bytes <= most
 
 
 @pytest.mark.parametrize("name", CASES)

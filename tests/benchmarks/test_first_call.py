@@ -13,35 +13,14 @@ from gemm_eval import GEMMEvaluator, load_arch
 GEMMEvaluator(load_arch("demo-8core")).evaluate(1, 4096, 4096, 4096)
 """
 
-_COMMANDS = """
-arch list
-evaluate --arch sg2260 1 2048 4096 14336
-evaluate --arch sg2260 --arch tpu-v5e 1 16 4096 12288
-evaluate --arch demo-8core --arch h200-sxm 1 2048 4096 4096
-evaluate --arch h200-sxm -m 1..256 -k 4096 -n 12288 --dtype w4a16
-evaluate --arch mi355x 1 256 7168 4096 --dtype mxfp4
-top --arch demo-8core 1 2048 4096 4096
-top --arch h200-sxm 1 256 4096 12288
-crossover 4096 12288 --arch h200-sxm --measured
-kernels --arch h200-sxm 64 4096 4096
-grouped --arch h200-sxm --rows 64,0,3,130 -k 4096 -n 1536 --dtype bf16
-moe --arch b200 --tokens 64,512,4096 --model deepseek-v3 --ep 8 --dtype fp8_block --distribution uniform
-attention --arch h200-sxm --batch 16 --kv 8192 --heads 32 --kv-heads 8 --dtype bf16 --kv-dtype fp8
-attention --arch ascend-910 --q 8192 --kv 8192 --heads 32 --kv-heads 8
-collective --arch h200-sxm all_reduce 1MiB --ranks 8
-gemms gpt-oss-20b --arch h100-sxm --batch 64 --seq-len 8192 --phase decode --memory
-model llama-3-8b --arch h200-sxm --batch 16 --prompt 4096 --operations
-model llama-3-70b --arch h200-sxm --arch b200 --tp 4 --batch 1,16,256 --dtype fp8
-serve llama-3-8b --arch h200-sxm --gpus 4 --isl 4096 --osl 512 --ttft-ms 500 --tpot-ms 20
-train llama-3-70b --arch h100-sxm --gpus 64 --batch 256 --seq-len 8192 --dtype fp8 --micro-batch 1
-"""
+_COMMANDS = Path(__file__).with_name("twenty_commands.txt").read_text(encoding="utf-8").splitlines()
 
 
 def _run_commands(cache_dir: Path) -> str:
     # Python's own cache, too, begins empty and is then written, as in any environment that does not forbid it
     environment = os.environ | {"GEMM_EVAL_CACHE_DIR": str(cache_dir), "PYTHONPYCACHEPREFIX": str(cache_dir / "python")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    commands = [[sys.executable, "-m", "gemm_eval", *line.split()] for line in _COMMANDS.strip().splitlines()]
+    commands = [[sys.executable, "-m", "gemm_eval", *line.split()] for line in _COMMANDS]
     runs = [subprocess.run(words, env=environment, capture_output=True, text=True, check=True) for words in commands]
     return "".join(run.stderr for run in runs)
 

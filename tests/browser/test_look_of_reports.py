@@ -1,6 +1,7 @@
 """How reports look: the verdict and the picture are seen first, nothing is cut or too wide, and all words stand out."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,33 +17,7 @@ PAGES: dict[str, Callable[[], Page]] = {
 HEIGHTS = {360: 740, 768: 1024, 1280: 800}
 
 # Elements that hide a part of what they hold, and words outside of the window; what scrolls sideways may be wider.
-CUT = """() => {
-  const wide = document.documentElement.clientWidth;
-  const scrolls = (element) => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
-  const inScroll = (element) => {
-    for (let one = element.parentElement; one; one = one.parentElement) if (scrolls(one)) return true;
-    return false;
-  };
-  const found = [];
-  for (const element of document.body.querySelectorAll("*")) {
-    if (element.closest("script, noscript, title, [hidden], .drawing svg")) continue;
-    const isCut = element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).overflowX === "hidden";
-    const hasWords = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    const box = element.getBoundingClientRect();
-    const isOut = box.width > 0 && (box.left < -1 || box.right > wide + 1) && !inScroll(element);
-    const isSeen = hasWords || element.matches("svg, input, button");
-    if (isCut || (isSeen && isOut)) found.push(element.outerHTML.slice(0, 90));
-  }
-  for (const svg of document.querySelectorAll(".plot svg")) {
-    const frame = svg.getBoundingClientRect();
-    for (const text of svg.querySelectorAll("text")) {
-      const box = text.getBoundingClientRect();
-      const over = [frame.left - box.left, box.right - frame.right, frame.top - box.top, box.bottom - frame.bottom];
-      if (Math.max(...over) > 1) found.push(`${text.textContent} leaves its picture`);
-    }
-  }
-  return found;
-}"""
+CUT = Path(__file__).with_name("cut.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -189,17 +189,6 @@ def test_convert_and_show(folder: Path, tmp_path: Path) -> None:
     assert "2 layers, 0.0 MB" in ran.out
 
 
-def test_json(folder: Path, tmp_path: Path) -> None:
-    options = "--activation", "bf16", "--gptq-version", "1", "--json"
-    made = json.loads(Ran("checkpoint", "convert", folder, "-o", tmp_path / "packed", *options).out)
-    shown = json.loads(Ran("checkpoint", "show", tmp_path / "packed", "--json").out)
-    one = next(layer for layer in shown["layers"] if layer["name"] == "layers.0.down")
-
-    assert (made["folder"], made["num_layers"], made["num_permuted"]) == (str(tmp_path / "packed"), 2, 1)
-    assert (one["K"], one["N"], one["activation"], one["bias"], one["act_order"]) == (256, 128, "bf16", True, False)
-    assert one["num_bytes"] == 256 * 128 // 2 + 4 * 128 * 2 * 2 + 128 * 2
-
-
 def test_errors_are_a_line(folder: Path, tmp_path: Path) -> None:
     for words, message in (
         (("convert", tmp_path / "none", "-o", tmp_path / "p"), "has no files *.safetensors"),

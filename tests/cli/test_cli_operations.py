@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from gemm_eval.transformer import load_model, moe_layer_of
 from gemm_eval.units import time_text
 from gemm_eval.validation.subjects import attention as measured_attention
 from tests.cli.commands import Ran, plain
+from tests.cli.test_cli_answers import ANSWERS, Answer
 
 
 @pytest.fixture
@@ -64,20 +64,6 @@ def test_validate_shows_errors_beside_rooflines(words: list[str]) -> None:
     assert Ran("validate", "attention", "h100-sxm").code == 2
 
 
-COLLECTIVE = ("collective", "--arch", "h200-sxm", "all_reduce")
-
-
-def test_many_messages_are_a_table() -> None:
-    words = (*COLLECTIVE, "1KiB..4KiB,1GiB", "--ranks", "2, 8", "--library", "nccl", "--dtype", "fp16")
-    found = Ran(*words, "--json").json()
-    assert [item["problem"]["message_bytes"] for item in found] == 2 * [1024, 2048, 4096, 1 << 30]
-    assert [item["problem"]["num_ranks"] for item in found] == 4 * [2] + 4 * [8]
-    out = Ran(*words).out
-    assert "1,073,741,824" in out
-    assert "NVLS" in out
-    assert "fitted on timings of h200-sxm" in out
-
-
 def test_sizes() -> None:
     assert sizes_of("4096") == sizes_of("4KiB") == sizes_of("4k") == sizes_of(" 4 kib ") == [4096]
     assert sizes_of("1.5MB,1GiB") == [1_500_000, 1 << 30]
@@ -91,40 +77,22 @@ def test_sizes_that_are_none(text: str) -> None:
         sizes_of(text)
 
 
-MOE_SIZES = ("--hidden", "256", "--inter", "128", "--experts", "16", "--topk", "4")
-LAYER: dict[str, Any] = {"hidden": 256, "inter": 128, "num_experts": 16, "topk": 4}
-MOE_CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
-    ("h200-sxm", [], {}),
-    ("demo-8core", ["--ep", "4", "--tp", "2", "--rank", "mean"], {"ep": 4, "tp": 2, "rank": "mean"}),
-    (
-        "h200-sxm",
-        ["--ep", "2", "--rank", "1", "--distribution", "power_law_1.2", "--draws", "3", "--seed", "7"],
-        {"ep": 2, "rank": 1, "distribution": "power_law_1.2", "num_draws": 3, "seed": 7},
-    ),
-    (
-        "h200-sxm",
-        ["--dtype", "fp8_block", "--no-gate", "--shared", "2", "--shared-inter", "256"],
-        {"dtype": "fp8_block", "gated": False, "num_shared_experts": 2, "shared_inter": 256},
-    ),
-]
-MOE_IDS = [" ".join(words) for _, words, _ in MOE_CALLS]
+MOE = [(line, answer) for line, answer in ANSWERS if line.startswith("moe ")]
 
 
 @pytest.mark.parametrize("columns", [80, 100, 220])
-@pytest.mark.parametrize(("arch", "words", "options"), MOE_CALLS, ids=MOE_IDS)
-def test_text_has_a_row_for_each_number_of_tokens(
-    arch: str, words: list[str], options: dict[str, Any], columns: int
-) -> None:
-    ran = Ran("moe", "--arch", arch, "--tokens", "8,1024", *MOE_SIZES, *words, columns=columns)
+@pytest.mark.parametrize(("line", "answer"), MOE, ids=[line for line, _ in MOE])
+def test_text_has_a_row_for_each_number_of_tokens(line: str, answer: Answer, columns: int) -> None:
+    ran = Ran(*line.split(), columns=columns)
 
     assert (ran.code, ran.err) == (0, "")
     assert max(map(len, ran.out.splitlines())) <= columns
     assert "…" not in ran.out
-    for result in moe_layers(arch, [MoeLayer(num, **LAYER, **options) for num in (8, 1024)]):
-        line = " ".join(re.findall(rf"^ *{result.layer.num_tokens:,} .*$", ran.out, flags=re.MULTILINE))
-        shown = [result.latency_us, result.min_us, result.max_us, *filter(None, result.breakdown.values())]
-        assert {time_text(value) for value in shown} <= set(re.findall(r"\S+ [mun]?s\b", line))
-        assert result.bound in line.split()
+    for result in answer()["layers"]:
+        row = " ".join(re.findall(rf"^ *{result['layer']['num_tokens']:,} .*$", ran.out, flags=re.MULTILINE))
+        shown = [result["latency_us"], result["min_us"], result["max_us"], *filter(None, result["breakdown"].values())]
+        assert {time_text(value) for value in shown} <= set(re.findall(r"\S+ [mun]?s\b", row))
+        assert result["bound"] in row.split()
 
 
 def test_sizes_come_from_a_model_and_options_win() -> None:

@@ -84,22 +84,6 @@ def test_a_sweep_that_leaves_no_point_is_an_error(tmp_path: Path) -> None:
     assert "no point is left: all 12 are excluded, most as area_mm2" in ran.err
 
 
-def test_json_says_the_same(tmp_path: Path) -> None:
-    document = Ran("sweep", space_file(tmp_path), "--out", tmp_path / "points", "--json").json()
-    result = load_sweep(tmp_path / "points")
-    columns = ["point", "num_cores", "dram_gb_per_s", "area_mm2", "latency_us"]
-
-    assert [{name: row[name] for name in columns} for row in document["front"]] == result.pareto()[columns].to_dict(
-        "records"
-    )
-    for row in document["front"]:
-        assert row["low_us"] < row["latency_us"] < row["high_us"]
-        assert (row["library"], row["source"]) == ("-", "analytic")
-    assert document["num_points"] == document["num_points_asked"] == NUM
-    assert document["num_excluded"] == int((~result.is_feasible).sum())
-    assert document["excluded"] == result.excluded().to_dict("records")
-
-
 def test_a_space_that_is_refused_is_one_line(tmp_path: Path) -> None:
     for is_json in (False, True):
         ran = Ran(

@@ -68,19 +68,6 @@ def test_archs_follow_each_other_shape_by_shape(shapes: Path) -> None:
         assert max(map(len, out.splitlines())) <= columns
 
 
-def test_a_range_has_a_row_for_each_size(tmp_path: Path) -> None:
-    words = ("evaluate", *DEMO, "-m", "1..4", "-k", "64", "-n", "32,48")
-    evaluator = GEMMEvaluator("demo-8core")
-    expected = [evaluator.evaluate(1, m, 64, n) for m in (1, 2, 4) for n in (32, 48)]
-
-    assert Ran(*words, "--json").json()["results"] == [plain(one.to_dict()) for one in expected]
-    assert Ran("evaluate", *DEMO, "1", "1..4", "64", "32,48", "--json").json() == Ran(*words, "--json").json()
-    assert Ran(*words).out.startswith("6 GEMMs: G=1 K=64 fp16 on demo-8core")
-    Ran(*words, "--out", tmp_path / "out.csv")
-    rows = table(tmp_path / "out.csv")
-    assert [float(row["latency_us"]) for row in rows] == [one.latency_us for one in expected]
-
-
 def test_parquet_is_the_same_table(shapes: Path, tmp_path: Path) -> None:
     for name in ("out.csv", "out.parquet"):
         assert Ran("evaluate", *DEMO, "--shapes", shapes, "--out", tmp_path / name).code == 0

@@ -16,45 +16,10 @@ from gemm_eval.errors import GemmEvalError
 # ---- kernel sass -----------------------------------------------------------------------------------------------------
 
 
+SNIPPETS = Path(__file__).parents[1] / "data" / "snippets"
 # A loop that waits on an mbarrier (and spins behind it), may skip a copy, and ends with a loop over lanes; around it
 # the loop over tiles, which zeroes sums with an instruction of the same name.
-SASS = """
-\t.section\t.text.k,"ax",@progbits
-k:
-.text.k:
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-.L_x_tiles:
-        /*0010*/                   HMMA.16816.F32 R8, R4, R6, RZ ;
-.L_x_main:
-        /*0020*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+URZ+0x700], R9 ;
-        /*0030*/              @!P0 BRA `(.L_x_spin) ;
-.L_x_back:
-        /*0040*/                   LDS.128 R4, [R2] ;
-        /*0050*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-        /*0060*/               @P1 BRA `(.L_x_skip) ;
-        /*0070*/              @!PT LDS RZ, [RZ] ;
-        /*0080*/               @P3 LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64], P4 ;
-        /*0090*/                   IMAD.MOV.U32 R3, RZ, RZ, R8 ;
-.L_x_skip:
-        /*00a0*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-.L_x_lanes:
-        /*00b0*/               @P0 ELECT P2, URZ, PT ;
-        /*00c0*/               @P0 BRA.U.ANY `(.L_x_lanes) ;
-        /*00d0*/                   UIADD3 UR4, UR4, 0x1, URZ ;
-        /*00e0*/                   BRA P2, `(.L_x_main) ;
-        /*00f0*/               @P5 BRA `(.L_x_tiles) ;
-        /*0100*/                   EXIT ;
-.L_x_spin:
-        /*0110*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+URZ+0x700], R9 ;
-        /*0120*/              @!P0 BRA `(.L_x_spin) ;
-        /*0130*/                   BRA `(.L_x_back) ;
-.L_x_end:
-        /*0140*/                   BRA `(.L_x_end);
-"""
-
-
-def is_mma(instruction: Instruction) -> bool:
-    return instruction.name == "HMMA"
+SASS = (SNIPPETS / "main_loop.sass").read_text(encoding="utf-8")
 
 
 def counted(*lines: str) -> dict[str, int]:
@@ -75,40 +40,6 @@ def test_what_may_follow() -> None:
     follows = {i.address: i.may_fall_through for i in parse_sass(SASS)}
 
     assert [address for address, may in follows.items() if not may] == [0x100, 0x130, 0x140]
-
-
-def test_main_loop_copies_and_does_not_spin() -> None:
-    loop = find_main_loop(parse_sass(SASS), is_mma)
-
-    assert [i.address for i in loop] == list(range(0x20, 0xF0, 0x10))
-    assert Counter(map(class_of, loop)) == {
-        "tensor": 2,
-        "imad": 1,
-        "load_shared": 1,
-        "copy": 1,
-        "uniform": 1,
-        "synchronisation": 1,
-        "control": 4,
-        "other": 2,  # LDS under @!PT, and ELECT
-    }
-
-
-def test_of_two_ways_the_longer_is_counted() -> None:
-    text = """
-.L_x_0:
-        /*0000*/               @P0 BRA `(.L_x_1) ;
-        /*0010*/                   FFMA R1, R2, R3, R1 ;
-        /*0020*/                   BRA `(.L_x_2) ;
-.L_x_1:
-        /*0030*/                   FADD R1, R2, R1 ;
-        /*0040*/                   FADD R1, R2, R1 ;
-        /*0050*/                   FADD R1, R2, R1 ;
-.L_x_2:
-        /*0060*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
-        /*0070*/              @!P1 BRA `(.L_x_0) ;
-        /*0080*/                   EXIT ;
-"""
-    assert [i.address for i in find_main_loop(parse_sass(text), is_mma)] == [0, 0x30, 0x40, 0x50, 0x60, 0x70]
 
 
 def test_no_loop_with_such_work() -> None:

@@ -24,31 +24,15 @@ from gemm_eval import (
     moe_layer,
 )
 from gemm_eval.arch import GpuSpec
-from gemm_eval.estimate import KINDS, operation_costs, pipeline_us
+from gemm_eval.estimate import operation_costs, pipeline_us
 from gemm_eval.moe import MoeLayer
-from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations, with_redundant_experts
+from gemm_eval.transformer import Fusions, GemmWork, model_operations, with_redundant_experts
 
 H200 = GEMMEvaluator("h200-sxm")
 
 
 def estimate(model: str = "llama-3-8b", arch: Any = H200, batch: int = 16, **options: Any) -> ModelEstimate:
     return estimate_model(model, arch, batch, **{"prompt_len": 2048, "output_len": 128} | options)
-
-
-def test_a_step_is_the_sum_of_its_operations() -> None:
-    found = estimate()
-    operations = model_operations(
-        load_model("llama-3-8b"), phase="decode", batch_size=16, seq_len=2048 + 64, dtype="bf16"
-    )
-    costs = operation_costs(H200, operations)
-    assert found.decode.costs == costs
-    assert found.tpot_us == found.decode.latency_us == pytest.approx(sum(cost.total_us for cost in costs))
-    assert sum(found.decode.us_by_kind.values()) == pytest.approx(found.tpot_us)
-    assert tuple(found.decode.us_by_kind) == KINDS
-    for cost in costs:
-        if isinstance(work := cost.operation.work, GemmWork):
-            alone_us = H200.evaluate_problem(work.problem).latency_us
-            assert cost.latency_us == alone_us + H200.switch_us(work.problem.rows)
 
 
 @pytest.mark.parametrize(
@@ -91,19 +75,6 @@ def test_experts_are_those_of_moe_layer() -> None:
     assert cost.operation.num_layers == 48
 
 
-def test_figures_follow_from_each_other() -> None:
-    found = estimate()
-    assert found.request_us == pytest.approx(found.ttft_us + 127 * found.tpot_us)
-    assert found.decode_tokens_per_s_per_device == pytest.approx(16 / found.tpot_us * 1e6)
-    assert found.tokens_per_s_per_device < found.decode_tokens_per_s_per_device
-    assert found.memory == model_memory(load_model("llama-3-8b"), batch_size=16, seq_len=2048 + 128, dtype="bf16")
-    assert found.fits
-    assert found.largest_batch is not None
-    most = estimate(batch=found.largest_batch)
-    assert most.fits
-    assert not estimate(batch=found.largest_batch + 1, ignore_memory=True).fits
-
-
 def test_more_work_takes_longer_and_narrower_weights_less() -> None:
     batches = [estimate(batch=batch).tpot_us for batch in (1, 16, 64)]
     assert batches == sorted(batches)
@@ -128,21 +99,6 @@ def test_speculation_gives_more_tokens_for_a_longer_step() -> None:
     assert guessed.decode.latency_us == pytest.approx(plain.decode.latency_us, rel=0.2)  # weights are read once
     assert guessed.tpot_us < plain.tpot_us / 2
     assert estimate(batch=1, speculative_tokens=3, acceptance=0.0).tokens_per_step == 1
-
-
-def test_devices_share_the_work_and_talk() -> None:
-    one, four = estimate(), estimate(tensor_parallel=4)
-    assert four.num_devices == 4
-    assert one.tpot_us / 4 < four.tpot_us < one.tpot_us
-    assert (one.decode.us_by_kind["collective"], four.decode.us_by_kind["collective"] > 0) == (0, True)
-    staged = estimate(pipeline_parallel=2)
-    assert len(staged.decode.stages) == 2
-    assert staged.decode.batch == 8
-    assert staged.tpot_us == pytest.approx(max(staged.decode.latency_us, 2 * max(staged.decode.stage_us)))
-    assert staged.ttft_us > one.ttft_us
-    spread = estimate("qwen3-30b-a3b", batch=8, expert_parallel=4)
-    assert (spread.num_devices, spread.num_groups) == (4, 4)
-    assert spread.decode_tokens_per_s == pytest.approx(4 * 8 / spread.tpot_us * 1e6)
 
 
 @pytest.mark.parametrize("name", list_models())

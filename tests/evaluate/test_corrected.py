@@ -11,7 +11,6 @@ from gemm_eval.evaluate import select_config
 from gemm_eval.models.gpu import calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO
-from gemm_eval.sweep import what_if
 from gemm_eval.units import time_text
 
 SIZES = (1, 64, 4096, 4096)
@@ -165,14 +164,6 @@ def test_where_a_correction_fades_intervals_go_over_to_those_of_the_terms(gpu: s
     assert (corrected["latency_us"][trust == 0.0] == physics["latency_us"][trust == 0.0]).all()
 
 
-def test_a_what_if_and_an_evaluation_are_one_answer(evaluator: GEMMEvaluator) -> None:
-    table = what_if("h200-sxm", [PROBLEM], [{"num_sms": 66}])
-    fewer = GEMMEvaluator(evaluator.arch.with_(num_sms=66), disk_cache=False)
-
-    expected = [evaluator.evaluate_problem(PROBLEM).latency_us, fewer.evaluate_problem(PROBLEM).latency_us]
-    assert table["latency_us"].tolist() == expected
-
-
 def test_a_version_of_the_library_changes_what_timings_of_several_tell_apart(evaluator: GEMMEvaluator) -> None:
     words = ("cublas", "cublas/13.1", "cublas/trtllm-1.3.0rc20", "cublas/trtllm-1.0.0rc3")
     times = [evaluator.evaluate(*SIZES, "bf16", library=word) for word in words]
@@ -190,23 +181,6 @@ def test_a_version_of_the_library_changes_what_timings_of_several_tell_apart(eva
         evaluator.evaluate(*SIZES, "bf16", library="cublas/12")
     with pytest.raises(UnsupportedError, match="not told apart by this version, only by none"):
         GEMMEvaluator("b200", disk_cache=False).evaluate(*SIZES, "bf16", library=words[2])
-
-
-@pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])
-@pytest.mark.parametrize("sizes", [(1, 1, 14336, 4096), (1, 16, 7168, 1536), (1, 2048, 4096, 4096)])
-def test_a_state_that_can_only_help_never_costs(gpu: str, sizes: tuple[int, int, int, int]) -> None:
-    evaluator = GEMMEvaluator(gpu, disk_cache=False)
-
-    for clock in ("burst", "sustained"):
-        warm, cold, cold_all = (
-            evaluator.evaluate(*sizes, "fp16", l2=l2, clock=clock).latency_us for l2 in ("warm", "cold", "cold-all")
-        )
-        assert warm <= cold * (1.0 + 1e-9)
-        assert cold <= cold_all * (1.0 + 1e-9)
-    for l2 in ("warm", "cold", "cold-all"):
-        burst, sustained = (evaluator.evaluate(*sizes, "fp16", l2=l2, clock=clock) for clock in ("burst", "sustained"))
-        assert burst.latency_us <= sustained.latency_us
-        assert sustained.source == "corrected"
 
 
 def test_multicore_chips_without_timings_have_no_correction_and_wide_intervals() -> None:
@@ -236,33 +210,3 @@ def test_the_stamp_changes_with_a_correction(tmp_path: Path) -> None:
 
     assert len({without, with_one, stamp()}) == 3
     calibration._stamp.cache_clear()
-
-
-def test_intervals_stand_around_answers(evaluator: GEMMEvaluator) -> None:
-    for sizes in GEMMS:
-        for dtype in ("bf16", "fp8", "int8"):
-            result = evaluator.evaluate(*sizes, dtype)
-            assert result.low_us is not None
-            assert result.high_us is not None
-            assert result.low_us <= result.latency_us <= result.high_us
-            assert f"{time_text(result.low_us)} to {time_text(result.high_us)}." in result.explain()
-            assert result.to_dict()["low_us"] == result.low_us
-
-
-@pytest.mark.parametrize(
-    ("gpu", "dtype", "options", "K", "N", "M"),
-    [
-        ("h200-sxm", "bf16", {}, 8192, 10240, 320),
-        ("b200", "nvfp4", {"quantize_from": "bf16"}, 8192, 10240, 1408),
-        ("l40s", "bf16", {"l2": "warm"}, 14336, 4096, 128),
-        ("a100-sxm-80gb", "bf16", {}, 1536, 24576, 448),
-    ],
-)
-def test_one_row_more_is_a_small_step(
-    gpu: str, dtype: str, options: dict[str, str], K: int, N: int, M: int
-) -> None:  # fmt: skip
-    sizes = [(1, rows, K, N) for rows in (M, M + 1)]
-    table = GEMMEvaluator(gpu, disk_cache=False).evaluate_many(sizes, dtype, progress=False, **options)
-
-    assert table["latency_us"][0] / table["latency_us"][1] < 1.08
-    assert table["physics_us"][0] / table["physics_us"][1] < 1.03

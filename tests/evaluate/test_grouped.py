@@ -8,7 +8,6 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
-from gemm_eval.evaluate.result import say_groups
 from gemm_eval.models.gpu import LIBRARIES
 
 GROUPS = (120, 3, 0, 17)
@@ -134,30 +133,7 @@ def test_bad_rows_of_a_frame(ev: GEMMEvaluator, changes: dict[str, Any], message
         ev.evaluate_many(frame)
 
 
-def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
-    frame = pd.DataFrame({"row_groups": [GROUPS], "K": K, "N": N})
-    with pytest.raises(InvalidProblemError, match=r"needs the columns .*; N missing"):
-        ev.evaluate_many(frame[["row_groups", "K"]])
-    with pytest.raises(InvalidProblemError, match=r"needs the columns .*; G, M missing"):
-        ev.evaluate_many(frame.assign(row_groups=None))
-    with pytest.raises(InvalidProblemError, match="must have one column row_groups, got 2"):
-        ev.evaluate_many(pd.concat([frame, frame[["row_groups"]]], axis=1))
-
-
 # parts
-
-
-def test_explanation_speaks_of_groups() -> None:
-    result = GEMMEvaluator("demo-8core", disk_cache=False).evaluate_grouped(GROUPS, K, N, "fp16")
-
-    lines = result.explain().splitlines()
-    assert lines[0].startswith("G=4 rows=140 (of a group 0 to 120) K=512 N=256 fp16 -> fp16 on demo-8core")
-    assert lines[1] == "Groups: 140 rows in 4 groups of 0 to 120, 10 in the median; 1 has none."
-    assert "G=4 rows=140 (of a group 0 to 120)" in repr(result)
-    assert say_groups(GemmProblem.grouped((1000, 2001, 0, 0), 8, 8)) == [
-        "Groups: 3,001 rows in 4 groups of 0 to 2,001, 500 in the median; 2 have none."
-    ]
-    assert say_groups(GemmProblem(4, 120, 8, 8)) == []
 
 
 @pytest.mark.parametrize("plan", ["balanced", "aggressive"])

@@ -7,8 +7,8 @@ from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.packed import L2_STATES
 from gemm_eval.models.gpu.sizes import QUANTIZED_FROM
-from tests.golden.changes import Golden, changes, first_change_of_ranking, read
-from tests.golden.generate import GPU, MULTICORE
+from tools.golden.answers import GPU, MULTICORE
+from tools.golden.changes import Golden, changes, first_change_of_ranking, read
 
 MAX_ROWS = 640  # that somebody can read
 NO_FAMILY_OF_THESE_GPUS = {"sm70_mma"}  # `test_gpu_cost` compares its costs with their definition

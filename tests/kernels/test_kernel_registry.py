@@ -43,18 +43,6 @@ def test_limits_are_those_of_the_spec() -> None:
     assert (ADA.compute_capability, AMPERE.compute_capability) == ((8, 9), (8, 0))
 
 
-@pytest.mark.parametrize("name", list(families()))
-def test_configs_are_distinct_and_not_split(name: str) -> None:
-    configs = list(families()[name].configs())
-
-    assert len(set(configs)) == len(configs) > 0
-    assert {config.family for config in configs} == {name}
-    assert [families()[name].compiled(config) for config in configs] == configs
-    if name != "w4a16_sm90_cluster":
-        assert {(config.decomposition, config.split_k) for config in configs} == {(Decomposition.DATA_PARALLEL, 1)}
-    assert all(family_of(config) is families()[name] for config in configs)
-
-
 def test_every_kernel_is_listed_with_what_it_takes() -> None:
     for gpu, activation, mode in itertools.product(ALL_GPUS, ("fp16", "bf16"), WeightMode):
         with case(gpu.compute_capability, activation, mode):
@@ -132,31 +120,6 @@ def test_ways_to_cut_k_are_legal() -> None:
                 for decomposition, split_k in splits:
                     cut = config._replace(decomposition=decomposition, split_k=split_k)
                     assert registry.why_not(variant._replace(config=cut), sizes, gpu) is None
-
-
-SHAPES = [(8, 8), (136, 72), (8, 28672), (28672, 8), (4096, 4096), (28672, 4096)]
-
-
-def test_the_choice_is_legal() -> None:
-    for gpu, M, (K, N) in itertools.product(ALL_GPUS, (1, 7, 16, 17, 100, 4096, 100_000), SHAPES):
-        with case(gpu.compute_capability, M, K, N):
-            sizes = Sizes(M, K, N)
-            mode = list(WeightMode)[(M + SHAPES.index((K, N))) % 3]  # in turn
-            group_size = 0 if mode is WeightMode.COLUMN else 128
-            chosen = choose(sizes, DType.FP16, mode, group_size, SPECS[gpu], gpu)
-            registry.check_kernel(registry.make_variant(chosen, "fp16", mode, None), sizes, gpu)
-
-
-def test_few_tokens_and_many_take_other_families() -> None:
-    def chosen(sizes: Sizes, gpu: DeviceLimits) -> KernelConfig:
-        return choose(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu], gpu)
-
-    assert chosen(Sizes(4, 4096, 4096), HOPPER).family.startswith("w4a16_gemv")
-    assert chosen(Sizes(256, 4096, 4096), HOPPER).family == "w4a16_sm90"
-    for gpu in (AMPERE, BLACKWELL, ULTRA, RTX):
-        assert chosen(Sizes(4, 4096, 4096), gpu).family.startswith("w4a16_gemv")
-        assert chosen(Sizes(256, 4096, 4096), gpu).family == "w4a16_sm80"
-    assert chosen(Sizes(4096, 4096, 4096), HOPPER).decomposition is Decomposition.DATA_PARALLEL
 
 
 @pytest.mark.parametrize(

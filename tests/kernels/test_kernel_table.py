@@ -1,7 +1,6 @@
 """The tables of compiled kernels: what a block of weights costs, and that the committed tables are of these kernels."""
 
 import csv
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -23,7 +22,6 @@ from gemm_eval.kernels.registry import compile_kernel
 from tools import kernel_table
 from tools.kernel_table import (
     COLUMNS,
-    MODES,
     _describe_all,
     block_counts,
     describe_kernel,
@@ -265,18 +263,6 @@ def test_another_loop_than_the_sources_is_refused() -> None:
 
 
 # writing tables
-
-
-def test_a_kernel_stands_once_in_each_mode() -> None:
-    variants = list(table_variants("sm_90a", "fp16"))
-
-    assert len(variants) == len(set(variants))
-    times = Counter(variant.config for variant in variants)
-    assert Counter(times.values()) == {len(MODES): 514, len(MODES) - 2: 16}  # sixteen do not take groups of 32
-    assert len(list(table_variants("sm_80", "bf16", GROUP))) == 187
-    for target in ("sm_100", "sm_120"):
-        assert list(table_variants(target, "bf16")) == list(table_variants("sm_80", "bf16"))
-    assert table_targets() == ("sm_120", "sm_100", "sm_90a", "sm_89", "sm_80")
 
 
 def test_nothing_is_compiled_for_other_targets() -> None:

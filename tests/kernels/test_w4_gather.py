@@ -13,40 +13,7 @@ from gemm_eval.kernels import call, limits_of
 from gemm_eval.kernels.call import compile_gather, gather_bytes, gather_launch
 
 GPUS = ["h200-sxm", "a100-sxm-80gb", "l40s"]
-# What CUDA has and C++ has not; with one thread a CTA, barriers are nothing.
-ON_A_CPU = """
-#include <algorithm>
-using std::min;
-struct uint4 { unsigned x, y, z, w; };
-struct int4 { int x, y, z, w; };
-static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-static unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
-  unsigned char bytes[8], result[4];
-  for (int i = 0; i < 4; ++i) { bytes[i] = x >> 8 * i; bytes[4 + i] = y >> 8 * i; }
-  for (int i = 0; i < 4; ++i) result[i] = bytes[selector >> 4 * i & 7];
-  return result[0] | result[1] << 8 | result[2] << 16 | unsigned(result[3]) << 24;
-}
-#define __global__
-#define __device__ static
-#define __launch_bounds__(n, m)
-#define __shared__
-#define __syncthreads()
-#define THREADS 1
-struct { unsigned x, y; } blockIdx, gridDim;
-struct { unsigned x; } threadIdx;
-uint4 staged[1 << 16];
-"""
-EVERY_CTA = """
-extern "C" void run(int parts, int rows, const unsigned short* a, const int4* permutation, unsigned short* out, int M,
-                    int K, long long lda) {
-  gridDim = {unsigned(parts), unsigned(rows)};
-  for (unsigned x = 0; x < gridDim.x; ++x)
-    for (unsigned y = 0; y < gridDim.y; ++y) {
-      blockIdx = {x, y};
-      gemm_eval_gather(a, permutation, out, M, K, lda);
-    }
-}
-"""
+ON_A_CPU = Path(__file__).with_name("gather_on_cpu.cpp")
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["from_caches", "staged"])
@@ -55,10 +22,9 @@ def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if compiler is None:
         pytest.skip("needs g++")
     folder = tmp_path_factory.mktemp("gather")
-    text = Path(call.__file__).with_name("gather.cu").read_text("utf-8")
-    (folder / "gather.cpp").write_text(f"{ON_A_CPU}\n#define STAGED {request.param}\n{text}\n{EVERY_CTA}")
-    options = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC"]
-    subprocess.run([compiler, *options, "gather.cpp", "-o", "gather.so"], cwd=folder, check=True)
+    options = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", f"-DSTAGED={request.param}"]
+    options += ["-I", str(Path(call.__file__).parent), "-o", "gather.so"]
+    subprocess.run([compiler, *options, str(ON_A_CPU)], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "gather.so")).run
 
 

@@ -31,19 +31,6 @@ def split(config: KernelConfig, parts: int) -> KernelConfig:
     return config._replace(split_k=parts, decomposition=Decomposition.SPLIT_K if parts > 1 else config.decomposition)
 
 
-def test_places_in_the_ring_of_a_team() -> None:
-    for _, config in GEMV_CONFIGS:
-        if config.family != GemvMmaFamily.name:
-            continue
-        for mode, group in MODES:
-            v = gemv_variant(config, mode, group)
-            weights, tokens = config.cta_n // 16 * 512, config.cta_m * 128
-            scales = max(1, 64 // group) * config.cta_n * (4 if mode == 2 else 2) if group else 0
-            slot, ring = weights + tokens + scales, GemvMmaFamily().ring_bytes(v)
-            assert slot % 16 == weights % 128 == ring % 128 == 0
-            assert 0 <= ring - config.num_stages * slot < 128
-
-
 # what a family says
 
 
@@ -130,7 +117,6 @@ def test_gemv_refusals() -> None:
 
 FAMILY = Sm80Family()
 CONFIGS = tuple(FAMILY.configs())
-A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 L40S = DeviceLimits((8, 9), 142, 101376, 102400, 1024, 65536, 1536, 24)
 SIZES = (Sizes(1, 4096, 4096), Sizes(17, 4104, 1000), Sizes(300, 120, 72), Sizes(4096, 8192, 28672))
 
@@ -148,15 +134,6 @@ def refuse(config: KernelConfig, sizes: Sizes | None = None, limits: DeviceLimit
 
 
 # the family
-
-
-def test_configs_are_unique_and_legal() -> None:
-    assert len(set(CONFIGS)) == len(CONFIGS)
-    assert all(config.decomposition is Decomposition.DATA_PARALLEL and config.split_k == 1 for config in CONFIGS)
-    for mode in WeightMode:
-        assert all(FAMILY.refusal(variant(config, mode), None, H200) is None for config in CONFIGS)
-    for limits in (A100, L40S):
-        assert sum(FAMILY.refusal(variant(config), None, limits) is None for config in CONFIGS) >= 12
 
 
 def test_warps_cover_the_tile() -> None:

@@ -347,21 +347,6 @@ def test_refusals_say_why(changes: dict[str, Any], sizes: Sizes | None, limits: 
     assert FAMILY.refusal(variant(config), sizes, H200) is None
 
 
-@pytest.mark.parametrize("sizes", [Sizes(1, 4096, 4096), Sizes(300, 264, 72), Sizes(8192, 8192, 28672)])
-@pytest.mark.parametrize("num_sms", [1, 3, 114, 132])
-def test_the_grid_is_persistent(sizes: Sizes, num_sms: int) -> None:
-    for config in CONFIGS:
-        ctas = config.cluster_m * config.cluster_n
-        for v in cuts(config, sizes, H200._replace(num_sms=num_sms)):
-            launch = FAMILY.launch(v, sizes, num_sms, 1)
-            assert launch.grid[1:] == (1, 1)
-            assert launch.grid[0] % ctas == 0
-            assert ctas <= launch.grid[0] <= max(ctas, num_sms * FAMILY.macros(v)["CTAS_PER_SM"])
-            assert (launch.num_threads, launch.smem_bytes) == (128 + 32 * config.num_warps, FAMILY.smem_bytes(v))
-            if v.config.decomposition is Decomposition.DATA_PARALLEL:
-                assert (launch.workspace_bytes, launch.num_counters) == (0, 0)
-
-
 def test_arguments_follow_the_kernel() -> None:
     config = find(128, 128, 128, Schedule.COOPERATIVE, (1, 2))
     v, sizes = variant(config, decomposition=Decomposition.SPLIT_K, split_k=3), Sizes(50, 1000, 520)
@@ -377,12 +362,3 @@ def test_arguments_follow_the_kernel() -> None:
         assert type(value) is (np.float32 if name == "alpha" else kind), name
     numbers = {name: int(given[name]) for name in ("M", "N", "num_column_blocks", "num_k_blocks", "split", "swizzle")}
     assert numbers == {"M": 50, "N": 520, "num_column_blocks": 9, "num_k_blocks": 16, "split": 3, "swizzle": 1}
-
-
-def test_the_instruction_names_every_register() -> None:
-    for tokens in sorted({config.cta_m for config in CONFIGS}):
-        text = FAMILY.prelude(variant(next(config for config in CONFIGS if config.cta_m == tokens)))
-        assert f"m64n{tokens}k16" in text
-        operands = [int(number) for number in re.findall(r"%(\d+)", text)]
-        assert operands == list(range(tokens // 2 + 5))
-        assert text.count('"+f"') == tokens // 2

@@ -1,14 +1,11 @@
 """`benchmarks.compare`: engines on the same GEMMs are checked, timed in turn and summed up; its tables and document."""
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas
 import pytest
 
 from benchmarks.command import run as run_command
@@ -218,20 +215,6 @@ def test_tables_fit_80_columns(compare: Any) -> None:
     assert row[:3] == ["40", "1.20", "1.20"]
     assert row[6] == "3.00"
     assert "Below 0.97: humming 0 of 4, one launch a group 0 of 4" in lines
-
-
-def test_the_document_has_every_timing(compare: Any, tmp_path: Path) -> None:
-    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
-        out = tmp_path / f"timings{suffix}"
-        document = json.loads(compare(*WORDS, "--json", "--out", str(out), "--engine", "humming")[1])
-        assert list(document["engines"]) == ["ours", "humming"]
-        assert len(document["timings"]) == 8
-        assert document["by_rows"]["320"]["humming"]["worst"] == pytest.approx(0.9, rel=0.01)
-        assert document["by_regime"]["all"]["humming"]["num_cases"] == 4
-        assert [(row["K"], row["M"]) for row in document["behind"]] == [(64, 320), (128, 320)]
-        frame = read(out)
-        assert list(frame["latency_us"]) == [row["latency_us"] for row in document["timings"]]
-        assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
 
 
 @pytest.mark.parametrize(

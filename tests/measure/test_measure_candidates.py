@@ -1,14 +1,13 @@
 """Every algorithm that a library proposes is timed by itself, and told apart in the data set."""
 
 import ctypes
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
-from gemm_eval.measure import CandidateRunner, GemmShape, list_shapes, read_timings
+from gemm_eval.measure import CandidateRunner, GemmShape
 from gemm_eval.measure.cublas import CandidateTable, CublasLtLibrary, HeuristicResult
 from gemm_eval.measure.shapes import Candidate
 
@@ -223,14 +222,3 @@ def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) 
     runner.candidates([], 2)
     with pytest.raises(GemmEvalError, match="proposes no algorithm at all"):
         runner.check()
-
-
-def test_the_committed_set_is_whole() -> None:
-    path = Path(__file__).parents[2] / "arch/measured/h200-sxm/cublaslt/fp16-candidates.parquet"
-    frame = read_timings(path)
-    shapes = {GemmShape(*row) for row in frame[["G", "M", "K", "N"]].to_numpy()}
-
-    assert shapes == set(list_shapes("candidates", "fp16"))
-    assert not frame.duplicated(["G", "M", "K", "N", "rank"]).any()
-    assert (frame["num_kernels"] == 1 + (frame["split_k"] > 1)).all()
-    assert frame["kernel"].str.contains("splitK").equals(frame["split_k"] > 1)

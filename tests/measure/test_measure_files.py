@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gemm_eval.device import Call, TimedGraph, capture_calls, measure_floor_us, num_calls, time_in_turns
+from gemm_eval.device import Call, TimedGraph, capture_calls, measure_floor_us, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.measure import (
@@ -33,17 +33,6 @@ COLD = TimingProtocol()
 L2_BYTES = FakeRunner.l2_bytes
 
 
-@pytest.mark.parametrize(
-    ("latency_us", "calls"),
-    [
-        (1.0, 400), (3.0, 400), (10.0, 300), (1000.0, 3), (2000.0, 3), (3000.0, 3), (4000.0, 2), (8999.0, 1),
-        (20_000.0, 1),
-    ],
-)  # fmt: skip
-def test_calls_of_a_replay(latency_us: float, calls: int) -> None:
-    assert num_calls(latency_us, COLD) == calls
-
-
 def test_weight_copies_exceed_the_l2_and_do_not_overlap() -> None:
     weight_bytes = 2 * 1001 * 999
     offsets = place_copies(weight_bytes, 1 << 30, L2_BYTES, COLD)
@@ -60,15 +49,6 @@ def test_as_many_copies_as_the_pool_holds() -> None:
     assert len(place_copies(400, 1 << 20, L2_BYTES, TimingProtocol(l2="warm"))) == 1
     with pytest.raises(InvalidOptionError, match=r"one copy of the weights: 1,001 bytes, got 1,000"):
         place_copies(1001, 1000, L2_BYTES, COLD)
-
-
-@pytest.mark.parametrize(("l2_mib", "cold_bytes"), [(4, 256_000_000), (60, 256_000_000), (126, 4 * 126 << 20)])
-def test_other_copies_and_a_flush_exceed_every_l2_four_times(l2_mib: int, cold_bytes: int) -> None:
-    l2_bytes, weight_bytes = l2_mib << 20, 1 << 20
-    copies = COLD.num_weight_copies(weight_bytes, l2_bytes, most=10_000)
-
-    assert COLD.cold_bytes_of(l2_bytes) == cold_bytes
-    assert min(cold_bytes, 398 * weight_bytes) <= (copies - 1) * weight_bytes  # 400 calls of a graph at most
 
 
 def test_overhead_is_not_charged() -> None:

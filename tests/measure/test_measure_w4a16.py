@@ -81,23 +81,6 @@ def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "group_size"),
-    [
-        (WeightMode.COLUMN, 0), (WeightMode.GROUP, 32), (WeightMode.GROUP_ZERO, 32), (WeightMode.MXFP4, 32),
-        (WeightMode.NVFP4, 16),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("columns", [64, 72, 1000])
-def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_size: int, columns: int) -> None:
-    gemm = item(mode=mode, group_size=group_size)._replace(N=columns)
-    sizes, stride = w4a16.packed_sizes(gemm), w4a16.copy_bytes(gemm)
-
-    assert sizes.qweight_bytes <= stride
-    assert sizes.scales_bytes <= stride // w4a16.SCALES_SHARE
-    assert stride // w4a16.SCALES_SHARE % 256 == 0
-
-
 # ---- the runner ------------------------------------------------------------------------------------------------------
 
 
@@ -201,25 +184,6 @@ def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
     assert meta["protocol"]["give_up_ratio"] == 2.0
     (timings,) = tables.read_timings(path)
     assert (timings.library, len(timings)) == ("gemm-eval", 2)
-
-
-def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> None:
-    known = measure.KernelItem(1, 16, 4096, 4096, WeightMode.GROUP, 128, config())
-    ours = campaign(tmp_path, FakeKernelRunner()).run([*ITEMS, known])
-    dense = campaign(tmp_path, FakeRunner(20.0))
-    dense.stem = "gpu-cublas-fp16"
-    cublas = dense.run([measure.GemmShape(1, 16, 4096, 4096)])
-
-    compared = {gemm.M * gemm.K: gemm for gemm in measure.compare_kernels(ours, cublas, "h200-sxm", "fp16")}
-    assert len(compared) == 3
-    gemm = compared[16 * 4096]
-    assert gemm.best_us == pytest.approx(10.0)
-    assert gemm.cublas_us == pytest.approx(20.0)
-    assert gemm.humming_us == pytest.approx(9.6, rel=0.1)
-    assert gemm.best == "w4a16_sm90 16x128x64 1x1 4 cooperative"
-    assert compared[16 * 256].num_configs == 3
-    assert compared[16 * 256].cublas_us is None is compared[16 * 256].humming_us
-    assert all(gemm.humming_us is None for gemm in measure.compare_kernels(ours, None, "no-such-gpu", "fp16"))
 
 
 class DescribingRunner(FakeKernelRunner):

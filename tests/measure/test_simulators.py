@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.command import run
 from benchmarks.simulators import __main__ as command
-from benchmarks.simulators.__main__ import put_beside
 from benchmarks.simulators.causes import (
     explain,
     least_bytes,
@@ -46,16 +45,6 @@ def scaled(chip: Chip, gemm: Gemm, **changes: Any) -> Counted:
         "mapping": "ws",
     }  # fmt: skip
     return Counted(**(plain | changes))
-
-
-class TestWork:
-    def test_ours_is_what_our_model_says(self) -> None:
-        ours = count_ours(ARRAY32, Gemm(512, 512, 512))
-
-        assert ours.compute_cycles == 512 * 16 * 16
-        assert ours.cycles is not None
-        assert ours.cycles >= max(ours.compute_cycles, ours.moved.total / ARRAY32.dram_bytes_per_cycle)
-        assert ours.least.total < ours.moved.total
 
 
 class TestReading:
@@ -112,14 +101,6 @@ class TestCauses:
         assert "a DRAM port per operand" in str(time)
         assert moved.unexplained == array.unexplained == time.unexplained == 0
 
-    def test_zigzag_where_it_keeps_more(self) -> None:
-        gemm = Gemm(64, 256, 1024)
-        theirs = Counted(gemm.once, 16384, 17024.0, gemm.once, 100.0, "B16")
-        line = put_beside(SMALL, gemm, "zigzag", count_ours(SMALL, gemm), theirs)
-
-        assert str(line.differences["bytes"].reason) == "tile_k per operand"
-        assert not str(line.differences["compute_cycles"].reason)
-
 
 class TestCommand:
     @pytest.fixture(autouse=True)
@@ -137,15 +118,6 @@ class TestCommand:
             run(command.app, ("--chip", "array32-small", *words))
         assert not exit_.value.code
         return "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
-
-    def test_table(self, capsys: pytest.CaptureFixture[str]) -> None:
-        text = self.printed(capsys)
-
-        assert "zigzag, array32-small: 32 x 32, 64 KiB, 64 B a cycle, 1 GHz" in text
-        assert "64 x 256 x 1024" in text
-        assert "bytes: ours less in 0 of 2, equal in 2, more in 0\n  more than 5% apart: 0; unexplained 0" in text
-        assert "  a A reloaded for its own SRAM\n" in text
-        assert "time: ours less in 0 of 0, equal in 0, more in 0" in text
 
     def test_json_and_csv(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "sides.csv"

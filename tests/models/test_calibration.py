@@ -481,16 +481,5 @@ def test_another_generation_is_wider_still_and_defaults_are_widest() -> None:
     assert not np.array_equal(of_ada, of_ampere)
 
 
-def test_what_is_exact_on_its_own_gpu_is_not_on_another() -> None:
-    question = "fp4-g16-cold-burst-bf16"
-    own = interval("b200", "trtllm", "sm100_block_fp4", question)
-    carried = interval("b300", "trtllm", "sm100_block_fp4", question)
-
-    assert own.max() < math.log(1.08)
-    # 2.5 times a twentieth holds 62 to 64%
-    assert carried[:, 0].max() < math.log(0.87)
-    assert carried[:, 1].min() > math.log(1.15)
-
-
 def test_a_question_that_was_timed_has_an_interval_of_its_own() -> None:
     assert not np.array_equal(interval("h200-sxm", question="f16-cold-burst"), interval("h200-sxm"))

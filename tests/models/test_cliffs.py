@@ -97,22 +97,6 @@ def test_an_operand_that_is_read_once_moves_its_bytes(arch: GpuSpec) -> None:
                 assert result.traffic["b_bytes"] * 8 <= 64 * stored.K * types.b.dtype.bits
 
 
-@pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
-def test_aligned_neighbours_take_alike(arch: GpuSpec) -> None:
-    """1.6 times as long at most: a tile more in a dimension of few tiles, rows that start off 128 bytes."""
-    problems = padded(sizes(3, least=1024), 64, 64)
-    evaluator = GEMMEvaluator(arch, disk_cache=False)
-    for dtype in ("fp16", "fp8", "int8"):
-        if DType(dtype) not in arch.tensor_flop_per_cycle:
-            continue
-        here_us = latencies(evaluator, problems, dtype)
-        for step in ((0, 1, 0, 0), (0, 0, 16, 0), (0, 0, 0, 16), (0, 0, 64, 0), (0, 0, 0, 64)):
-            ratio = latencies(evaluator, problems + np.array(step), dtype) / here_us
-            worst = int(np.argmax(np.abs(np.log(ratio))))
-            with case(arch.name, dtype, step, problems[worst].tolist()):
-                assert 1 / 1.65 < ratio[worst] < 1.65
-
-
 def test_the_pads_of_the_issue_are_gone_or_named() -> None:
     b200 = GEMMEvaluator("b200", disk_cache=False)
     odd, padded_one = (b200.evaluate(1, 2048, K, 4096, dtype="fp8") for K in (27_621, 27_632))

@@ -108,19 +108,3 @@ def test_a_direct_kernel_is_never_slower_than_nccl(name: str) -> None:
     own, nccl = (collectives_us(link, of, collective_rows(link, library, rows)) for library in ("trtllm", "nccl"))
     assert (own <= nccl).all()
     assert (own < nccl).any()
-
-
-def test_algorithms_by_size() -> None:
-    def algorithm(name: str, library: str, size: int, dtype: DType = DType.BF16) -> str:
-        arch = load_arch(name, GpuSpec)
-        assert arch.interconnect is not None
-        problem = CollectiveProblem("all_reduce", size, 8, dtype)
-        return collective_cost(arch.interconnect, collective_coefficients(arch)[0], library, problem).algorithm
-
-    assert [algorithm("h200-sxm", "nccl", size) for size in (1 << 10, 1 << 23, 1 << 29)] == [
-        "ring, LL", "ring, LL128", "NVLS",
-    ]  # fmt: skip
-    assert algorithm("h200-sxm", "nccl", 1 << 29, DType.INT8) == "ring, Simple"  # switches add no bytes
-    assert algorithm("h200-sxm", "trtllm", 1 << 14) == "one-shot"
-    assert algorithm("a100-sxm-80gb", "nccl", 1 << 29) == "ring, Simple"  # whose switches add nothing
-    assert algorithm("l40s", "trtllm", 1 << 14).startswith("ring")  # and cards cannot read each other

@@ -13,7 +13,7 @@ from gemm_eval.models.gpu import ConvolutionKernel, convolution_us
 from gemm_eval.validation.tables import measured_root
 
 H200 = load_arch("h200-sxm", GpuSpec)
-MAX_ERROR = {"tensor": 0.16, "first layer": 0.14, "depthwise": 0.12}
+MAX_ERROR = {"tensor": 0.18, "first layer": 0.14, "depthwise": 0.12}
 """MAPE on calls of an H200: constants were fitted on these and on modules on an H100."""
 
 

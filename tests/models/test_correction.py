@@ -126,19 +126,6 @@ def test_a_factor_fades_beyond_the_rows_of_its_data_and_with_batches() -> None:
     assert inside > factor_of(stump(0.2), G=2) > factor_of(stump(0.2), G=8) == 1.0
 
 
-def test_nothing_is_faster_than_the_data_sheet() -> None:
-    wild = (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)
-    problem = GemmProblem(1, 8192, 4096, 4096, "bf16")
-    region = gpu_model.Region(min_m=1, max_m=1 << 20, max_g=1, near=1.0, far=2.0)
-    record = find_best_config(H200, problem, gpu_model.pack_gpu(H200, BF16, PHYSICS))
-    packed = gpu_model.pack_correction(H200, BF16, PHYSICS, stump(-5.0), region, wild)
-    correct(record.view(gpu_model.KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
-    floor_us = problem.flop / (H200.highest_tflop_per_s("bf16") * 1e6)
-
-    assert record["latency_us"][0] == pytest.approx(max(floor_us, record["physics_us"][0] / 1.5))
-    assert record["latency_us"][0] >= floor_us
-
-
 def test_records_without_a_kernel_stay() -> None:
     records: npt.NDArray[np.void] = np.zeros(1, gpu_model.GPU_COST_DTYPE)
     packed = gpu_model.pack_correction(H200, BF16, PHYSICS, stump(0.1), REGION, (-0.4, 0.4))

@@ -11,7 +11,7 @@ from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.candidates import check_config, stage_bytes
+from gemm_eval.models.gpu.candidates import check_config
 from gemm_eval.models.gpu.cost_kernels import ODD_COLUMNS
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
@@ -232,16 +232,6 @@ def test_every_rule_has_a_case() -> None:
 
 
 # what a CTA needs
-
-
-def test_a_hopper_kernel_by_hand() -> None:
-    # A: 128 rows of 128 bytes, B: 256 rows: 48 KiB a stage; (232,448 - 2,048) / 49,152 = 4.7
-    assert stage_bytes(DENSE.types, WGMMA) == 16384 + 32768
-    needs = check_config(H100, DENSE, WGMMA)
-    assert needs.smem_bytes == 4 * 49152 + 2048
-    assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
-    assert needs.threads == 384  # and one loads
-    assert needs.ctas_per_sm == 1
 
 
 # generations of SMs

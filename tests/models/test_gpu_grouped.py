@@ -140,18 +140,6 @@ def test_rows_of_tiles_beyond_each_group_are_filled_slowly() -> None:
     assert times_of(found)["outside_us"] == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("l2", ["cold", "cold-all", "warm"])
-def test_weights_of_empty_groups_are_not_read(l2: str) -> None:
-    packed = pack_gpu(
-        load_arch("b200", GpuSpec), GemmTypes.parse("fp8_block"),
-        RunOptions("deepgemm", l2, "burst", correction=False),
-    )  # fmt: skip
-    types = GemmTypes.parse("fp8_block").words
-    some = GemmProblem.grouped((40, 7, 129), 2048, 1536, **types)
-    more = GemmProblem.grouped((0, 40, 0, 7, *(0,) * 200, 129), 2048, 1536, **types)
-    assert best_of(some, packed).tobytes() == best_of(more, packed).tobytes()
-
-
 def test_what_l2_cannot_hold_is_read_again_group_by_group() -> None:
     """Groups whose panels outgrow L2 add up: two of different rows cost what each would, less what is shared."""
     packed = pack_gpu(

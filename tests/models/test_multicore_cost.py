@@ -23,30 +23,6 @@ CHIP = MulticoreSpec(
     reduction="dram", vector_ops_per_cycle=4.0, noc_gb_per_s=0.3, mac_pj={DType.FP16: 0.7, DType.INT4: 0.1},
     sram_pj_per_byte=1.3, dram_pj_per_byte=17.0, noc_pj_per_byte=2.9, static_w=0.01,
 )  # fmt: skip
-SHARINGS = itertools.product(("private", "multicast"), ("dram", "noc"))
-
-
-@pytest.mark.parametrize(("load_sharing", "reduction"), list(SHARINGS))
-def test_every_way_of_cutting_a_problem_into_parts(load_sharing: str, reduction: str) -> None:
-    """Two, three and more parts, the last of them full, smaller or missing, in every pair of dimensions."""
-    arch = CHIP.with_(load_sharing=load_sharing, reduction=reduction)
-    evaluator = GEMMEvaluator(arch, disk_cache=False)
-    ways = [(parts, size) for parts in (1, 2, 3, 4, 5) for size in (1, 5, 7, 8) if size > 1 or parts == 2]
-    for (first, second), odd in itertools.product(itertools.combinations(range(4), 2), (False, True)):
-        for (parts, size), (other_parts, other_size) in zip(ways, ways[5:] + ways[:5], strict=True):
-            cut, sizes = [1, 1, 1, 1], [2, 3, 4, 5]  # G, M, N, K
-            cut[first], sizes[first], cut[second], sizes[second] = parts, size, other_parts, other_size
-            problem = GemmProblem(sizes[0], sizes[1], sizes[3], sizes[2], output_dtype=DType.INT8 if odd else None)
-            block = naive.full_block(problem, Partition(*cut))
-            mapping = MulticoreMapping(
-                Partition(*cut), Tile(min(2, block.m), min(2, block.n), min(2, block.k)), LoopOrder.KNM
-            )  # fmt: skip
-            result = evaluator.evaluate_mapping(problem, mapping)
-            cost = naive.evaluate_mapping(arch, problem, mapping)
-            assert (result.latency_us, result.dram_bytes) == (cost.latency_us, cost.dram_bytes), mapping
-            assert result.active_cores == cost.active_cores, mapping
-            assert result.energy_pj == pytest.approx(cost.energy_pj, rel=1e-12), mapping
-            assert sum(result.traffic.values()) == result.dram_bytes, mapping
 
 
 def test_half_bytes_do_not_lift_the_bound_of_a_pipeline() -> None:

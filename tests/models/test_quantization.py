@@ -7,7 +7,6 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
-from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import LIBRARIES, pack_gpu, quantization_of, unpack_gpu_cost
 from gemm_eval.models.gpu.generic_kernels import miss_frac
 from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, Quantization
@@ -21,8 +20,6 @@ from tools.laws.kernel_space import enumerate_configs, enumerate_kernels
 
 Sizes = tuple[int, int, int, int]
 H200 = load_arch("h200-sxm", GpuSpec)
-FEW, MANY = (1, 16, 4096, 6144), (1, 8192, 8192, 4096)
-PER_TENSOR, OF_BLOCKS, OF_ROWS = "fp8", "fp8_block", "int8"
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +44,11 @@ def test_missed_share_solves_its_equation_without_a_step() -> None:
 # its time
 
 
+FEW = (1, 16, 4096, 6144)
+
+
 def quantized(evaluator: GEMMEvaluator, sizes: Sizes, dtype: str, source: Any = "bf16", **options: Any) -> GEMMResult:
     return evaluator.evaluate(*sizes, dtype, quantize_from=source, **options)
-
-
-def of_terms(evaluator: GEMMEvaluator, sizes: Sizes, dtype: str, source: Any = "bf16") -> GEMMResult:
-    """As the terms have it, whatever was learned beyond them."""
-    return quantized(evaluator, sizes, dtype, source, correction=False)
 
 
 def test_one_scale_takes_two_passes_and_a_cast_and_others_one_pass() -> None:
@@ -69,22 +64,6 @@ def test_one_scale_takes_two_passes_and_a_cast_and_others_one_pass() -> None:
         assert quantization_of(types, "bf16") == quantization_of(types, "fp16") == expected, dtype
         assert quantization_of(types, "fp32") == expected._replace(elem_bytes=4.0)
         assert quantization_of(types, None) == NO_QUANTIZATION
-
-
-def test_it_is_a_term_before_the_same_gemm(h200: GEMMEvaluator) -> None:
-    for dtype in (PER_TENSOR, OF_BLOCKS, OF_ROWS):
-        for sizes in (FEW, MANY):
-            with case(dtype, sizes):
-                result, alone = of_terms(h200, sizes, dtype), of_terms(h200, sizes, dtype, None)
-                terms, terms_alone = dict(result.breakdown), dict(alone.breakdown)
-                added = terms["quantize_us"] + terms["cast_us"]
-                assert sum(terms.values()) == pytest.approx(result.latency_us)
-                assert result.latency_us == pytest.approx(alone.latency_us + added)
-                assert (terms_alone.pop("quantize_us"), terms_alone.pop("cast_us")) == (0.0, 0.0)
-                assert {name: terms[name] for name in terms_alone} == pytest.approx(terms_alone)
-                assert (result.mapping, result.traffic, result.dram_bytes) == (
-                    alone.mapping, alone.traffic, alone.dram_bytes,
-                )  # fmt: skip
 
 
 # what is refused
@@ -163,13 +142,3 @@ def test_a_tile_is_used_for_as_many_rows_as_the_library_uses_it(name: str) -> No
             listed = find_top_configs(arch, problem, pack_gpu(arch, problem.types, PHYSICS), 10_000)
             assert {config.cta_m for config in enumerate_configs(arch, problem, "trtllm")} == used == rows
             assert {int(row["cta_m"]) for row in listed} == rows
-
-
-def test_a_step_is_as_long_as_the_family_says() -> None:
-    for name, dtype, step_elems in (
-        ("rtx-pro-6000-server", "nvfp4", 128), ("rtx-pro-6000-server", "fp8_block", 128), ("b200", "nvfp4", 256),
-        ("l40s", "fp8_block", 128),
-    ):  # fmt: skip
-        result = GEMMEvaluator(name, disk_cache=False).evaluate(1, 300, 4096, 4096, dtype)
-        assert isinstance(result.mapping, KernelConfig)
-        assert result.mapping.cta_k == step_elems, (name, dtype)

@@ -35,16 +35,6 @@ LOOP = MainLoop(
     barrier=2, wait=5, branch=1, spill=0, shared_wavefronts=0, mma_wait=0,
 )  # fmt: skip
 CODE = KernelCode(8, 108, 98304, 0, 503, LOOP, True)
-ROUND = {
-    "kernel_us": 4.0, "tile_cycles": 2000.0, "wgmma_frac": 0.8, "issue_frac": 0.5,
-    "step_cycles": 150.0,
-    "instruction_cycles": 3.0, "shared_cycles": 2.0, "spill_cycles": 5.0, "barrier_cycles": 60.0,
-    "mma_wait_cycles": 100.0, "latency_frac": 1.5, "evict_frac": 0.75,
-    "part_bytes_per_cycle": 8.0, "add_bytes_per_cycle": 50.0, "add_cycles": 300.0,
-}  # fmt: skip
-"""Coefficients for work by hand; defaults follow the fits."""
-
-
 # tensor cores
 
 
@@ -58,27 +48,6 @@ def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
 @pytest.mark.parametrize("code", [CODE._replace(smem_bytes=232_449), CODE._replace(registers=256)])
 def test_a_kernel_that_no_sm_can_hold_takes_forever(code: KernelCode) -> None:
     assert list(triton_times(H200, PROBLEM, [CONFIG, CONFIG], [code, CODE]).latency_us == math.inf) == [True, False]
-
-
-def test_a_full_wave_by_hand() -> None:
-    """132 x 2 CTAs of 128x128 fill an H200 once: each term is worked out here."""
-    problem = GemmProblem(1, 128 * 12, 4096, 128 * 22)
-    found = triton_costs(H200, problem, [CONFIG], [CODE], ROUND)
-    tensor, issue = 4 * 64 * 2 / 0.8, 104 * 8 / 4 / 0.5
-    busy = sum((2 * x) ** 3 for x in (tensor, issue)) ** (1 / 3)
-    chain = 150 + 3 * 104
-    trip = 332 * 1.98 * 1.5 / 1.7
-    step = (busy**2 + chain**2 + trip**2) ** 0.5
-    sm_us = (64 * step + 2000) / 1980
-    reads = (1536 + 2816) * 4096 * 2
-    dram_us = reads * 1.75 / (4800 * 0.9375 * 1e3)
-    l2_us = (264 * 256 * 4096 * 2 + 1536 * 2816 * 2) / (4300 * 1.98e3 * 1.4)
-
-    assert found.step_cycles[0] == pytest.approx(step)
-    assert found.sm_us[0] == pytest.approx(sm_us)
-    assert found.dram_us[0] == pytest.approx(dram_us)
-    assert found.l2_us[0] == pytest.approx(l2_us)
-    assert found.latency_us[0] == pytest.approx(4 + (sm_us**3 + dram_us**3 + l2_us**3) ** (1 / 3))
 
 
 def test_scales_and_zeros_are_read_with_their_weights() -> None:

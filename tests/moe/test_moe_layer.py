@@ -99,14 +99,6 @@ def test_gemms_of_a_layer_by_hand(changes: dict[str, Any], gemms: list[Any]) -> 
     assert asked(**changes) == [GemmProblem.grouped(*sizes) for sizes in gemms]
 
 
-def test_every_draw_has_two_gemms_in_one_batch() -> None:
-    problems = asked(distribution="uniform", num_draws=3)
-
-    assert len(problems) == 6
-    assert [problem.rows for problem in problems] == [256] * 6
-    assert len({problem.row_groups for problem in problems}) == 3
-
-
 def test_shared_experts_run_as_one_on_the_tokens_of_the_rank() -> None:
     *_, first, second = asked(ep=4, tp=2, num_shared_experts=2, shared_inter=96)
 
@@ -236,24 +228,6 @@ def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
 # Laws.
 
 
-def test_only_narrow_inputs_are_quantized() -> None:
-    for dtype, is_quantized in (("bf16", False), ("w4a16", False), ("fp8", True), ("fp8_block", True)):
-        assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
-
-
-def test_one_busy_expert_does_not_make_all_others_as_busy(evaluator: GEMMEvaluator) -> None:
-    counts = ExpertCounts((4096,) + (64,) * 63 + (0,) * 64)
-    sizes: dict[str, Any] = {"num_tokens": 4096 + 64 * 63, "hidden": 1024, "inter": 512, "num_experts": 128, "topk": 1}
-    own = layer(evaluator, distribution=counts, **sizes)
-
-    assert own.flop == 2 * (4096 + 64 * 63) * 3 * 1024 * 512
-    assert own.gemm1 is not None
-    assert own.gemm1.flop == 2 * (4096 + 64 * 63) * 2 * 1024 * 512
-    assert own.gemm1.utilization_frac <= 1
-    as_batch = evaluator.evaluate(65, 4096, 1024, 1024)
-    assert own.gemm1.latency_us < 0.5 * as_batch.latency_us
-
-
 # Many at once.
 
 
@@ -320,23 +294,6 @@ def test_what_is_wrong_with_a_layer_names_its_place() -> None:
 
 
 # What it says.
-
-
-def test_explain_names_what_matters() -> None:
-    text = layer(GPU, ep=4, distribution="power_law_1.2", dtype="fp8_block", num_shared_experts=1).explain()
-
-    assert text.splitlines()[0].startswith(
-        "64 tokens, hidden 256, 4 of 16 + 1 shared experts of 128, ep=4, power_law_1.2 on h200-sxm: "
-    )
-    for words in (
-        "mean of 5 draws",
-        "Load of the most loaded rank",
-        "of 4 ranks has",
-        "GEMM 1",
-        "quantize",
-        "bound by",
-    ):
-        assert words in text
 
 
 INTERVALS: list[tuple[str, dict[str, Any]]] = [

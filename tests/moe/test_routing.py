@@ -369,16 +369,6 @@ def test_a_router_of_groups_on_drawn_loads(
         assert counts.tolist() == meant.tolist()
 
 
-def test_a_router_of_groups_by_hand() -> None:
-    # of 8 experts in groups of 2 a token is to have 0 and 4; of groups 0 and 2 the first is kept, and 1 fills up
-    assert moe.group_limited_counts(None, 1, 2, (8, 4, 1)).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
-    meant = np.array([0, 1, 0, 0, 1, 1, 0, 0])
-    # 4 and 5 make group 2 the best, and 1 makes group 0 the next: all are kept
-    assert moe.group_limited_counts(meant, 1, 3, (8, 4, 2)).tolist() == [0, 1, 0, 0, 1, 1, 0, 0]
-    # of groups of 4 the second alone, where 6 fills up
-    assert moe.group_limited_counts(meant, 1, 3, (8, 2, 1)).tolist() == [0, 0, 0, 0, 1, 1, 1, 0]
-
-
 # Words.
 
 

@@ -5,13 +5,14 @@ one tile does.
 """
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import LoopOrder, Tile
 from gemm_eval.workload import GemmProblem
-from tests.oracle.simulators import Block, Core, Visit, bits_of, walk_visits
+from tests.oracle.simulators import Block, Core, Visit, bits_of, bytes_of, walk_visits
 
 
 class Run(NamedTuple):
@@ -107,10 +108,10 @@ class CoreMemory:
         total = Visit(*(sum(column) for column in zip(*visits, strict=True)))
         assert total.c_spill == total.c_refill
         return _Bytes(
-            _bytes(total.a_load, bits.a),
-            _bytes(total.b_load, bits.b) + _bytes(total.s_load, bits.group),
-            _bytes(total.c_store, core.store_bits),
-            _bytes(total.c_spill, core.partial),
+            bytes_of(total.a_load, bits.a),
+            bytes_of(total.b_load, bits.b) + bytes_of(total.s_load, bits.group),
+            bytes_of(total.c_store, core.store_bits),
+            bytes_of(total.c_spill, core.partial),
         )
 
     def _loads(self, a: float, b: float, b_sharers: int) -> tuple[float, float]:
@@ -127,7 +128,7 @@ class CoreMemory:
         a_once = sum(self.once[i].a for i in numbers) / self.E_N
         b_once = sum(self.once[i].b / self.runs[i].sharers for i in numbers)
         blocks = (self.runs[i].block for i in numbers)
-        partial = sum(_bytes(block.g * block.m * block.n, self.core.partial) for block in blocks)
+        partial = sum(bytes_of(block.g * block.m * block.n, self.core.partial) for block in blocks)
         once = [0.0 if name in self.resident else x for name, x in zip("ABC", (a_once, b_once, partial), strict=True)]
         return FromDram(self._loads(a, 0, 1)[0], b, 0.0 if "C" in self.resident else spill), FromDram(*once)
 
@@ -180,9 +181,9 @@ class CoreMemory:
         dma_us = max(*each_us, feed_us)
         first, tail, lead = visits[0], c, loads  # the first tile is a full one
         if arch.output_buffers == 2:
-            tail = self._c(_bytes(max(visit.c_store for visit in visits), core.store_bits), 0.0, 0.0)
+            tail = self._c(bytes_of(max(visit.c_store for visit in visits), core.store_bits), 0.0, 0.0)
         if arch.input_buffers == 2:
-            a, b = _bytes(first.a_load, bits.a), _bytes(first.b_load, bits.b) + _bytes(first.s_load, bits.group)
+            a, b = bytes_of(first.a_load, bits.a), bytes_of(first.b_load, bits.b) + bytes_of(first.s_load, bits.group)
             charged = sum(self._loads(a, b, self.runs[0].sharers))
             lead = _Pass(min(charged, loads.dram), charged, a + b)
         best_us = max(
@@ -194,5 +195,39 @@ class CoreMemory:
         return Main(main_us, compute_us, *each_us, feed_us, dma_us, dram, c.dram, total, len(visits))
 
 
-def _bytes(elements: int, half_bits: int) -> int:
-    return -(-elements * half_bits // 16)
+# --- before the main loop: MODEL.md, "Packing and waking" ----------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """A block that a core packs, and how many cores need its A and its B."""
+
+    block: Block
+    E_N: int
+    E_M: int
+
+
+def sync_us(arch: MulticoreSpec, active_cores: int) -> float:
+    """Time to wake cores and to wait for them."""
+    return arch.sync_us if active_cores > 1 else 0.0
+
+
+def pack_us(arch: MulticoreSpec, problem: GemmProblem, runs: Iterable[Packed]) -> float:
+    """Time in which a core packs the operands of its runs, each of equal groups."""
+    if not arch.packs:
+        return 0.0
+    assert arch.pack_gb_per_s is not None
+    how: dict[str, str] = {str(name): of for name, of in arch.packs.items()}
+    total = 0.0
+    for (g, m, n, k), E_N, E_M in runs:
+        of_b = bytes_of(g * k * n, bits_of(problem).b)
+        if problem.is_weight_quantized:
+            groups = 1 if problem.group_size is None else -(-k // problem.group_size)
+            of_b += bytes_of(g * groups * n, bits_of(problem).group)
+        near = math.inf if arch.pack_near_bytes is None else g * arch.pack_near_bytes
+        of_run = 0.0
+        for name, size, cores in (("A", bytes_of(g * m * k, bits_of(problem).a), E_N), ("B", of_b, E_M)):
+            own = size / cores if how.get(name) == "shared" else size
+            if name in how:
+                of_run += own + max(0.0, own - near)
+        total += of_run
+    return total / (arch.pack_gb_per_s * 1e3)

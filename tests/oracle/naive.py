@@ -1,22 +1,18 @@
-"""Slow truth of cost model 1: which mappings are legal, where groups lie, what a mapping costs, and a search of all.
+"""Slow truth of cost model 1: which mappings are legal, where groups lie, and what a mapping costs.
 
 Standard library only, and nothing of gemm_eval/models or gemm_eval/search. What cores move and how long they take comes
 of `simulators_grouped`, which walks their loops: nothing is a closed form of reuse. A batch is G groups of M rows.
 """
 
-import itertools
 import math
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
-from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.mapping import MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
 from tests.oracle.memories import resident_bytes, resident_operands
-from tests.oracle.simulators import Block, bits_of
+from tests.oracle.simulators import Block, bits_of, ceil_div
 from tests.oracle.simulators_grouped import CoreWalk, GroupedWalk, simulate_chip
-
-Key = tuple[float, float, int, int, int, tuple[int, int, int, int], int, int, int, int]
-"""What a search minimizes; (P_K, P_G, P_M, P_N) itself stands for its rank in the sorted list."""
 
 
 class NaiveCost(NamedTuple):
@@ -46,7 +42,6 @@ class NaiveCost(NamedTuple):
     dram_bytes: int
     """the sum of the seven DRAM terms"""
     energy_pj: float | None
-    key: Key
 
 
 # --- what is legal ---------------------------------------------------------------------------------------------------
@@ -126,14 +121,6 @@ def _padded_bytes(arch: MulticoreSpec, rows: int, row_bits: int) -> int:
     return padded_rows * row_bytes
 
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def bytes_of(elements: int, bits: int) -> int:
-    return (elements * bits + 15) // 16
-
-
 def spread_groups(problem: GemmProblem, cube_m: int, P_G: int, P_M: int) -> list[list[int]]:
     """Row counts of the groups of each set of cores that has one, most rows first."""
     groups = [rows for rows in problem.row_groups or (problem.M,) * problem.G if rows > 0]
@@ -184,23 +171,13 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
         slowest.latency_us, main.main_us, main.compute_us, main.dram_us, main.noc_us, main.dma_us, slowest.reduction_us,
         max(_charged_bytes(core) for core in cores) * len(cores), len(cores), max(core.main.visits for core in cores),
         sram, *terms, spilled, reduction, walk.reduction_noc_bytes, dram_bytes,
-        energy_pj(arch, problem, walk, dram_bytes, slowest.latency_us), _key_of(walk, mapping, sram),
+        energy_pj(arch, problem, walk, dram_bytes, slowest.latency_us),
     )  # fmt: skip
 
 
 def _charged_bytes(core: CoreWalk) -> float:
     """Bytes of a core past DRAM."""
     return core.main.dram_bytes + core.reduction[0]
-
-
-def _key_of(walk: GroupedWalk, mapping: MulticoreMapping, sram: int) -> Key:
-    """What a search compares: of the cores with the full blocks of each set, which are the slowest."""
-    (P_G, P_M, P_N, P_K), tile, order = mapping
-    firsts = [core for (_, *place), core in walk.cores.items() if place == [0, 0, 0]]
-    return (
-        max(core.latency_us for core in firsts), max(map(_charged_bytes, firsts)) * len(walk.cores), len(walk.cores),
-        max(core.main.visits for core in firsts), sram, (P_K, P_G, P_M, P_N), int(order), *tile,
-    )  # fmt: skip
 
 
 def energy_pj(
@@ -271,25 +248,3 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
         bound = "noc" if main.noc_us > main.dram_us else "dram"
     before = {"launch_us": terms.pop("launch_us"), "sync_us": found.sync_us, "pack_us": found.pack_us}
     return {**before, **terms, "hidden_us": main.main_us - overlapping_us, **reduction}, bound
-
-
-# --- every mapping ---------------------------------------------------------------------------------------------------
-
-
-def find_best(
-    arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bool = False
-) -> tuple[MulticoreMapping, NaiveCost] | None:
-    """Try every partition, legal tile and loop order; return the best mapping and its cost, None when nothing fits."""
-    best: tuple[Key, MulticoreMapping] | None = None
-    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
-        partition = Partition(*row)
-        sizes = itertools.starmap(
-            legal_tile_sizes, zip(full_block(problem, partition)[1:], units_of(arch, problem), strict=True)
-        )
-        for tile in itertools.starmap(Tile, itertools.product(*sizes)):
-            if is_legal(arch, problem, MulticoreMapping(partition, tile, LoopOrder.MNK)):
-                for order in LoopOrder:
-                    mapping = MulticoreMapping(partition, tile, order)
-                    key = evaluate_mapping(arch, problem, mapping).key
-                    best = (key, mapping) if best is None else min(best, (key, mapping))
-    return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
 from gemm_eval.workload import AttentionProblem, GemmProblem
-from tests.oracle.naive import bytes_of, ceil_div
-from tests.oracle.simulators import bits_of, partial_bits
+from tests.oracle.simulators import bits_of, bytes_of, ceil_div, partial_bits
 
 _OTHER_OPS = 5  # of a score, besides its exponential
 _STATS = 2

@@ -1,8 +1,7 @@
 """Slow truth of cost model 1: simulators that walk every loop, remember what lies in SRAM, and count.
 
 Nothing here is a closed form of reuse. What an operand costs follows from which tile is resident when the next one is
-needed; what a pipeline costs follows from two engines and a clock. `naive.py` holds the closed forms of
-gemm_eval/models/multicore/MODEL.md; `test_oracles.py` compares the two. Sizes are in elements, always g, m, n, k for
+needed; what a pipeline costs follows from two engines and a clock. Sizes are in elements, always g, m, n, k for
 blocks and M, N, K for the tile loops.
 """
 
@@ -20,7 +19,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["ActiveGrid", "Bits", "Block", "Visit"]
 __all__ += ["Core", "Transfer"]
-__all__ += ["bits_of", "partial_bits", "run_pipeline", "walk_visits"]
+__all__ += ["bits_of", "bytes_of", "ceil_div", "cut", "partial_bits", "run_pipeline", "walk_visits"]
 
 
 class Block(NamedTuple):
@@ -108,7 +107,7 @@ def walk_visits(
         block: sizes of the core's block; a block smaller than the tile is one tile.
         k_start: where the block begins along K, which decides the quantization groups that its tiles touch.
     """
-    cuts = {"M": _cut(block.m, tile.tile_m), "N": _cut(block.n, tile.tile_n), "K": _cut(block.k, tile.tile_k)}
+    cuts = {"M": cut(block.m, tile.tile_m), "N": cut(block.n, tile.tile_n), "K": cut(block.k, tile.tile_k)}
     nest = LoopOrder(order).name
     depth = {loop: 1 + nest.index(loop) for loop in "MNK"}
     path = itertools.product(range(block.g), *(range(len(cuts[loop])) for loop in nest))
@@ -150,17 +149,22 @@ def walk_visits(
             else:
                 c_spill = rows * columns
 
-        cube_steps = _ceil_div(rows, arch.cube_m) * _ceil_div(columns, arch.cube_n) * _ceil_div(length, cube_k)
-        fills = _ceil_div(columns, arch.cube_n) * _ceil_div(length, cube_k)
+        cube_steps = ceil_div(rows, arch.cube_m) * ceil_div(columns, arch.cube_n) * ceil_div(length, cube_k)
+        fills = ceil_div(columns, arch.cube_n) * ceil_div(length, cube_k)
         yield Visit(a_load, b_load, s_load, c_refill, c_spill, c_store, cube_steps, b_load if converts else 0, fills)
 
 
-def _cut(size: int, step: int) -> list[tuple[int, int]]:
+def cut(size: int, step: int) -> list[tuple[int, int]]:
     """Ranges [start, stop) of `step` elements that cover `size`; the last one is what remains."""
     return [(start, min(start + step, size)) for start in range(0, size, step)]
 
 
-def _ceil_div(a: int, b: int) -> int:
+def bytes_of(elements: int, half_bits: int) -> int:
+    """Return whole bytes of elements of so many half bits."""
+    return ceil_div(elements * half_bits, 16)
+
+
+def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.workload import GemmProblem
-from tests.oracle.memories import CoreMemory, FromDram, Main, Run, resident_operands
-from tests.oracle.packing import Packed, pack_us, sync_us
-from tests.oracle.simulators import ActiveGrid, Block, Core, Visit, run_pipeline, walk_visits
+from tests.oracle.memories import CoreMemory, FromDram, Main, Packed, Run, pack_us, resident_operands, sync_us
+from tests.oracle.simulators import ActiveGrid, Block, Core, Visit, bytes_of, cut, run_pipeline, walk_visits
 
 
 class CoreWalk(NamedTuple):
@@ -54,7 +53,7 @@ def simulate_chip(
     """Walk every core of the partition over the true ranges of its groups; `sets` has the rows of each set's groups."""
     walk = _Walk(arch, problem, mapping, sets)
     for p_g, members in enumerate(sets):
-        most_parts = max(len(_cut(rows, -(-rows // mapping.partition.P_M))) for rows in members)
+        most_parts = max(len(cut(rows, -(-rows // mapping.partition.P_M))) for rows in members)
         for p_m, p_n, p_k in itertools.product(range(most_parts), range(len(walk.cuts_n)), range(len(walk.cuts_k))):
             walk.enter((p_g, p_m, p_n, p_k))
     slices = (sum(of_core.values()) for of_core in walk.slices)
@@ -68,14 +67,14 @@ class _Walk:
         self.arch, self.problem, self.mapping, self.sets = arch, problem, mapping, sets
         _, P_M, P_N, P_K = mapping.partition
         group = problem.group_size or 1
-        self.cuts_n = _cut(problem.N, -(-problem.N // P_N))
+        self.cuts_n = cut(problem.N, -(-problem.N // P_N))
         groups_k = -(-problem.K // group)
-        self.cuts_k = _cut(problem.K, min(problem.K, -(-groups_k // P_K) * group))
+        self.cuts_k = cut(problem.K, min(problem.K, -(-groups_k // P_K) * group))
         working = {
             (p_g, p_m)
             for p_g, members in enumerate(sets)
             for rows in members
-            for p_m in range(len(_cut(rows, -(-rows // P_M))))
+            for p_m in range(len(cut(rows, -(-rows // P_M))))
         }
         # one dimension of all cores that work: the bandwidth of a core depends on their number alone
         self.core = Core(arch, problem, ActiveGrid(len(working), 1, len(self.cuts_n), len(self.cuts_k)))
@@ -93,7 +92,7 @@ class _Walk:
         runs: list[Run] = []
         groups: list[int] = []
         for rows in sorted(set(self.sets[p_g]), reverse=True):
-            cuts_m = _cut(rows, -(-rows // self.mapping.partition.P_M))
+            cuts_m = cut(rows, -(-rows // self.mapping.partition.P_M))
             if p_m >= len(cuts_m):
                 continue
             m = cuts_m[p_m][1] - cuts_m[p_m][0]
@@ -130,7 +129,7 @@ class _Walk:
             )
         packed = [Packed(run.block, len(self.cuts_n), run.sharers) for run in runs]
         sync_of, pack_of = sync_us(arch, self.core.grid.active_cores), pack_us(arch, self.problem, packed)
-        tasks = sum(run.block.g * len(_cut(run.block.m, self.mapping.tile.tile_m)) for run in runs)
+        tasks = sum(run.block.g * len(cut(run.block.m, self.mapping.tile.tile_m)) for run in runs)
         starting_us = (tasks - 1) * arch.task_us
         busy_us = arch.launch_us + main.main_us + reduction_us + (sync_of + pack_of) + starting_us
         self.cores[place] = CoreWalk(
@@ -142,8 +141,8 @@ class _Walk:
         """Add what a core moves and computes for a run."""
         bits, arch = self.core.bits, self.arch
         total = Visit(*(sum(column) for column in zip(*run.visits, strict=True)))
-        a, b, s = _bytes(total.a_load, bits.a), _bytes(total.b_load, bits.b), _bytes(total.s_load, bits.group)
-        spill, store = _bytes(total.c_spill, self.core.partial), _bytes(total.c_store, self.core.store_bits)
+        a, b, s = bytes_of(total.a_load, bits.a), bytes_of(total.b_load, bits.b), bytes_of(total.s_load, bits.group)
+        spill, store = bytes_of(total.c_spill, self.core.partial), bytes_of(total.c_store, self.core.store_bits)
         if "C" in self.resident:  # it stays, but for partial results that DRAM brings together
             spill, store = 0, 0 if len(self.cuts_k) == 1 else store
         moved = a + b + s + store + 2 * spill
@@ -169,25 +168,17 @@ class _Walk:
         share = -(-elements // E_K)
         is_dram, writes_c = self.arch.reduction == "dram", "C" not in self.resident
         if p_k == 0:
-            dram = _bytes(elements, core.bits.output) if writes_c else 0
+            dram = bytes_of(elements, core.bits.output) if writes_c else 0
             if is_dram:
-                self._add(0, 0, dram + _bytes(E_K * elements, partial), 0, 0, 0, 0)
+                self._add(0, 0, dram + bytes_of(E_K * elements, partial), 0, 0, 0, 0)
             else:
-                self._add(0, 0, dram, _bytes((E_K - 1) * elements, partial), 0, 0, 0)
+                self._add(0, 0, dram, bytes_of((E_K - 1) * elements, partial), 0, 0, 0)
         written = 0.0
         if writes_c:
-            written = _bytes(share, core.bits.output) * (core.dram_bytes_per_us / core.write_bytes_per_us)
-        exchanged = _bytes(E_K * share, partial) if is_dram else 0
-        sent = 0 if is_dram else _bytes((E_K - 1) * share, partial)
+            written = bytes_of(share, core.bits.output) * (core.dram_bytes_per_us / core.write_bytes_per_us)
+        exchanged = bytes_of(E_K * share, partial) if is_dram else 0
+        sent = 0 if is_dram else bytes_of((E_K - 1) * share, partial)
         return written + exchanged, sent, (E_K - 1) * share
 
     def _add(self, *numbers: int) -> None:
         self.totals = [total + number for total, number in zip(self.totals, numbers, strict=True)]
-
-
-def _cut(size: int, step: int) -> list[tuple[int, int]]:
-    return [(start, min(start + step, size)) for start in range(0, size, step)]
-
-
-def _bytes(elements: int, bits: int) -> int:
-    return -(-elements * bits // 16)

@@ -1,9 +1,5 @@
-"""The oracles against each other and against numbers worked out by hand.
+"""The oracle of multi-core costs against numbers worked out by hand, which tie it to MODEL.md."""
 
-The closed forms of `naive` have to equal what `simulators` finds by walking loops and running engines; the cases by
-hand tie both to MODEL.md."""
-
-import itertools
 from typing import Any
 
 import pytest
@@ -12,49 +8,11 @@ from hypothesis import strategies as st
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
-from tests import strategies
 from tests.cases import examples
 from tests.oracle import naive
-from tests.oracle.naive import ceil_div
-
-# --- closed forms against walks --------------------------------------------------------------------------------------
-
-
-# --- the searches ----------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(60))
-@given(st.data(), st.booleans())
-def test_find_best_is_the_least_key_of_all_legal_mappings(data: st.DataObject, allow_idle_cores: bool) -> None:
-    arch = data.draw(strategies.archs(max_cores=4))
-    problem = data.draw(strategies.problems(arch, most_units=2))
-    keys = {}
-    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
-        partition = Partition(*row)
-        block = naive.full_block(problem, partition)
-        # Every size is tried; that only some are legal is what is_legal says.
-        for tile in itertools.starmap(Tile, itertools.product(*(range(1, s + 1) for s in (block.m, block.n, block.k)))):
-            if naive.is_legal(arch, problem, MulticoreMapping(partition, tile, LoopOrder.MNK)):
-                for order in LoopOrder:
-                    mapping = MulticoreMapping(partition, tile, order)
-                    keys[naive.evaluate_mapping(arch, problem, mapping).key] = mapping
-    found = naive.find_best(arch, problem, allow_idle_cores=allow_idle_cores)
-    if not keys:
-        assert found is None
-    else:
-        assert found is not None
-        assert found[1].key == min(keys)
-        assert found[0] == keys[min(keys)]
-
-
-@pytest.mark.parametrize(
-    ("block", "unit", "expected"),
-    [(1, 4, [1]), (4, 4, [4]), (5, 4, [4, 5]), (8, 4, [4, 8]), (11, 3, [3, 6, 9, 11]), (3, 1, [1, 2, 3])],
-)
-def test_legal_tile_sizes(block: int, unit: int, expected: list[int]) -> None:
-    assert naive.legal_tile_sizes(block, unit) == expected
+from tests.oracle.simulators import ceil_div
 
 
 def test_legality() -> None:
@@ -260,20 +218,6 @@ def test_by_hand_pipeline_with_spills(output_buffers: int, latency_us: float) ->
     # Counts of the overlap model: 4 steps + 4*19 cycles; A 32, B 16, C 16 bytes, and 32 + 32 for spills and refills
     assert cost.compute_us == pytest.approx(0.080)
     assert cost.dma_us == pytest.approx(0.128)
-
-
-def test_by_hand_ties() -> None:
-    # Everything fits in one tile, where all six orders cost the same: the first one wins. Of the partitions of two
-    # cores, none is better for 1x1x1 than leaving one idle; their costs are equal, and the first of the list wins.
-    problem = GemmProblem(1, 1, 1, 1)
-    found = naive.find_best(_chip(num_cores=2), problem)
-    assert found is not None
-    assert found[0] == MulticoreMapping(Partition(1, 1, 2, 1), Tile(1, 1, 1), LoopOrder.MNK)
-    idle = naive.find_best(_chip(num_cores=2), problem, allow_idle_cores=True)
-    assert idle is not None
-    assert idle[0].partition == Partition(1, 1, 1, 1)
-    assert naive.find_best(_chip(sram_bytes=7), problem) is None  # A 2 + B 2 + C 4 bytes
-    assert naive.find_best(_chip(sram_bytes=8), problem) is not None
 
 
 # ---- grouped GEMMs ---------------------------------------------------------------------------------------------------

@@ -14,12 +14,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gemm_eval import GemmProblem, InfeasibleError, UnsupportedError
+from gemm_eval import GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import BOUNDS, GpuCost, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.sizes import load_bytes_of
-from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_our_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
@@ -198,29 +195,3 @@ def test_quantized_weights_move_fewer_bytes(case: Case) -> None:
     narrow = best_cost(arch, problem, RunOptions(options.library)).traffic
     dense = best_cost(arch, GemmProblem(*problem.sizes, problem.input_dtype), RunOptions()).traffic
     assert narrow["b_bytes"] + narrow["scale_bytes"] <= dense["b_bytes"]
-
-
-@few
-@given(st.sampled_from(strategies.GPUS), st.data())
-def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> None:
-    problem = data.draw(strategies.gpu_problems(arch))
-    # kernels for few rows, and cuBLAS's for all others
-    has_few_rows = problem.input_dtype is problem.weight_dtype is DType.FP8 and arch.sm_arch in ("sm_89", "sm_120")
-    has_few_rows &= not problem.types.is_block_scaled
-    for library in ("cublas", "gemm-eval", "trtllm"):
-        options = RunOptions(library)
-        is_refused = (library == "cublas") == problem.is_weight_quantized
-        if library == "trtllm" and not problem.is_weight_quantized:
-            is_theirs = problem.input_dtype is DType.INT8 and arch.sm_arch in ("sm_80", "sm_89")
-            is_theirs |= has_few_rows
-            is_refused = not (problem.types.is_block_scaled or is_theirs)
-        if library == "gemm-eval":
-            is_refused |= not (has_our_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:]))
-        if library == "trtllm":
-            is_padded = problem.is_weight_quantized or has_few_rows
-            is_refused |= not (load_bytes_of(problem) == 16 or is_padded)
-        if is_refused:
-            with pytest.raises(UnsupportedError):
-                best_cost(arch, problem, options)
-        else:
-            assert best_cost(arch, problem, options).latency_us > 0

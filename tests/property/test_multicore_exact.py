@@ -1,6 +1,5 @@
 """Multi-core searches: bounds below every cost, counts and spreads as the oracles have them, many at a time."""
 
-import itertools
 import math
 import random
 
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_eval import AttentionProblem, GemmProblem, MulticoreSpec, load_arch
+from gemm_eval.mapping import LoopOrder
 from gemm_eval.models.multicore import (
     COST_DTYPE,
     attention_params,
@@ -20,7 +20,6 @@ from gemm_eval.models.multicore import (
     group_sizes,
     pack_params,
     params_in_room,
-    spread_of,
 )
 from gemm_eval.models.multicore.attention_kernels import (
     attention_block_of,
@@ -118,7 +117,7 @@ def passes(nest: str, trips: dict[str, int], indexed_by: str) -> int:
 @pytest.mark.parametrize("trips", list(np.ndindex(2, 2, 2)))
 def test_reload_factors_follow_the_rule(order: int, trips: tuple[int, int, int]) -> None:
     sizes = {"M": 1 + 2 * trips[0], "N": 1 + 4 * trips[1], "K": 1 + 6 * trips[2]}  # 1 or 3, 5, 7: primes tell apart
-    nest = naive.LoopOrder(order).name
+    nest = LoopOrder(order).name
     expected = tuple(passes(nest, sizes, indexed_by) for indexed_by in ("MK", "NK", "MN"))
     assert reload_factors(order, sizes["M"], sizes["N"], sizes["K"]) == expected, nest
 
@@ -145,24 +144,6 @@ def chips_and_problems_of_grouped_multicore(draw: st.DrawFn) -> tuple[MulticoreS
 
 
 # --- against the oracles ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(300))
-@given(
-    st.lists(st.integers(0, 300), min_size=1, max_size=40).filter(any), st.integers(1, 50), st.integers(1, 9),
-    st.integers(1, 20),
-)  # fmt: skip
-def test_groups_lie_where_the_oracle_has_them(groups: list[int], P_G: int, P_M: int, cube_m: int) -> None:
-    arch = load_arch("demo-8core").with_(cube_m=cube_m)
-    problem = GemmProblem.grouped(groups, 8, 8)
-    runs = spread_of(
-        params_in_room(pack_params(arch, problem.types), problem), *group_sizes(problem), P_G, P_M
-    ).tolist()
-    sets = [
-        [rows for _, rows, count in of_set for _ in range(count)]
-        for _, of_set in itertools.groupby(runs, key=lambda run: run[0])
-    ]
-    assert sets == naive.spread_groups(problem, cube_m, P_G, P_M)
 
 
 @settings(max_examples=examples(300))

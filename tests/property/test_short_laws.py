@@ -11,6 +11,7 @@ from tools.laws import (
     collective,
     estimate,
     gpu_attention,
+    gpu_corrected,
     gpu_exact,
     gpu_experts,
     gpu_grouped,
@@ -24,12 +25,15 @@ from tools.laws import (
     training,
 )
 
-NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets, serving, training}
+NEEDS_JIT = {
+    estimate, gpu_corrected, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets, serving, training,
+}  # fmt: skip
 """Laws that take minutes as plain Python."""
 
 
 RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [
     (gpu_physics, 16, 25_000, 25, {}),
+    (gpu_corrected, 16, 10_000, 15, {}),
     (gpu_exact, 16, 1_000, 1, {"equals brute force": 1_000}),
     (gpu_grouped, 0, 50 * len(CASES), 5, 45 * len(CASES)),
     (gpu_attention, 16, 10_000, 7, {}),
@@ -39,7 +43,8 @@ RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [
     (estimate, 16, 100, 9, {"times, rates and bytes are finite and add up": 100}),
     (serving, 1, 60, 6, {"throughput grows with requests": 60}),
     (training, 1, 60, 10, {"terms add up": 60, "more memory is never slower": 5}),
-    (multicore, 16, 120, 1, {"the search is brute force": 100, "a mapping costs what the oracle says": 120}),
+    (multicore, 16, 120, 1, {"the search is brute force": 100, "the best few are those of brute force": 20,
+      "a mapping costs what the oracle says": 120}),
     (
         multicore_grouped, 5, 120, 1,
         {"the search is brute force": 100, "the order of groups, and groups without rows, change nothing": 120,

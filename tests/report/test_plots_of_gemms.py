@@ -35,22 +35,6 @@ def test_roofline_holds_the_numbers_of_the_results(evaluators: dict[str, GEMMEva
     draw(figure)
 
 
-def test_roofs_are_those_of_the_chip(evaluators: dict[str, GEMMEvaluator]) -> None:
-    gpu, chip = evaluators["h200-sxm"], evaluators["sg2260"]
-    figure = plot_roofline(gpu, [GemmProblem(1, 256, 4096, 4096, dtype) for dtype in ("fp16", "fp8")])
-    dram, fp8, fp16 = figure.axes[0].get_lines()
-
-    assert fp8.get_ydata()[0] == gpu.arch.tensor_tflop_per_s("fp8")
-    assert fp16.get_ydata()[0] == gpu.arch.tensor_tflop_per_s("fp16")
-    assert dram.get_ydata()[0] / dram.get_xdata()[0] == pytest.approx(gpu.arch.dram_achievable_gb_per_s / 1e3)
-    assert dram.get_ydata()[1] == pytest.approx(fp8.get_ydata()[0])
-    assert [text.split(":")[0] for text in legend_of(figure)[:3]] == [
-        "DRAM, achievable", "fp8 tensor cores, burst clock", "fp16 tensor cores, burst clock",
-    ]  # fmt: skip
-    flat = plot_roofline(chip, SIZES).axes[0].get_lines()[1]
-    assert flat.get_ydata()[0] == chip.arch.peak_tflop_per_s()
-
-
 def _taken_off_us(result: GEMMResult) -> float:
     """What terms are longer than the latency for: overlap, and a correction to less."""
     return result.breakdown["hidden_us"] + min(0.0, result.breakdown.get("correction_us", 0.0))

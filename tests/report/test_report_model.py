@@ -50,28 +50,6 @@ def steps(evaluator: GEMMEvaluator) -> list[Runs]:
     return [gemm_runs(evaluator, "prefill"), gemm_runs(evaluator, "decode")]
 
 
-def test_sections_and_overview(page: Page, steps: list[Runs], evaluator: GEMMEvaluator) -> None:
-    assert (page.title, [one.heading for one in page.sections]) == (
-        "llama-3-8b on demo-8core", ["Overview", "Figures", "Prefill", "Decode", "What would help"],
-    )  # fmt: skip
-    facts, totals, _ = parts(page, "Overview")
-    found = dict(facts.items)
-    assert (found["model"], found["arch"], found["batch"]) == ("llama-3-8b", "demo-8core", "2")
-    assert (found["parameters"], found["cores"], found["source of times"]) == ("8.03 billion", "8", "analytic")
-    peak = evaluator.arch.peak_tflop_per_s("bf16")
-    for row, step in zip(rows(totals), steps, strict=True):
-        run = max(step.runs, key=lambda one: one.total_us)
-        flop = sum(count * result.problem.flop for _, result, count in step.runs)
-        assert (row["phase"], row["tokens"], row["latency"]) == (step.name, step.num_tokens, step.total_us)
-        assert row["rate"] == pytest.approx(row["tokens"] / (step.total_us * 1e-6))
-        assert row["per token"] * row["tokens"] == pytest.approx(step.total_us)
-        assert row["heaviest GEMM"] == f"{run.name}, {run.total_us / step.total_us:.0%}"
-        assert row["of peak"] == pytest.approx(100 * flop / (step.total_us * 1e-6 * peak * 1e12), rel=1e-9)
-    captions = [part.caption for part in parts(page, "Figures")]
-    assert len(captions) == 4
-    assert captions[0] == "prefill: GEMMs under the roofs of demo-8core"
-
-
 def test_every_gemm_has_a_row_with_its_numbers(page: Page, steps: list[Runs]) -> None:
     for step in steps:
         found = rows(parts(page, step.title)[1])

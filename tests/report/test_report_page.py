@@ -224,16 +224,6 @@ def chart(rows: list[tuple[Any, ...]], **options: Any) -> Chart:
     return Chart([NAME, X, Y], rows, **{"x": "area", "y": "latency", **options})
 
 
-def test_points_carry_places_and_the_text_of_all_columns() -> None:
-    data = points(html(chart([("a", 1.23456, 2), ("b", 3, 4)], log_x=True, highlight=[False, True], caption="c")))
-
-    assert data["axes"][0] == {"name": "area", "unit": "mm2", "kind": "number", "log": True, "values": [1.23456, 3.0]}
-    assert data["axes"][1] == {"name": "latency", "unit": "us", "kind": "number", "log": False, "values": [2.0, 4.0]}
-    assert data["columns"][1] == {"name": "area", "unit": "mm2", "texts": ["1.235", "3"]}
-    assert (data["highlight"], data["caption"]) == ([1], "c")
-    assert points(html(chart([])))["highlight"] == []
-
-
 def test_points_without_a_place_are_left_out_and_counted() -> None:
     rows = [("a", 1, 1), ("b", 0, 1), ("c", -1, 1), ("d", None, 1), ("e", 1, math.inf)]
     page = document(chart(rows, log_x=True, caption="Areas."))

@@ -21,7 +21,7 @@ from gemm_eval import (
     find_planned,
     load_arch,
 )
-from gemm_eval.mapping import enumerate_partitions
+from gemm_eval.mapping import LoopOrder, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.model import pack_params
 from gemm_eval.search.multicore import find_best
 from gemm_eval.search.restricted import AnalyticCostModel, enumerate_candidates
@@ -104,10 +104,10 @@ def test_exact_candidates_are_all_that_is_legal() -> None:
     candidates = set(enumerate_candidates(SMALL, problem, PlanOptions(), allow_idle_cores=False))
     expected = set()
     for row in enumerate_partitions(SMALL.num_cores).tolist():
-        block = naive.full_block(problem, naive.Partition(*row))
+        block = naive.full_block(problem, Partition(*row))
         sizes = [naive.legal_tile_sizes(size, 4) for size in (block.m, block.n, block.k)]
-        for tile, order in itertools.product(itertools.product(*sizes), naive.LoopOrder):
-            mapping = MulticoreMapping(naive.Partition(*row), naive.Tile(*tile), order)
+        for tile, order in itertools.product(itertools.product(*sizes), LoopOrder):
+            mapping = MulticoreMapping(Partition(*row), Tile(*tile), order)
             if naive.is_legal(SMALL, problem, mapping):
                 expected.add(mapping)
     assert candidates == expected

@@ -85,31 +85,6 @@ def test_little(load: Load, base_us: float, seq_us: float, chunk_us: float) -> N
     assert state.wait_p99_us >= state.wait_us
 
 
-@given(LOADS, COSTS, st.floats(0.0, 0.1), COSTS)
-def test_more_requests_never_lower_throughput(load: Load, base_us: float, seq_frac: float, chunk_us: float) -> None:
-    """Holds where a sequence more costs less than a step of one: else batching does not pay."""
-    load = load._replace(num_steps=15.0 + load.num_steps)
-    one = solved(load, base_us, seq_frac * base_us, chunk_us)
-    more = solved(load._replace(concurrency=2 * load.concurrency), base_us, seq_frac * base_us, chunk_us)
-    assert more.requests_per_us >= one.requests_per_us * 0.97
-
-
-@given(LOADS, COSTS, COSTS, COSTS, st.floats(0.25, 4.0), COSTS, COSTS)
-def test_pools_give_no_more_than_their_parts(
-    load: Load, base_us: float, seq_us: float, chunk_us: float, workers: float, send_us: float, receive_us: float
-) -> None:
-    load = load._replace(prefill_workers=workers, is_mixed=False, send_us=send_us, receive_us=receive_us)
-    state = solved(load, base_us, seq_us, chunk_us)
-    read_us = load.num_chunks * chunk_us
-    assert state.requests_per_us <= workers / max(read_us, send_us)
-    assert state.requests_per_us <= 1.0 / receive_us
-    rounding_us = 1e-9 * state.prompt_us
-    left_us = state.prompt_us - read_us
-    assert max(send_us, receive_us) / load.num_pieces - rounding_us <= left_us <= max(send_us, receive_us) + rounding_us
-    num_seqs = min(load.concurrency, load.max_seqs)
-    assert state.requests_per_us <= num_seqs / (load.num_steps * (base_us + seq_us * num_seqs)) * (1 + 1e-6)
-
-
 # ---- deployments -----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -262,21 +261,6 @@ def test_forks_while_threads_write(path: Path) -> None:
         [sys.executable, "-W", "error", "-c", FORK, str(path)], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_threads_at_once_lose_nothing(path: Path) -> None:
-    def work(number: int) -> None:
-        for batch in range(5):
-            assert add(ResultFile(path, timeout_s=60.0), FIRST, [f"{number}/{batch}"])
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(lines_of(ResultFile(path).read(FIRST))) == sorted(
-        f"{n}/{batch}" for n in range(8) for batch in range(5)
-    )
 
 
 @pytest.mark.slow

@@ -68,15 +68,6 @@ def test_sampled_whole_numbers_are_equally_likely() -> None:
     assert logs[1] > logs[2] > logs[3] > logs[4] > 0
 
 
-def test_what_a_range_gives_is_what_the_field_takes() -> None:
-    space = Space(DEMO, overlap_frac=Range(0, 1, num=3), num_cores=Range(8.0, 16.0, num=2))
-    assert column(space, "overlap_frac") == [0.0, 0.0, 0.5, 0.5, 1.0, 1.0]
-    assert column(space, "num_cores")[:2] == [8, 16]
-    assert all(type(value) is int for value in column(space, "num_cores"))
-    assert len(set(column(Space(DEMO, overlap_frac=Range(0, 1, num=9)), "overlap_frac"))) == 9
-    assert Space(DEMO, variables={"x": Range(0, 1, num=9)}).grid_size == 2
-
-
 @pytest.mark.parametrize(
     ("value", "values"),
     [
@@ -147,22 +138,6 @@ def test_dependents_of_dependents_and_of_variables() -> None:
     )
     assert [(v["num_cores"], v["area_mm2"], v["static_w"]) for v in grid(space)] == [(4, 8.0, 2.0), (16, 32.0, 3.2)]
     assert space.names == ("arch", "rows", "columns", "per_core", "num_cores", "area_mm2", "static_w")
-
-
-@pytest.mark.parametrize(
-    ("of", "why"),
-    [
-        ("= 8 / (num_cores - 8)", "area_mm2: ZeroDivisionError: division by zero"),
-        (lambda a: [][a.num_cores], "area_mm2: IndexError"),
-        (lambda a: None + a.num_cores, "area_mm2: TypeError"),
-        (lambda a: np.array([1.0]), "area_mm2: InvalidOptionError: a value is None"),
-    ],
-)
-def test_a_point_without_a_value(of: Any, why: str) -> None:
-    space = Space(DEMO, num_cores=[8], area_mm2=of, static_w="= area_mm2")
-    values, reason = space.values((8,))
-    assert reason.startswith(why)
-    assert (values["area_mm2"], values["static_w"], values["num_cores"]) == (None, None, 8)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
@@ -138,18 +136,6 @@ def test_quantized_weights_count_their_scales() -> None:
     assert model_memory(config, **ONE, dtype="fp8", dense_dtype="fp8").kv_cache_bytes * 2 == fp8.kv_cache_bytes
 
 
-def test_kv_caches() -> None:
-    for name, batch, length, elems in (
-        ("llama-3-70b", 3, 1000, 3 * 1000 * 80 * 2 * 8 * 128),
-        ("deepseek-v3", 3, 1000, 3 * 1000 * 61 * (512 + 64)),  # one latent for all heads
-        ("gemma-2-9b", 1, 8192, (21 * 8192 + 21 * 4096) * 2 * 8 * 256),  # half of the layers see a window
-        ("gemma-2-9b", 1, 100, 42 * 100 * 2 * 8 * 256),
-    ):
-        assert model_memory(load_model(name), batch_size=batch, seq_len=length).kv_cache_bytes == 2 * elems, name
-    replicated = model_memory(load_model("llama-3-70b"), **ONE, tensor_parallel=16)
-    assert replicated.kv_cache_bytes == model_memory(load_model("llama-3-70b"), **ONE, tensor_parallel=8).kv_cache_bytes
-
-
 def test_what_does_not_fit_says_what_would_help() -> None:
     h200 = load_arch("h200-sxm")
     with pytest.raises(InfeasibleError) as caught:
@@ -234,20 +220,6 @@ def test_the_largest_batch() -> None:
         check_memory(config, load_arch("h200-sxm"), **ONE, share=MemoryShare(1.5))
     with pytest.raises(InfeasibleError, match=r"limit 15,075,482,009 bytes"):
         check_memory(config, load_arch("h200-sxm"), **ONE, share=MemoryShare(0.1))
-
-
-@given(
-    st.sampled_from(list_models()), st.integers(1, 300), st.integers(1, 200_000), st.integers(1, 100_000),
-    st.sampled_from([1, 16, 64]),
-)  # fmt: skip
-def test_more_is_never_less(name: str, batch: int, length: int, more: int, block: int) -> None:
-    config = load_model(name)
-
-    def total(batch_size: int, seq_len: int) -> int:
-        return model_memory(config, batch_size=batch_size, seq_len=seq_len, block_size=block).total_bytes
-
-    assert total(batch, length) <= total(batch, length + more)
-    assert total(batch, length) <= total(batch + more, length)
 
 
 # ---- vllm memory -----------------------------------------------------------------------------------------------------

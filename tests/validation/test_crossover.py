@@ -43,18 +43,6 @@ def made(speedup: list[float], M: list[int] | None = None, **changes: Any) -> Cr
 
 
 class TestPredicted:
-    @pytest.mark.parametrize(("k", "n"), [(4096, 4096), (2560, 5120), (3584, 37888)])
-    def test_first_loss_and_last_win_are_those_of_every_m(self, k: int, n: int) -> None:
-        sizes = [(1, m, k, n) for m in range(1, 4097)]
-        ours = H200.evaluate_many(sizes, "w4a16", library="gemm-eval", correction=False)["latency_us"]
-        dense = H200.evaluate_many(sizes, "fp16", library="cublas", correction=False)["latency_us"]
-        wins = np.flatnonzero(dense > ours) + 1
-        losses = np.flatnonzero(dense <= ours) + 1
-        found = w4a16_crossover(H200, k, n, max_M=4096)
-        assert (found.first_loss_M, found.last_win_M) == (losses[0], wins[-1])
-        np.testing.assert_array_equal(found.w4a16_us, ours[found.M - 1])
-        np.testing.assert_array_equal(found.dense_us, dense[found.M - 1])
-
     def test_few_rows_win_and_it_is_said_why(self) -> None:
         found = w4a16_crossover("h200-sxm", K, N, max_M=2048)
         text = str(found)

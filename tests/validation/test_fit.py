@@ -95,15 +95,6 @@ def test_a_fit_is_deterministic_and_within_bounds(noisy: Timings) -> None:
         assert all(item.low <= values[item.name] <= item.high for item in COEFFICIENTS)
 
 
-def test_what_no_row_determines_stays_at_its_default(noisy: Timings) -> None:
-    coefficients, names = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
-    defaults = default_coefficients(FAMILY)
-    assert {"kernel_us", "dram_frac", "step_cycles"} <= set(names)
-    assert {name for name in coefficients if coefficients[name] != defaults[name]} <= set(names)
-    for name in ("dequant", "dequant_exposed", "fixup_us", "unaligned_frac", "matrix_frac"):  # of others, or not free
-        assert name not in names
-
-
 def test_a_start_of_elsewhere_does_not_count(noisy: Timings) -> None:
     """A predictor with a committed calibration has seen the rows that are held out now."""
     wrong = {family: default_coefficients(family) | {"kernel_us": 8.0} for family in ("sm90_wgmma", "sm80_mma")}

@@ -149,16 +149,6 @@ def test_a_corrected_answer_among_all_configs_is_that_of_users() -> None:
         assert [best["cta_m"], best["cta_n"]] == timings.frame.loc[row, ["cta_m", "cta_n"]].tolist()
 
 
-def test_all_tables_can_be_read() -> None:
-    timings = w4a16.read_w4a16_timings(H200, [*w4a16.list_w4a16_tables("h200-sxm"), FOLDER / "fp16-blind-2.parquet"])
-    assert set(timings.frame["table"]) == {"fp16", "fp16-wide", "fp16-streaming", "fp16-wide-streaming", "fp16-blind-2"}
-    assert set(timings.frame["family"]) == set(W4A16_FAMILIES)
-    assert timings.frame["mode"].nunique() == 3
-    assert (timings.best_us <= timings.measured_us).all()
-    predicted_us = w4a16.W4A16Model.as_it_is(H200)[0].predict(timings)
-    assert error(timings, predicted_us) < 0.1
-
-
 def save(frame: pd.DataFrame, folder: Path, name: str = "table") -> Path:
     path = folder / f"{name}.parquet"
     frame.drop(columns="table", errors="ignore").to_parquet(path)

@@ -3,15 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.fit import cross_fit
 from gemm_eval.validation.metrics import make_score
 from gemm_eval.validation.subjects import configs, w4a16
 from gemm_eval.validation.subjects.dense import describe_held_out
@@ -64,23 +61,6 @@ def test_errors_by_family_and_regime() -> None:
     assert by_group["all", "near best"].errors.num == 4  # 20 us is twice the best of its GEMM
     assert ("all", "mid") not in by_group
     assert all(item.tau_within_gemms is None for item in found)  # no GEMM has 6 configs
-
-
-def test_rooflines() -> None:
-    timings = as_predicted()
-    naive = NaiveRoofline(H200).predict(timings)
-    roofline = FittedRoofline(H200, by_group=True, min_rows=30)
-    held_out = cross_fit(roofline, [timings], num_folds=3).predict(timings)
-    few = roofline.fit(timings.select(np.arange(len(timings)) < 29))
-
-    def error(predicted_us: Any) -> float:
-        return float(np.abs(predicted_us / timings.measured_us - 1).mean())
-
-    assert (naive < timings.measured_us).all()
-    assert np.unique(naive).size == len(GEMMS)
-    assert max(error(held_out), error(roofline.fit(timings).predict(timings))) < error(naive)
-    assert few.roofs == {}  # a group with few rows has the constants that a fit starts at
-    assert (few.predict(timings) == roofline.predict(timings)).all()
 
 
 def test_a_term_that_matters_and_one_that_does_not() -> None:

@@ -289,17 +289,6 @@ def test_the_best_has_what_the_library_does() -> None:
     assert "none is better" in chosen.explain()
 
 
-def test_what_binds_is_what_would_help_most() -> None:
-    chip = load_arch("demo-8core", MulticoreSpec).with_(
-        num_cores=48, dram_gb_per_s=4000.0, shared_bytes=1 << 26, shared_gb_per_s=300.0, launch_us=0.0
-    )
-    result = GEMMEvaluator(chip).evaluate(1, 2048, 2048, 2048)
-    assert result.bound == "shared"
-    assert "Would help most: shared_gb_per_s x2" in result.explain()
-    ported = chip.with_(shared_bytes=None, shared_gb_per_s=None, load_sharing="multicast", noc_gb_per_s=4.0)
-    assert "Would help most: noc_gb_per_s x2" in GEMMEvaluator(ported).evaluate(1, 2048, 2048, 2048).explain()
-
-
 def test_changes_reach_what_a_type_and_a_library_have_of_a_field() -> None:
     arch = load_arch("rk3588-npu", MulticoreSpec)
     changes = dict(spec_changes(arch))

@@ -55,14 +55,6 @@ def test_errors_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "tau"),  # of 1, 2, 3: 2 concordant, 1 tie of the predictions; nothing is ordered; one row
-    [([5.0, 5.0, 6.0], pytest.approx(2 / np.sqrt(3 * 2))), ([5.0, 5.0], None), ([5.0], None)],
-)
-def test_tau_is_tau_b(predicted: list[float], tau: Any) -> None:
-    assert measure_errors(np.arange(1.0, len(predicted) + 1), np.array(predicted)).kendall_tau == tau
-
-
-@pytest.mark.parametrize(
     ("measured", "predicted", "message"),
     [
         *(([1.0, 2.0], [1.0, bad], r"must be positive, got .* \(row 2\)") for bad in (0.0, -1.0, np.nan, np.inf)),

@@ -171,14 +171,6 @@ def test_calibrations_lie_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_pat
         calibration_out("h200-sxm", "cublas", "sm90_wgmma")
 
 
-def test_tables_of_candidates_are_in_no_default() -> None:
-    name = "cublaslt/fp16-candidates"
-    (timings,) = find_timings("h200-sxm", [name])
-    assert name not in {committed.name for committed in list_timings("h200-sxm")}
-    assert set(timings.frame["rank"]) == {0}
-    assert not timings.frame.duplicated(["G", "M", "K", "N"]).any()
-
-
 def test_grouped_gemms_are_no_plain_ones() -> None:
     for has_candidates in (False, True):
         names = {timings.name for timings in list_timings("h200-sxm", has_candidates=has_candidates)}

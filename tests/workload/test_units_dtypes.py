@@ -160,15 +160,6 @@ def test_schemes() -> None:
             assert parse_scheme(name) == DtypeScheme(*expected)  # type: ignore[arg-type]
 
 
-def test_every_input_dtype_is_a_dense_scheme() -> None:
-    for dtype in [dtype for dtype in DType if dtype.is_operand]:
-        with case(dtype):
-            scheme = parse_scheme(dtype)
-
-            assert scheme.input_dtype is scheme.weight_dtype is dtype
-            assert scheme.group_size is None
-
-
 def test_parse_scheme_refuses_and_lists_what_is_allowed() -> None:
     for value in ["w9a9", "W4 A16", "e8m0x", "", None, 4, True, ["fp16"], ("w4a16",)]:
         with (

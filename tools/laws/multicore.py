@@ -17,6 +17,7 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enum
 from gemm_eval.models.multicore import cost_of_mapping
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of
 from gemm_eval.models.multicore.model import MulticoreCost, group_sizes, pack_params, params_in_room, unpack_cost
+from gemm_eval.models.multicore.pipeline_kernels import ceil_div, reload_factors
 from gemm_eval.search.multicore import find_best, find_best_few
 from tests.oracle import naive
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
@@ -25,6 +26,7 @@ from tools.laws.report import Report
 ROUNDING = 1e-12
 MAX_MAPPINGS = 20_000
 """Larger spaces are left out: brute force takes some microseconds a mapping."""
+_FEW = 25
 _ORACLE = "a mapping costs what the oracle says"
 _KEY = (
     *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
@@ -40,6 +42,7 @@ def run(seed: int, count: int) -> Report:
         arch = draw_chip(rng)
         case = Case(arch, draw_problem(rng, arch), rng, report)
         case.check_search()
+        case.check_few()
         case.check_top()
         case.check_mapping()
         case.check_more_hardware()
@@ -63,6 +66,8 @@ class Case:
     def __init__(self, arch: MulticoreSpec, problem: GemmProblem, rng: random.Random, report: Report) -> None:
         self.arch, self.problem, self.rng, self.report = arch, problem, rng, report
         self.params = params_in_room(pack_params(arch, problem.types), problem)
+        self.latency_us: dict[MulticoreMapping, float] = {}
+        """of every legal mapping, idle cores or not, where brute force goes through them"""
 
     # --- the search --------------------------------------------------------------------------------------------------
 
@@ -81,6 +86,8 @@ class Case:
         for mapping in mappings:
             self.evaluate_into(self.params, mapping, out)
             keys.append(_key(out[0]))
+        if allow_idle_cores:
+            self.latency_us = {mapping: key[0] for mapping, key in zip(mappings, keys, strict=True)}
         if not keys or found is None:
             if keys or found is not None:
                 self.violates(law, f"found {found}, of {len(keys)} mappings")
@@ -92,6 +99,31 @@ class Case:
             is_same = abs(found.latency_us - key[0]) <= ROUNDING * key[0]
         if not is_same:
             self.violates(law, f"found {found.latency_us} {found.mapping}, brute force {key[0]} {mapping}")
+
+    def check_few(self) -> None:
+        """The best few are the best mappings of the best groups; without overlap every mapping is a group."""
+        best: dict[tuple[Any, ...], float] = {}
+        for mapping, latency_us in self.latency_us.items():
+            if group := self._group(mapping):
+                best[group] = min(best.get(group, np.inf), latency_us)
+        if not best:
+            return
+        law = "the best few are those of brute force"
+        self.report.checked[law] += 1
+        found = find_best_few(self.arch, self.problem, self.params, _FEW, allow_idle_cores=True)["latency_us"]
+        if found.tolist() != sorted(best.values())[:_FEW]:
+            self.violates(law, f"{found.tolist()}, brute force {sorted(best.values())[:_FEW]}")
+
+    def _group(self, mapping: MulticoreMapping) -> tuple[Any, ...]:
+        """Return what mappings share of which only the best is listed; () where cores get nothing."""
+        block = block_of(self.params[0], *self.problem.sizes, *mapping.partition)
+        cut = (block.E_G, block.E_M, block.E_N, block.E_K)
+        if cut != tuple(mapping.partition) or self.arch.timing == "pipeline":
+            return mapping if cut == tuple(mapping.partition) else ()
+        sizes = zip((block.m, block.n, block.k), mapping.tile, strict=True)
+        trips = [ceil_div(size, tile) for size, tile in sizes]
+        moved = [reload_factors(int(order), *trips) for order in LoopOrder]
+        return cut, *trips[:2], moved.index(moved[mapping.loop_order])
 
     def check_top(self) -> None:
         """The best few are distinct, sorted, legal, cost what a replay says, and begin with the best fewer."""

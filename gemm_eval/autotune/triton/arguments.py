@@ -261,7 +261,7 @@ def shared_bytes_bounds(problem: GemmProblem, config: TritonConfig) -> tuple[int
 
     Of `num_stages` steps Triton holds one less in shared memory for mma.sync, and all for wgmma; for quantized weights
     only A is sure to be there, while B may be as wide as A, once unpacked. At the end, C may pass through it. Compiled
-    kernels of sm_80, sm_89, sm_90 and sm_100 in fp16, fp8 and W4A16 lie between (tests/autotune/test_triton_rules.py).
+    kernels of sm_80, sm_89, sm_90 and sm_100 in fp16, fp8 and W4A16 lie between (tests/autotune/test_asm_triton.py).
     """
     a_bytes = config.block_m * config.block_k * problem.input_dtype.bits // _BITS_PER_BYTE
     b_bytes = config.block_n * config.block_k * problem.input_dtype.bits // _BITS_PER_BYTE

@@ -8,15 +8,16 @@ raise MODEL_VERSION or GPU_MODEL_VERSION, and read what it says: it is the chang
 import csv
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from gemm_eval import GEMMEvaluator, MulticoreSpec, UnsupportedError, list_archs, load_arch
 from gemm_eval.arch import GpuSpec
+from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.gpu import GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import find_top_configs
 from gemm_eval.workload import RunOptions, make_problem
-from tests.golden.changes import Golden, first_change, first_change_of_ranking, rewrite
+from tools.golden import FOLDER
+from tools.golden.changes import Golden, first_change, first_change_of_ranking, rewrite
 
 _SHAPES = (
     (1, 1, 4096, 4096), (1, 1, 8192, 57344), (1, 16, 4096, 6144), (1, 17, 14336, 4096), (1, 64, 8192, 10240),
@@ -106,6 +107,7 @@ def _multicore_rows() -> Iterator[tuple[Any, ...]]:
                     r = evaluator.evaluate(*shape, dtype=dtype)
                 except UnsupportedError:
                     continue
+                assert isinstance(r.mapping, MulticoreMapping)
                 partition, tile, order = r.mapping
                 asked = (arch.name, r.problem.input_dtype if dtype is None else dtype, *shape)
                 yield (*asked, repr(r.latency_us), r.dram_bytes, r.bound, *partition, *tile, order.name)
@@ -135,11 +137,11 @@ def _ranking(arch: GpuSpec, dtype: str, options: RunOptions, sizes: list[int]) -
 
 
 MULTICORE = Golden(
-    Path(__file__).with_name("multicore_best.csv"), _MULTICORE_KEY,
+    FOLDER / "multicore_best.csv", _MULTICORE_KEY,
     lambda: _csv(_MULTICORE_COLUMNS, _multicore_rows()), first_change, "MODEL_VERSION",
 )  # fmt: skip
 GPU = Golden(
-    Path(__file__).with_name("gpu_top.csv"), _GPU_KEY,
+    FOLDER / "gpu_top.csv", _GPU_KEY,
     lambda: _csv(_GPU_COLUMNS, _gpu_rows()), first_change_of_ranking, "GPU_MODEL_VERSION",
 )  # fmt: skip
 
