@@ -8,7 +8,10 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, UnsupportedError
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.mapping import KernelConfig
+from gemm_eval.mapping import KernelConfig, Schedule
+from gemm_eval.models.gpu.candidates import as_config, stage_bytes
+from gemm_eval.models.gpu.families import TileChoice
+from gemm_eval.workload import GemmTypes
 from tests.cases import case
 
 BLOCK_SCALED = ("fp8_block", "mxfp8", "mxfp4", "nvfp4")
@@ -49,6 +52,26 @@ def test_everything_moves_once_where_nothing_is_in_l2(b200: GEMMEvaluator) -> No
             assert result.mapping.cta_k * result.problem.types.a.dtype.bits == 128 * 8
             again = b200.evaluate_mapping(result.problem, result.mapping, l2="cold-all", library=library)
             assert again.latency_us == result.latency_us
+
+
+def test_a_stage_holds_the_scales() -> None:
+    for dtype, expected in (
+        ("fp8", (128 + 256) * 128),
+        ("fp8_block", (128 + 256) * 128 + (128 + 2) * 4),
+        ("mxfp8", (128 + 256) * (128 + 4)),
+        ("mxfp4", (128 + 256) * (128 + 8)),
+        ("nvfp4", (128 + 256) * (128 + 16)),
+        ("w4a16_mxfp4", 128 * 128 + 256 * (32 + 2)),
+        ("w4a16_nvfp4", 128 * 128 + 256 * (32 + 4)),
+        ("w4a16", 128 * 128 + 256 * (32 + 2)),
+        ("w4a8_fp8", 128 * 128 + 256 * (64 + 2)),
+    ):
+        types = GemmTypes.parse(dtype)
+        config = as_config(types, TileChoice("sm100_tcgen05", 128, 256, 8, Schedule.PINGPONG, ((1, 1),)), 1, 1, 2)
+        assert stage_bytes(types, config) == expected, dtype
+    fp4 = GemmTypes.parse("nvfp4")  # a step of 128 elements, 8 groups
+    short = as_config(fp4, TileChoice("sm120_block_fp4", 128, 128, 8, Schedule.COOPERATIVE, ((1, 1),)), 1, 1, 2)
+    assert stage_bytes(fp4, short) == 2 * 128 * (64 + 8)
 
 
 def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
