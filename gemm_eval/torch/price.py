@@ -124,10 +124,11 @@ class ModulePrices(Prices):
         ctas = -(-problem.q_len // _CTA_QUERIES) * problem.num_heads * problem.batch
         warps = _HALF_WARPS_PER_SM if work.is_half else _WARPS_PER_SM
         together = warps // (_WIDE_WARPS if is_wide else _NARROW_WARPS)
-        waves, rest = divmod(ctas, arch.num_sms * together)
-        if rest:  # CTAs that share an SM with fewer others are faster
-            waves += max(_ALONE_FRAC, -(-rest // arch.num_sms) / together) if together > 1 else 1
+        whole, rest = divmod(ctas, arch.num_sms * together)
+        share = -(-rest // arch.num_sms) / together  # of an SM that the last CTAs fill: few are faster
         steps: float = -(-problem.kv_len // (2 * _STEP_KEYS if is_wide else _STEP_KEYS))
+        least = 1.0 if together == 1 or (whole and steps == 1) else _ALONE_FRAC
+        waves = whole + (max(least, share) if rest else 0.0)
         if problem.causal:  # CTAs of the first queries stop early
             steps = (steps + 1) / 2
         step_us = (_WIDE_STEP_CYCLES if is_wide else _NARROW_STEP_CYCLES) / cycles_per_us(arch.boost_clock_ghz)
