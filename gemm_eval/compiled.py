@@ -58,11 +58,14 @@ def compile_plans() -> None:
 
 def compile_attention() -> None:
     """Search mappings of attention on a multi-core chip, and answer for the operations of a GPU."""
+    from gemm_eval.moe import MoeLayer, moe_layers
+
     chip, gpu = (GEMMEvaluator(arch, disk_cache=False) for arch in ("demo-8core", "h200-sxm"))
     for evaluator in (chip, gpu):
         evaluator.evaluate_attention(batch=1, q_len=64, kv_len=64, num_heads=2)
     gpu.evaluate_memory_bound(1 << 20, 1 << 20)
     gpu.evaluate_collective("all_reduce", 1 << 20, 8)
+    moe_layers(gpu, [MoeLayer(64, hidden=64, inter=64, num_experts=4, topk=2)], progress=False)
 
 
 def compile_grouped(timing: str) -> None:
