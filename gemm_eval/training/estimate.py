@@ -273,7 +273,8 @@ class _Training:
             self.peak = self.arch.peak_tflop_per_s(parse_scheme(dtype).input_dtype)
         except KeyError as error:
             raise UnsupportedError(
-                f"{self.arch.name} does not multiply {error.args[0]}, the inputs of dtype {dtype}; use bf16 or fp16"
+                f"{self.arch.name} does not multiply {error.args[0]}, the inputs of dtype {dtype}; use "
+                f"{self.arch.default_dtype}"
             ) from error
         self.prices = StepPrices(
             evaluator, self.config, self.seq_len, types | {"expert_load": expert_load}, dispatcher=dispatcher,

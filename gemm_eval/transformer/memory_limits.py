@@ -233,7 +233,7 @@ def _runs(arch: ArchSpec | None, dtype: Any) -> bool:
         return True
     try:
         GEMMEvaluator(arch).evaluate(1, 16, 4096, 4096, dtype=dtype)
-    except UnsupportedError:
+    except (UnsupportedError, InfeasibleError):
         return False
     return True
 

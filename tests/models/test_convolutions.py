@@ -13,8 +13,8 @@ from gemm_eval.models.gpu import ConvolutionKernel, convolution_us
 from gemm_eval.validation.tables import measured_root
 
 H200 = load_arch("h200-sxm", GpuSpec)
-MAX_ERROR = {"tensor": 0.18, "first layer": 0.14, "depthwise": 0.12}
-"""MAPE on calls of an H200: constants were fitted on these and on modules on an H100."""
+MAX_ERROR = {"tensor": (0.15, 0.09), "first layer": (0.14, 0.07), "depthwise": (0.12, 0.06)}
+"""MAPE and bias on calls of an H200: constants were fitted on these and on modules on an H100."""
 
 
 def kernel_us(engine: str, *, dtype: DType = DType.BF16, **sizes: int) -> float:
@@ -88,8 +88,8 @@ def timed() -> list[tuple[str, float, float]]:
 
 def test_timings_that_come_along() -> None:
     rows = timed()
-    for kind, most in MAX_ERROR.items():
+    for kind, (most, most_bias) in MAX_ERROR.items():
         errors = np.array([predicted / measured - 1 for of, measured, predicted in rows if of == kind])
         assert len(errors) >= 16
         assert np.abs(errors).mean() < most, kind
-        assert abs(errors.mean()) < most / 2, kind
+        assert abs(errors.mean()) < most_bias, kind

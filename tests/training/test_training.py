@@ -97,7 +97,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
             estimate(**options)
     with pytest.raises(UnsupportedError, match="joins"):
         estimate(arch="l40s", num_devices=64)
-    with pytest.raises(UnsupportedError, match=r"a100-sxm-80gb does not multiply fp8, .*; use bf16"):
+    with pytest.raises(UnsupportedError, match=r"a100-sxm-80gb does not multiply fp8, .*; use fp16"):
         estimate(arch="a100-sxm-80gb", dtype="fp8")
 
 
