@@ -136,7 +136,7 @@ def gpu_slug(name: str) -> str:
     return known or re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
 
 
-_Nvidia = Literal["sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
+_Nvidia = Literal["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
 _Amd = Literal["gfx90a", "gfx942", "gfx950"]
 SmArch = Literal[_Nvidia, _Amd]
 SM_ARCHS: tuple[str, ...] = get_args(_Nvidia)

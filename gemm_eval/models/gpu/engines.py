@@ -54,7 +54,7 @@ _KERNELS = (  # the first that fits counts
     EngineKernel(_SGLANG, "mxfp8", ("sm_90",), "DeepGEMM", TRTLLM, _ALIKE),
     EngineKernel(ENGINES, "mxfp8", since("sm_100"), "FlashInfer's CuTe DSL or CUTLASS kernels", TRTLLM, _OTHER),
     EngineKernel(_VLLM, "mxfp4", _SM10X, "FlashInfer", TRTLLM, _OTHER),
-    EngineKernel(ENGINES, "int8", ("sm_80", "sm_89"), "CUTLASS", TRTLLM, _OTHER),
+    EngineKernel(ENGINES, "int8", ("sm_80", "sm_86", "sm_89"), "CUTLASS", TRTLLM, _OTHER),
     EngineKernel(ENGINES, "int8", ("sm_75", "sm_90"), "CUTLASS", "cublas", _OTHER),
     EngineKernel(_VLLM, "narrow weights", ("sm_90",), "Machete, else Marlin", TRTLLM, _OTHER),
     EngineKernel(_VLLM, "narrow weights", since("sm_75"), "Marlin", TRTLLM, _OTHER),

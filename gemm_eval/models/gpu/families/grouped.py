@@ -212,7 +212,8 @@ _SM100 = {
 
 GROUPED: tuple[Family, ...] = (
     _cutlass(
-        MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89", "sm_120"), weight_only_tiles=no_tiles
+        MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_86", "sm_89", "sm_120"),
+        weight_only_tiles=no_tiles,
     ),
     _cutlass(
         MMA_FP8, "cutlass_moe_sm89_fp8", 73, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,

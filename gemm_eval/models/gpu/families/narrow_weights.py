@@ -38,7 +38,7 @@ QUANTIZE = Family(
 )  # fmt: skip
 
 
-_SM_ARCHS = ("sm_80", "sm_89")
+_SM_ARCHS = ("sm_80", "sm_86", "sm_89")
 _MOST_WEIGHT_ONLY_ROWS = 15  # of C, of kernels without tensor cores, which are timed beside the others
 _MOST_INT8_ROWS = 4  # they take all GEMMs of so few rows, and no others
 _MOST_FP8_ROWS = 8  # likewise
@@ -172,9 +172,10 @@ FP4_SCHEMES = {mode: parse_scheme(f"w4a16_{mode}") for mode in ("mxfp4", "nvfp4"
 _GROUP_SIZES = (None, 32, 64, 128)  # of int4 weights, along K; None: a scale a column
 
 W4A16_TARGETS = {
-    "sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a", "sm_100": "sm_100", "sm_103": "sm_100", "sm_120": "sm_120",
+    "sm_80": "sm_80", "sm_86": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a", "sm_100": "sm_100", "sm_103": "sm_100",
+    "sm_120": "sm_120",
 }  # fmt: skip
-"""Generation of SMs -> what kernels that run there are compiled for: machine code of 10.0 runs on 10.3 too."""
+"""Generation of SMs -> what kernels that run there are compiled for: machine code of 8.0 runs on 8.6 too, 10.0's on 10.3."""
 
 _AMPERE_ON = tuple(W4A16_TARGETS)
 
