@@ -134,7 +134,7 @@ class Backend(ABC):
 
     @abstractmethod
     def result_fields(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
+        self, problem: GemmProblem, kind: Kind, record: np.void, is_found: bool
     ) -> dict[str, Any]:
         """Return the fields of a result but problem, latency and origin; `is_found` by a search, or replayed."""
 
