@@ -360,8 +360,8 @@ class GEMMTable:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         problem, kind = self.problem(row), self.batch.kinds[self.batch.kind_of[row]]
-        if not self.is_feasible[row]:
-            return self.evaluator.evaluate_problem(problem, **kind.options._asdict())  # raises, and says what would help
+        if not self.is_feasible[row]:  # this raises, and says what would help
+            return self.evaluator.evaluate_problem(problem, **kind.options._asdict())
         return self.evaluator.result_of_record(problem, kind, self.records[row].copy())
 
     def problem(self, row: int) -> GemmProblem:

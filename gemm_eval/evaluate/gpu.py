@@ -141,9 +141,7 @@ class GpuBackend(Backend):
     def replay(self, problem: GemmProblem, packed: model.Packed, mapping: Any) -> Records:
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
-    def result_fields(
-        self, problem: GemmProblem, kind: Kind, record: np.void, is_found: bool
-    ) -> dict[str, Any]:
+    def result_fields(self, problem: GemmProblem, kind: Kind, record: np.void, is_found: bool) -> dict[str, Any]:
         cost = model.unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.types.a.dtype) * 1e6
         flop = problem.flop
