@@ -133,9 +133,7 @@ class Backend(ABC):
         """Return the record [1] of a mapping that a user gives; raises `InvalidMappingError` where it breaks a rule."""
 
     @abstractmethod
-    def result_fields(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
-    ) -> dict[str, Any]:
+    def result_fields(self, problem: GemmProblem, kind: Kind, record: np.void, is_found: bool) -> dict[str, Any]:
         """Return the fields of a result but problem, latency and origin; `is_found` by a search, or replayed."""
 
     @abstractmethod

@@ -359,10 +359,10 @@ class GEMMTable:
         row = operator.index(key)
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        problem, options = self.problem(row), self.batch.kinds[self.batch.kind_of[row]].options
-        if not self.is_feasible[row]:
-            return self.evaluator.evaluate_problem(problem, **options._asdict())  # raises, and says what would help
-        return self.evaluator.result_of_record(problem, options, self.records[row].copy())
+        problem, kind = self.problem(row), self.batch.kinds[self.batch.kind_of[row]]
+        if not self.is_feasible[row]:  # this raises, and says what would help
+            return self.evaluator.evaluate_problem(problem, **kind.options._asdict())
+        return self.evaluator.result_of_record(problem, kind, self.records[row].copy())
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""

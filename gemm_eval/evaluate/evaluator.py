@@ -447,7 +447,7 @@ class GEMMEvaluator:
     def evaluate_problem(self, problem: GemmProblem, **options: Unpack[RunArguments]) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; options as for `evaluate`."""
         kind = self._kind_of(problem, run_options(**options))
-        return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
+        return self._origin.make_result(problem, kind, self._costs.find(problem, kind), is_found=True)
 
     def evaluate_many(
         self,
@@ -515,7 +515,7 @@ class GEMMEvaluator:
         """
         kind = self._kind_of(problem, run_options(**options))
         cost = self.backend.replay(problem, self.backend.pack(kind), mapping)
-        return self._origin.make_result(problem, kind.options, cost[0], is_found=False)
+        return self._origin.make_result(problem, kind, cost[0], is_found=False)
 
     def top(
         self,
@@ -546,7 +546,7 @@ class GEMMEvaluator:
         check_word("distinct", distinct, ("mapping", "partition"))
         kind = self._kind_of(problem, run_options(**options))
         costs = self.backend.find_top(problem, self.backend.pack(kind), k, distinct)
-        return [self._origin.make_result(problem, kind.options, cost.copy(), is_found=True) for cost in costs]
+        return [self._origin.make_result(problem, kind, cost.copy(), is_found=True) for cost in costs]
 
     def cache_info(self) -> CacheInfo:
         """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
@@ -574,9 +574,9 @@ class GEMMEvaluator:
             raise InvalidInputError(f"the table was made by {table.evaluator!r}, whose costs are not those of {self!r}")
         return self._costs.save(table.batch, table.records)
 
-    def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
+    def result_of_record(self, problem: GemmProblem, kind: Kind, record: np.void) -> GEMMResult:
         """Return the result that a record found by this evaluator's plan stands for."""
-        return self._origin.make_result(problem, options, record, is_found=True)
+        return self._origin.make_result(problem, kind, record, is_found=True)
 
     def kind_of_types(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool = False) -> Kind:
         """Return what problems of some types can share, with this evaluator's options where nothing is asked.
@@ -619,7 +619,7 @@ class GEMMEvaluator:
             problem = problem_of(kind.types, G, M, K, N, row_groups)  # type: ignore[arg-type]
         else:
             problem = GemmProblem(G, M, K, N, **kind.types.words, row_groups=row_groups)  # type: ignore[arg-type]
-        return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
+        return self._origin.make_result(problem, kind, self._costs.find(problem, kind), is_found=True)
 
     def _make_kind(self, is_grouped: bool, dtype: str | None = None, **options: Any) -> Kind:
         """Return the kind of data types and options as `evaluate` takes them."""

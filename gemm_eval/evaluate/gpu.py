@@ -141,17 +141,14 @@ class GpuBackend(Backend):
     def replay(self, problem: GemmProblem, packed: model.Packed, mapping: Any) -> Records:
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
-    def result_fields(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool
-    ) -> dict[str, Any]:
+    def result_fields(self, problem: GemmProblem, kind: Kind, record: np.void, is_found: bool) -> dict[str, Any]:
         cost = model.unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.types.a.dtype) * 1e6
         flop = problem.flop
         family = cost.config.family
-        kind = Kind(problem.types, options)
-        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), problem)
-        logs = self._interval(kind, family, load_bytes)
         G, M, K, N = problem.sizes
+        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), M, K, N)
+        logs = self._interval(kind, family, load_bytes)
         if problem.row_groups is not None:  # the mean, as the sets have it that grouped kernels were fitted on
             G, M = 1, max(1, problem.rows // G)
         low_frac, high_frac = model.interval_ends(model.regime_place(G, M, K, N), cost.correction_trust, logs)
@@ -162,7 +159,7 @@ class GpuBackend(Backend):
             "arch_name": self.arch.name, "low_us": cost.latency_us * low_frac, "high_us": cost.latency_us * high_frac,
             "flop": flop, "utilization_frac": flop / (cost.latency_us * peak_flop_per_us), "mapping": cost.config,
             "energy_pj": None, "sram_used_bytes": cost.smem_bytes, "active_cores": cost.active_sms,
-            "options": _spelled(options, family), "model_version": model.GPU_MODEL_VERSION,
+            "options": _spelled(kind.options, family), "model_version": model.GPU_MODEL_VERSION,
             "is_exhaustive": is_found,
             "source": self._source(family, cost.is_calibrated, cost.correction_factor != 1.0),
         }  # fmt: skip
@@ -291,7 +288,7 @@ class GpuBackend(Backend):
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
         kind = Kind(result.problem.types, RunOptions(library))
-        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), result.problem)
+        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), *result.problem.sizes[1:])
         _, family = home = self._home_of(kind, config.family, load_bytes)
         _, origin = model.coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
@@ -353,10 +350,10 @@ class GpuBackend(Backend):
         return spec_changes(self.arch, problem)
 
 
-def _load_bytes(rules: model.LoadRules, problem: GemmProblem) -> int:
+def _load_bytes(rules: model.LoadRules, M: int, K: int, N: int) -> int:
     """Return the most bytes that all rows of a problem start on, as its library pads them."""
     for load_bytes, rule in rules:
-        if rule.takes(*problem.sizes[1:]):
+        if rule.takes(M, K, N):
             return load_bytes
     return 1
 

@@ -357,7 +357,7 @@ class MulticoreBackend(Backend):
         return bool(library["latency_us"][0] < own["latency_us"][0])
 
     def result_fields(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool  # noqa: ARG002
+        self, problem: GemmProblem, kind: Kind, record: np.void, is_found: bool  # noqa: ARG002
     ) -> dict[str, Any]:  # fmt: skip
         row = model.cost_fields(record)
         flop, latency_us, correction_us = problem.flop, row["latency_us"], row["correction_us"]

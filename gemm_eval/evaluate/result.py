@@ -11,7 +11,6 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from gemm_eval.arch import MulticoreSpec
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 
-_set = object.__setattr__  # of frozen dataclasses
-
-
 class Result:
     """The predicted time of one operation on an arch.
 
@@ -44,7 +40,7 @@ class Result:
     chip, with or without what these showed beyond the terms (`correction_us`, of either sign); else ``analytic``.
     """
 
-    __slots__ = ("_make_fields",)  # a function that returns the fields that nobody has read yet
+    __slots__ = ()
     _derived: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` has beside the fields
     _derived_before: ClassVar[str] = ""  # the field that they stand before; empty: at the end
 
@@ -54,16 +50,6 @@ class Result:
         names = [item.name for item in fields(cls) if item.init and not item.name.startswith("_")]  # type: ignore[arg-type]
         place = names.index(cls._derived_before) if cls._derived_before else len(names)
         return [*names[:place], *cls._derived, *names[place:]]
-
-    if not TYPE_CHECKING:  # for mypy, every name would be an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Make the fields that a result does not have yet, when the first of them is read."""
-            if name not in self.__dataclass_fields__:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            for field_name, value in self._make_fields().items():
-                _set(self, field_name, value)
-            return object.__getattribute__(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""
@@ -128,14 +114,12 @@ class ResultOrigin:
         """The architecture."""
         return self.backend.arch
 
-    def make_result(self, problem: GemmProblem, options: RunOptions, record: np.void, *, is_found: bool) -> GEMMResult:
+    def make_result(self, problem: GemmProblem, kind: Kind, record: np.void, *, is_found: bool) -> GEMMResult:
         """Turn a record into a result; `is_found` by a search, or replayed."""
         result = object.__new__(GEMMResult)
-        _set(result, "problem", problem)
-        _set(result, "latency_us", float(record["latency_us"]))
-        _set(result, "_origin", self)
-        make_fields = partial(self.backend.result_fields, problem, options, record, is_found=is_found)
-        _set(result, "_make_fields", make_fields)
+        vars(result).update(
+            problem=problem, latency_us=float(record["latency_us"]), _origin=self, _found=(kind, record, is_found)
+        )
         return result
 
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
@@ -299,7 +283,7 @@ def _cells(result: GEMMResult) -> list[str]:
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GEMMResult(Result):
     """The best mapping of a GEMM on an arch (or a mapping that the user gave), its cost, and why.
 
@@ -359,6 +343,19 @@ class GEMMResult(Result):
     num_refused: FrozenDict[str, int]
     _origin: ResultOrigin = field(repr=False, compare=False)
     _derived: ClassVar = ("tflop_per_s", "dram_gb_per_s")
+
+    if not TYPE_CHECKING:  # for mypy, every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the fields that a result does not have yet, when the first of them is read."""
+            if name not in self.__dataclass_fields__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            values = vars(self)
+            values.update(self._origin.backend.result_fields(self.problem, *values["_found"]))
+            return values[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
         options = "".join(f", {name} {value}" for name, value in self.options.items())

@@ -172,13 +172,13 @@ def _smem_bytes(needs: _Needs, num_stages: int) -> int:
     return needs.stage_bytes * (num_stages - needs.register_stages) + _BARRIER_BYTES
 
 
-def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resources:
-    """Shared memory, registers and occupancy of a config.
+def _resources(arch: GpuSpec, config: KernelConfig, needs: _Needs) -> Resources:
+    """Return shared memory, registers and occupancy of a config.
 
     Raises:
         InvalidMappingError: the GPU cannot hold one CTA; the message names the resource, what is needed and the limit.
     """
-    family, needs = FAMILIES[config.family], _needs(arch, types, config)
+    family = FAMILIES[config.family]
     smem = _smem_bytes(needs, config.num_stages)
     if smem > arch.smem_per_cta_bytes:
         raise InvalidMappingError(
@@ -203,9 +203,8 @@ def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Reso
     return Resources(smem, needs.registers, needs.threads, per_sm)
 
 
-def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Iterator[int]:
+def _stages_by_occupancy(arch: GpuSpec, config: KernelConfig, needs: _Needs) -> Iterator[int]:
     """Yield the largest number of stages for each number of CTAs that an SM can hold, the most stages first."""
-    needs = _needs(arch, types, config)
     if not _has_cp_async(arch, config):
         yield MIN_STAGES
         return
@@ -222,12 +221,11 @@ def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) 
         num_stages = min(num_stages - 1, room // needs.stage_bytes)
 
 
-def _stages_of(arch: GpuSpec, types: GemmTypes, choice: TileChoice, config: KernelConfig) -> Iterator[int]:
+def _stages_of(arch: GpuSpec, choice: TileChoice, config: KernelConfig, needs: _Needs) -> Iterator[int]:
     """Yield the numbers of stages of a tile that may be best; fewer than its own only where those do not fit."""
     if not choice.num_stages:
-        yield from _stages_by_occupancy(arch, types, config)
+        yield from _stages_by_occupancy(arch, config, needs)
         return
-    needs = _needs(arch, types, config)
     room = (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes + needs.register_stages
     yield max(MIN_STAGES, min(choice.num_stages, room, _most_stages(arch, config)))
 
@@ -246,13 +244,7 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
     """
     _check_shape(arch, problem.types, config)
     _check_work(problem, config)
-    return cta_resources(arch, problem.types, config)
-
-
-def check_kernel(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resources:
-    """Check a config as `check_config` does, without how work is cut, which the data types alone decide."""
-    _check_shape(arch, types, config)
-    return cta_resources(arch, types, config)
+    return _resources(arch, config, _needs(arch, problem.types, config))
 
 
 def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
@@ -468,13 +460,15 @@ def build_candidates(
         family = FAMILIES[choice.family]
         first = len(tiles)
         config = as_config(types, choice, 1, 1, MIN_STAGES)
-        for num_stages in _stages_of(arch, types, choice, config):
+        needs = _needs(arch, types, config)
+        for num_stages in _stages_of(arch, choice, config, needs):
             config = config._replace(num_stages=num_stages)
             if (config, choice.clusters) in seen:  # fewer stages than its own, as another tile of its size has
                 continue
             seen.add((config, choice.clusters))
             try:
-                resources = check_kernel(arch, types, config)
+                _check_shape(arch, types, config)
+                resources = _resources(arch, config, needs)
             except InvalidMappingError:  # of the tile: no number of stages will do
                 break
             tiles.append(candidate_row(arch, types, config, resources))

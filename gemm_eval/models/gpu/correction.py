@@ -248,7 +248,7 @@ def _word(dtype: DType) -> str:
 
 def correction_path(gpu: str, library: str, family: str, question: str) -> Path:
     """Return the path of a correction's YAML file, if there is one; its trees lie beside it."""
-    return data_root() / "calibration" / gpu / "corrections" / f"{library}-{family}-{question}.yaml"
+    return data_root() / f"calibration/{gpu}/corrections/{library}-{family}-{question}.yaml"
 
 
 def physics_digest(coefficients: Mapping[str, float], model_version: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -215,13 +216,16 @@ _COUNTS_OF = _pick(
 )  # fmt: skip
 
 
+_AS_PYTHON = struct.Struct("".join(GPU_COST_DTYPE[name].char for name in GPU_COST_DTYPE.names or ()))
+
+
 def unpack_gpu_cost(record: np.void) -> GpuCost:
     """Turn a record of `GPU_COST_DTYPE` into Python values.
 
     Raises:
         KeyError, ValueError, IndexError: the record holds a code that does not exist.
     """
-    values = record.tolist()  # all at once: field by field it takes five times as long
+    values = _AS_PYTHON.unpack(record.tobytes())  # in a third of the time of `tolist`
     family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
     config = KernelConfig(
         _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
@@ -232,8 +236,9 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     terms = _TERMS_OF(values)
     correction_us = latency_us - physics_us
     hidden_us = latency_us - (sum(terms) + correction_us)
-    breakdown = FrozenDict(zip(_BREAKDOWN, (*terms, correction_us, hidden_us), strict=True))
-    traffic = FrozenDict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
+    times = (*terms, correction_us, hidden_us)
+    breakdown = FrozenDict({name: us for name, us in zip(_BREAKDOWN, times, strict=True)})  # noqa: C416  faster
+    traffic = FrozenDict({name: size for name, size in zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True)})  # noqa: C416
     return GpuCost(
         config, latency_us, physics_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem,
         sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), *correction,

@@ -11,7 +11,7 @@ import csv
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -59,17 +59,11 @@ class _Entry(NamedTuple):
     """A line of the table."""
 
     config: KernelConfig  # K not cut unless that is compiled in
-
-    @property
-    def cluster(self) -> int:
-        """CTAs of a cluster."""
-        return self.config.cluster_m * self.config.cluster_n * self.config.split_k
-
+    cluster: int  # CTAs
     num_threads: int
     registers: int
     smem_bytes: int  # static and dynamic
     min_ctas: int  # CTAs of an SM that the compiler left registers for
-    team_warps: int
     tensor: float  # instructions for a block of 64 x 64 weights
     instructions: float
     producer: float
@@ -141,39 +135,44 @@ def check_w4a16_sizes(problem: GemmProblem) -> None:
 
 @cache
 def _entries(target: str, activation: DType, mode: str, group_size: int) -> tuple[_Entry, ...]:
-    header, lines = _table(target, activation)
-    return tuple(
-        entry for line in lines[mode, str(group_size)] for entry in _parse(dict(zip(header, line, strict=True)))
-    )
+    return tuple(entry for line in _table(target, activation)[mode, str(group_size)] for entry in _parse(line))
+
+
+_COLUMNS = (
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule", "split_k",
+    "rasters", "num_threads", "registers", "smem_bytes", "static_smem_bytes", "min_ctas", "tensor", "total", "producer",
+)  # fmt: skip
+_NUM_OF_CONFIG = _COLUMNS.index("num_threads")
 
 
 @cache
-def _table(target: str, activation: DType) -> tuple[list[str], dict[tuple[str, str], list[list[str]]]]:
-    """Return the header, and the lines by mode and group: a reader of all types parses each line once."""
+def _table(target: str, activation: DType) -> dict[tuple[str, str], list[tuple[str, ...]]]:
+    """Return the `_COLUMNS` of lines by mode and group: a reader of all types parses each line once."""
     folder = "w4a8" if activation is DType.FP8 else "w4a16"
     path = data_root() / "kernels" / folder / f"{target}-{activation}.csv"
     with path.open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
+    columns = operator.itemgetter(*map(header.index, _COLUMNS))
     mode, group = header.index("mode"), header.index("group_size")
-    found: dict[tuple[str, str], list[list[str]]] = defaultdict(list)
+    found: dict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(list)
     for line in lines:
-        found[line[mode], line[group]].append(line)
-    return header, found
+        found[line[mode], line[group]].append(columns(line))
+    return found
 
 
-def _parse(line: Mapping[str, str]) -> Iterator[_Entry]:
-    sizes = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "split_k")
-    for raster in line["rasters"].split():  # e.g. "M1 N8"
-        m, n, k, cluster_m, cluster_n, warps, stages, parts = (int(line[name]) for name in sizes)
+def _parse(line: tuple[str, ...]) -> Iterator[_Entry]:
+    family, *sizes, schedule, split_k, rasters = line[:_NUM_OF_CONFIG]
+    m, n, k, cluster_m, cluster_n, warps, stages, parts = map(int, (*sizes, split_k))
+    num_threads, registers, smem, static_smem, min_ctas, *instructions = map(float, line[_NUM_OF_CONFIG:])
+    decomposition = Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
+    for raster in rasters.split():  # e.g. "M1 N8"
         config = KernelConfig(
-            line["family"], m, n, k, cluster_m, cluster_n, warps, stages, Schedule[line["schedule"].upper()],
-            Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL, parts,
+            family, m, n, k, cluster_m, cluster_n, warps, stages, Schedule[schedule.upper()], decomposition, parts,
             RasterOrder["ALONG_" + raster[0]], int(raster[1:]),
         )  # fmt: skip
         yield _Entry(
-            config, int(line["num_threads"]), int(line["registers"]),
-            int(line["smem_bytes"]) + int(line["static_smem_bytes"]), int(line["min_ctas"]), int(line["team_warps"]),
-            float(line["tensor"]), float(line["total"]), float(line["producer"]),
+            config, cluster_m * cluster_n * parts, int(num_threads), int(registers), int(smem + static_smem),
+            int(min_ctas), *instructions,
         )  # fmt: skip
 
 
@@ -189,55 +188,56 @@ def _mode_of(types: GemmTypes) -> tuple[str, int]:
 
 def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.void]:
     """Return our kernels that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`."""
-    rows = []
+    rows, sm_arch = [], arch.sm_arch
+    rate = arch.tensor_flop_per_cycle[types.a.dtype]
+    mma_rate = rate * FAMILIES["sm80_mma"].rate_on(sm_arch)
+    scale, weight_bits = types.b.scale, float(types.b.dtype.bits)
+    if scale is not None and scale.group_size is not None:
+        weight_bits += scale.dtype.bits * (2 if scale.zero_dtype else 1) / scale.group_size  # zero points: 16 bits
     for entry in _entries(kernel_target(arch), types.a.dtype, *_mode_of(types)):
         held = ctas_per_sm(arch, entry.num_threads, entry.registers, entry.smem_bytes)
         if held < 1 or entry.cluster > arch.max_cluster_ctas:
             continue
-        if arch.sm_arch not in FAMILIES[entry.config.family].sm_archs:
+        family, coefficient_set, is_wgmma, sm_archs = _FACTS[entry.config.family]
+        if sm_arch not in sm_archs:
             continue
-        expected = max(1, min(entry.min_ctas, held))
-        if cluster_sms(arch.num_sms, entry.cluster) * expected >= entry.cluster:
-            rows.append(_row(arch, types, entry, held, expected))
+        config, cluster, expected = entry.config, entry.cluster, max(1, min(entry.min_ctas, held))
+        sms = cluster_sms(arch.num_sms, cluster)
+        expected_cap = sms * expected // cluster * cluster
+        if not expected_cap:
+            continue
+        # persistent kernels are launched with as many CTAs as the registry expects to fit
+        grid_cap = expected_cap if is_wgmma else sms * held
+        blocks = config.cta_n / _BLOCK
+        if is_wgmma:  # on 64 columns
+            instructions = entry.tensor / _WARPS_OF_WGMMA
+            flop = 2.0 * _BLOCK * _BLOCK * config.cta_m / instructions
+            matrix = blocks * instructions * max(flop / rate, _LEAST_WGMMA_CYCLES)
+        else:
+            matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / mma_rate
+        rows.append((
+            family, coefficient_set, *config[1:8], config.schedule, config.raster_order, config.raster_swizzle,
+            held, expected, grid_cap, sms, expected_cap, entry.smem_bytes, entry.registers, 0, 0, 0, 0,
+            config.split_k if config.split_k > 1 else 0, 0, math.log2(cluster), matrix, 0.0, 0.0, 0.0,
+            types.a.dtype.bits / 8, blocks * entry.instructions, blocks * entry.tensor, blocks * entry.producer,
+            config.cta_n * _BLOCK * weight_bits / 8,
+        ))  # fmt: skip
     return np.array(rows, CANDIDATE_DTYPE)
+
+
+_FACTS = {
+    name: (
+        family.number, PACKED_SETS.index(coefficients_of(name)), family.number in WGMMA_FAMILIES, family.sm_archs
+    )
+    for name, family in FAMILIES.items() if family.is_ours
+}  # fmt: skip
+"""By family: its number, its place in `PACKED_SETS`, whether it is persistent, on wgmma, and which GPUs have it."""
 
 
 def list_w4a16_needs(arch: GpuSpec, types: GemmTypes) -> Iterator[KernelNeeds]:
     """Yield what each of our kernels needs, whether or not the GPU has it."""
     for entry in _entries(kernel_target(arch), types.a.dtype, *_mode_of(types)):
         yield KernelNeeds(entry.smem_bytes, entry.registers, entry.registers, entry.num_threads, entry.cluster)
-
-
-def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
-    config = entry.config
-    cluster, is_wgmma = entry.cluster, FAMILIES[config.family].number in WGMMA_FAMILIES
-    sms = cluster_sms(arch.num_sms, cluster)
-    expected_cap = sms * expected // cluster * cluster
-    # persistent kernels are launched with as many CTAs as the registry expects to fit
-    grid_cap = expected_cap if is_wgmma else sms * held
-    blocks = config.cta_n / _BLOCK
-    rate = arch.tensor_flop_per_cycle[types.a.dtype]
-    if is_wgmma:  # on 64 columns
-        instructions = entry.tensor / _WARPS_OF_WGMMA
-        flop = 2.0 * _BLOCK * _BLOCK * config.cta_m / instructions
-        matrix = blocks * instructions * max(flop / rate, _LEAST_WGMMA_CYCLES)
-    else:
-        rate *= FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
-        matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
-    scale_bits = 0.0
-    scale = types.b.scale
-    if scale is not None and scale.group_size is not None:
-        param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
-        scale_bits = param_bits / scale.group_size
-    weight_bytes = config.cta_n * _BLOCK * (types.b.dtype.bits + scale_bits) / 8
-    coefficient_set = PACKED_SETS.index(coefficients_of(config.family))
-    return (
-        FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
-        int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
-        entry.registers, 0, 0, 0, 0, config.split_k if config.split_k > 1 else 0, 0,
-        math.log2(cluster), matrix, 0.0, 0.0, 0.0, types.a.dtype.bits / 8,
-        blocks * entry.instructions, blocks * entry.tensor, blocks * entry.producer, weight_bytes,
-    )  # fmt: skip
 
 
 def config_of_row(row: np.void, parts: int) -> KernelConfig:
