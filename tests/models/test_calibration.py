@@ -407,11 +407,11 @@ def interval(gpu: str | GpuSpec, library: str = "cublas", family: str = "sm90_wg
 
 
 def test_regimes_of_gemms() -> None:
-    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 8, 64, 100), (2, 8, 64, 100)]
+    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 300, 64, 100), (2, 8, 64, 100)]
     places = [calibrations.regime_place(*of) for of in sizes]
     G, M, K, N = np.array(sizes).T
 
-    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 5, 6]
 
 
 def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
@@ -433,6 +433,16 @@ def test_a_regime_of_few_rows_has_the_quantiles_of_all() -> None:
 
     assert [item.regime for item in found] == ["decode", "all"]
     assert gpu_model.interval_of(found)[2, 1] == found[1].high_log
+
+
+def test_uneven_gemms_of_few_rows_of_a_regime_have_the_quantiles_of_all_uneven_ones() -> None:
+    places = np.array([0] * 50 + [3] * 50 + [4] * 5)
+    found = gpu_model.fit_intervals(places, np.concatenate([np.linspace(-0.1, 0.1, 50), np.linspace(-0.3, 0.3, 55)]))
+    high = gpu_model.interval_of(found)[:, 1]
+
+    assert [item.regime for item in found] == ["decode", "uneven decode", "uneven", "all"]
+    assert high[4] == high[5] == found[2].high_log > high[0]
+    assert high[3] == found[1].high_log
 
 
 def test_intervals_of_few_pairs_are_wider_than_those_of_as_many_rows() -> None:

@@ -44,10 +44,11 @@ REGIMES_OF_M = (("decode", 1, 16), ("mid", 17, 256), ("prefill", 257, None))
 MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
-_ALL = "all"
-_REGIMES = (*(name for name, _, _ in REGIMES_OF_M), "uneven", "batched")
-"""Regimes of intervals: batched GEMMs, then those whose N or K no tile of 64 divides, then the rest by M."""
-_UNEVEN, _BATCHED = _REGIMES.index("uneven"), _REGIMES.index("batched")
+_ALL, _UNEVEN = "all", "uneven"
+_OF_M = tuple(name for name, _, _ in REGIMES_OF_M)
+_REGIMES = (*_OF_M, *(f"{_UNEVEN} {name}" for name in _OF_M), "batched")
+"""Regimes of intervals: by M; those whose N or K no tile of 64 divides, by M; batches. Of few rows `_UNEVEN` counts."""
+_FIRST_UNEVEN, _BATCHED = len(_OF_M), len(_REGIMES) - 1
 _EVEN = 64
 ALIKE, OTHER_SMS = 0.02, 0.15
 """Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
@@ -72,7 +73,7 @@ class Spread(Frozen):
     that a fit had seen.
     """
 
-    regime: str = Field(default=_ALL, description="decode, mid or prefill, by rows M; uneven, batched; or all")
+    regime: str = Field(default=_ALL, description="decode, mid or prefill, by rows M; the same uneven; batched; or all")
     max_us: float | None = Field(default=None, description="predicted latency; null: any longer one")
     max_octaves: float | None = Field(default=None, description="distance; null: any greater one")
     num_rows: int = Field(description="timings of the regime")
@@ -81,7 +82,7 @@ class Spread(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Spread:
-        names = [*_REGIMES, _ALL]
+        names = [*_REGIMES, _UNEVEN, _ALL]
         if self.regime not in names:
             raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
         return self
@@ -95,13 +96,14 @@ def regime_place(G: int, M: int, K: int, N: int) -> int:
     """Return the number of the regime of one GEMM; see `regime_places`."""
     if G > 1:
         return _BATCHED
-    return _UNEVEN if K % _EVEN or N % _EVEN else bisect_left(_ENDS, M)
+    place = bisect_left(_ENDS, M)
+    return place + _FIRST_UNEVEN if K % _EVEN or N % _EVEN else place
 
 
 def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDArray[np.intp]:
     """Return the number of each GEMM's regime, [rows]; of groups M is the mean, and G is 1."""
     is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
-    places = np.where(is_uneven, _UNEVEN, np.searchsorted(_ENDS, M))
+    places = np.searchsorted(_ENDS, M) + _FIRST_UNEVEN * is_uneven
     return np.where(np.asarray(G) > 1, _BATCHED, places)
 
 
@@ -116,6 +118,7 @@ def fit_intervals(
         pairs: (N, K) of each row, whose rows err partly alike: the fewer pairs, the wider; empty: rows are unlike.
     """
     masks = {name: places == place for place, name in enumerate(_REGIMES)}
+    masks[_UNEVEN] = (places >= _FIRST_UNEVEN) & (places < _BATCHED)
 
     def spread(mask: npt.NDArray[np.bool_], **limits: str) -> Spread:
         num = len(set(compress(pairs, mask.tolist()))) if pairs else math.inf
@@ -149,7 +152,8 @@ def interval_of(found: Sequence[Spread], carried_log: float = 0.0) -> npt.NDArra
     `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds.
     """
     by_name = {item.regime: item for item in found}
-    items = [by_name.get(name, by_name[_ALL]) for name in _REGIMES]
+    wider = [(name, name.split()[0], _ALL) for name in _REGIMES]
+    items = [next(by_name[name] for name in names if name in by_name) for names in wider]
     return np.array([(-math.hypot(i.low_log, carried_log), math.hypot(i.high_log, carried_log)) for i in items])
 
 

@@ -25,7 +25,7 @@ from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import (
     REGIMES,
     Score,
-    are_inside,
+    are_inside_of_all,
     errors_table,
     report_document,
     rows_table,
@@ -364,6 +364,8 @@ def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: i
     crossed = cross_fit(predictor, sets, num_folds, folds=folds)
     asked = [item.whole() for item in sets[: len(asked_for)]]
     of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
+    corrected_us, keys = [of[1] for of in of_model], [of[2] for of in of_model]
+    inside = are_inside_of_all(asked, corrected_us, folds[: len(asked)], keys)
     for (gpu, name), indices in _by_table(asked).items():
         arch = load_arch(gpu, GpuSpec)
         of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
@@ -374,9 +376,8 @@ def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: i
         ):
             fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
             predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
-        predicted[PHYSICS], predicted[CORRECTED] = zip(*(of_model[index] for index in indices), strict=True)
-        inside = map(are_inside, of_table, predicted[CORRECTED], of_folds)
-        yield from _lines(arch.name, name, of_table, predicted, list(inside), is_fitted=True)
+        predicted[PHYSICS], predicted[CORRECTED] = ([of_model[index][who] for index in indices] for who in (0, 1))
+        yield from _lines(arch.name, name, of_table, predicted, [inside[index] for index in indices], is_fitted=True)
 
 
 def _carried_over(arch: GpuSpec, sets: Sequence[Timings]) -> Iterator[Line]:
