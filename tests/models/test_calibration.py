@@ -407,11 +407,12 @@ def interval(gpu: str | GpuSpec, library: str = "cublas", family: str = "sm90_wg
 
 
 def test_regimes_of_gemms() -> None:
-    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 300, 64, 100), (2, 8, 64, 100)]
+    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 300, 64, 100)]
+    sizes += [(G, 8, 64, 100) for G in (2, 64)]
     places = [calibrations.regime_place(*of) for of in sizes]
     G, M, K, N = np.array(sizes).T
 
-    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 5, 6]
+    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 5, 6, 7]
 
 
 def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:

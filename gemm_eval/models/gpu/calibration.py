@@ -46,10 +46,13 @@ MIN_INTERVAL_ROWS = 20
 
 _ALL, _UNEVEN = "all", "uneven"
 _OF_M = tuple(name for name, _, _ in REGIMES_OF_M)
-_REGIMES = (*_OF_M, *(f"{_UNEVEN} {name}" for name in _OF_M), "batched")
-"""Regimes of intervals: by M; those whose N or K no tile of 64 divides, by M; batches. Of few rows `_UNEVEN` counts."""
-_FIRST_UNEVEN, _BATCHED = len(_OF_M), len(_REGIMES) - 1
-_EVEN = 64
+_REGIMES = (*_OF_M, *(f"{_UNEVEN} {name}" for name in _OF_M), "batched", "batched 64")
+"""Regimes of intervals: by M; by M where no tile of 64 divides N or K; batches, and those of `_MANY` GEMMs or more.
+
+One with few timings has the interval of the regime that its first word names, else that of all.
+"""
+_FIRST_UNEVEN, _BATCHED = len(_OF_M), _REGIMES.index("batched")
+_EVEN, _MANY = 64, 64
 ALIKE, OTHER_SMS = 0.02, 0.15
 """Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
 another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
@@ -73,7 +76,7 @@ class Spread(Frozen):
     that a fit had seen.
     """
 
-    regime: str = Field(default=_ALL, description="decode, mid or prefill, by rows M; the same uneven; batched; or all")
+    regime: str = Field(default=_ALL, description="of `_REGIMES`; uneven; or all")
     max_us: float | None = Field(default=None, description="predicted latency; null: any longer one")
     max_octaves: float | None = Field(default=None, description="distance; null: any greater one")
     num_rows: int = Field(description="timings of the regime")
@@ -95,7 +98,7 @@ class Spread(Frozen):
 def regime_place(G: int, M: int, K: int, N: int) -> int:
     """Return the number of the regime of one GEMM; see `regime_places`."""
     if G > 1:
-        return _BATCHED
+        return _BATCHED + (G >= _MANY)
     place = bisect_left(_ENDS, M)
     return place + _FIRST_UNEVEN if K % _EVEN or N % _EVEN else place
 
@@ -104,7 +107,7 @@ def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDA
     """Return the number of each GEMM's regime, [rows]; of groups M is the mean, and G is 1."""
     is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
     places = np.searchsorted(_ENDS, M) + _FIRST_UNEVEN * is_uneven
-    return np.where(np.asarray(G) > 1, _BATCHED, places)
+    return np.where(np.asarray(G) > 1, _BATCHED + (np.asarray(G) >= _MANY), places)
 
 
 def fit_intervals(
