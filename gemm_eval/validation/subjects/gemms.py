@@ -436,8 +436,25 @@ def validate_gpu(names: Sequence[str], folds: int, seed: int) -> Report:
                 yield f"\n{title}"
             for of_table, of_set in groupby(chosen, lambda line: "{gpu}, {data}: {types}".format(**line.labels)):
                 yield lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
+        yield f"\n{off_coverage(lines)}"
 
     return Report(lambda: {"folds": folds, "seed": seed, "lines": [line.to_dict() for line in lines]}, parts)
+
+
+_LEAST_ROWS, _COVERED = 50, (0.75, 0.85)
+
+
+def off_coverage(lines: Sequence[Line]) -> str:
+    """Return which lines of enough rows have more or fewer of them in 80% intervals than `_COVERED`."""
+    shares = {
+        "{gpu} {data}: {regime}".format(**line.labels): line.more["coverage_frac"]
+        for line in lines
+        if list(line.errors.values())[-1].num >= _LEAST_ROWS
+    }
+    off = [f"{name} {share:.0%}" for name, share in shares.items() if not _COVERED[0] <= share <= _COVERED[1]]
+    least, most = _COVERED
+    head = f"{len(off)} of {len(shares)} lines with less than {least:.0%} or more than {most:.0%} in intervals"
+    return "; ".join([head, *off])
 
 
 def calibrate_dense(
