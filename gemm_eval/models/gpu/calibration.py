@@ -44,14 +44,15 @@ REGIMES_OF_M = (("decode", 1, 16), ("mid", 17, 256), ("prefill", 257, None))
 MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
-_ALL, _UNEVEN = "all", "uneven"
+_ALL = "all"
+_WIDER = ("uneven", "batched")
 _OF_M = tuple(name for name, _, _ in REGIMES_OF_M)
-_REGIMES = (*_OF_M, *(f"{_UNEVEN} {name}" for name in _OF_M), "batched", "batched 64")
-"""Regimes of intervals: by M; by M where no tile of 64 divides N or K; batches, and those of `_MANY` GEMMs or more.
+_REGIMES = (*_OF_M, *(f"uneven {name}" for name in _OF_M), "batched few", "batched many")
+"""Regimes of intervals: by M; by M where no tile of 64 divides N or K; batches of less than `_MANY` GEMMs, and of more.
 
-One with few timings has the interval of the regime that its first word names, else that of all.
+One of few timings has the interval of `_WIDER` that its first word names, else that of all.
 """
-_FIRST_UNEVEN, _BATCHED = len(_OF_M), _REGIMES.index("batched")
+_FIRST_UNEVEN, _FIRST_BATCHED = len(_OF_M), 2 * len(_OF_M)
 _EVEN, _MANY = 64, 64
 ALIKE, OTHER_SMS = 0.02, 0.15
 """Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
@@ -76,7 +77,7 @@ class Spread(Frozen):
     that a fit had seen.
     """
 
-    regime: str = Field(default=_ALL, description="of `_REGIMES`; uneven; or all")
+    regime: str = Field(default=_ALL, description="of `_REGIMES`, of `_WIDER`, or all")
     max_us: float | None = Field(default=None, description="predicted latency; null: any longer one")
     max_octaves: float | None = Field(default=None, description="distance; null: any greater one")
     num_rows: int = Field(description="timings of the regime")
@@ -85,7 +86,7 @@ class Spread(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Spread:
-        names = [*_REGIMES, _UNEVEN, _ALL]
+        names = [*_REGIMES, *_WIDER, _ALL]
         if self.regime not in names:
             raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
         return self
@@ -98,7 +99,7 @@ class Spread(Frozen):
 def regime_place(G: int, M: int, K: int, N: int) -> int:
     """Return the number of the regime of one GEMM; see `regime_places`."""
     if G > 1:
-        return _BATCHED + (G >= _MANY)
+        return _FIRST_BATCHED + (G >= _MANY)
     place = bisect_left(_ENDS, M)
     return place + _FIRST_UNEVEN if K % _EVEN or N % _EVEN else place
 
@@ -107,7 +108,7 @@ def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDA
     """Return the number of each GEMM's regime, [rows]; of groups M is the mean, and G is 1."""
     is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
     places = np.searchsorted(_ENDS, M) + _FIRST_UNEVEN * is_uneven
-    return np.where(np.asarray(G) > 1, _BATCHED + (np.asarray(G) >= _MANY), places)
+    return np.where(np.asarray(G) > 1, _FIRST_BATCHED + (np.asarray(G) >= _MANY), places)
 
 
 def fit_intervals(
@@ -121,7 +122,8 @@ def fit_intervals(
         pairs: (N, K) of each row, whose rows err partly alike: the fewer pairs, the wider; empty: rows are unlike.
     """
     masks = {name: places == place for place, name in enumerate(_REGIMES)}
-    masks[_UNEVEN] = (places >= _FIRST_UNEVEN) & (places < _BATCHED)
+    for wider in _WIDER:
+        masks[wider] = np.any([mask for name, mask in masks.items() if name.startswith(wider)], axis=0)
 
     def spread(mask: npt.NDArray[np.bool_], **limits: str) -> Spread:
         num = len(set(compress(pairs, mask.tolist()))) if pairs else math.inf
