@@ -8,9 +8,10 @@ timings, and of pairs that break the order in the first, the share that breaks i
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,9 +65,8 @@ def list_orders(timings: Timings) -> Iterator[tuple[npt.NDArray[np.intp], Mask]]
     frame = timings.frame.drop_duplicates(["G", *_AXES, *(["layout"] if "layout" in timings.frame else [])])
     for _, rows in frame.groupby(["G", "layout"] if "layout" in frame else ["G"]):
         sizes = rows[_AXES].to_numpy(np.int64)
-        is_at_most = (sizes[:, None] <= sizes[None]).all(axis=2)
-        np.fill_diagonal(is_at_most, val=False)
-        yield rows.index.to_numpy(), is_at_most
+        is_at_most = np.all(sizes[:, None] <= sizes[None], axis=2) & ~np.eye(len(rows), dtype=bool)
+        yield rows.index.to_numpy(np.intp), is_at_most
 
 
 def pairs_of(timings: Timings) -> Pairs:
@@ -91,11 +91,11 @@ def least_error(timings: Timings) -> float:
         order = coo_array((np.repeat([1.0, -1.0], len(edges)), (np.tile(edges, 2), np.concatenate([before, after]))),
                           shape=(len(edges), num))  # fmt: skip
         # unknown: answers over their scale, then their errors
-        bounds = vstack([hstack([order, coo_array((len(edges), num))]), hstack([one, -one]), hstack([-one, -one])])
+        bounds: Any = vstack([hstack([order, coo_array((len(edges), num))]), hstack([one, -one]), hstack([-one, -one])])
         limits = np.concatenate([np.zeros(len(edges)), measured, -measured])
         found = linprog(np.concatenate([np.zeros(num), 1.0 / measured]), A_ub=bounds, b_ub=limits, method="highs")
-        errors.append(found.fun)
-    return float(np.sum(errors) / len(timings))
+        errors.append(float(found.fun or 0.0))
+    return sum(errors) / len(timings)
 
 
 def groups_of(timings: Timings, pairs: Pairs) -> Iterator[tuple[str, Mask]]:
@@ -145,8 +145,7 @@ def table_of_repeats(twice: Sequence[tuple[tuple[str, str], tuple[str, str]]]) -
         keys = ["G", *_AXES, *(["layout"] if "layout" in both[0].frame else [])]
         joined = both[0].frame.drop_duplicates(keys)[keys].merge(both[1].frame.drop_duplicates(keys)[keys])
         one, other = (
-            Timings(**(vars_of(item) | {"frame": joined[keys].merge(item.frame.drop_duplicates(keys), on=keys)}))
-            for item in both
+            replace(item, frame=joined[keys].merge(item.frame.drop_duplicates(keys), on=keys)) for item in both
         )
         pairs = pairs_of(one)
         ratios = [item.measured_us[pairs.larger] / item.measured_us[pairs.smaller] for item in (one, other)]
@@ -155,11 +154,6 @@ def table_of_repeats(twice: Sequence[tuple[tuple[str, str], tuple[str, str]]]) -
         again = ", ".join(f"{float((ratios[1][mask] < 1.0).mean()):.0%}" for mask in masks)
         differs = float(np.median(np.abs(other.measured_us / one.measured_us - 1.0)))
         yield f"| {' '.join(first)}, {' '.join(second)} | {len(one):,} | {differs:.1%} | {nums} | {again} |"
-
-
-def vars_of(timings: Timings) -> dict[str, object]:
-    """Return the fields of a set."""
-    return {name: getattr(timings, name) for name in Timings.__dataclass_fields__}
 
 
 if __name__ == "__main__":

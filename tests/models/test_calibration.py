@@ -428,14 +428,6 @@ def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
     assert np.exp(found[0, 1]) == pytest.approx(math.exp(1.2816 * 0.05), rel=0.01)
 
 
-def test_a_regime_of_few_rows_has_the_quantiles_of_all() -> None:
-    M = np.array([4] * 50 + [1024])
-    found = gpu_model.fit_intervals(calibrations.regime_places(M), np.linspace(-0.1, 0.1, 51))
-
-    assert [item.regime for item in found] == ["decode", "all"]
-    assert gpu_model.interval_of(found)[2, 1] == found[1].high_log
-
-
 def test_a_regime_of_few_rows_has_the_quantiles_of_those_like_it_first() -> None:
     places = np.array([0] * 50 + [3] * 50 + [4] * 5)
     found = gpu_model.fit_intervals(places, np.concatenate([np.linspace(-0.1, 0.1, 50), np.linspace(-0.3, 0.3, 55)]))
@@ -443,7 +435,7 @@ def test_a_regime_of_few_rows_has_the_quantiles_of_those_like_it_first() -> None
 
     assert [item.regime for item in found] == ["decode", "uneven decode", "uneven", "all"]
     assert high[4] == high[5] == found[2].high_log > high[0]
-    assert (high[3], high[6]) == (found[1].high_log, found[3].high_log)
+    assert (high[3], high[2], high[6]) == (found[1].high_log, found[3].high_log, found[3].high_log)
 
 
 def test_intervals_of_few_pairs_are_wider_than_those_of_as_many_rows() -> None:

@@ -376,7 +376,8 @@ def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: i
         ):
             fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
             predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
-        predicted[PHYSICS], predicted[CORRECTED] = ([of_model[index][who] for index in indices] for who in (0, 1))
+        predicted[PHYSICS] = [of_model[index][0] for index in indices]
+        predicted[CORRECTED] = [corrected_us[index] for index in indices]
         yield from _lines(arch.name, name, of_table, predicted, [inside[index] for index in indices], is_fitted=True)
 
 
