@@ -7,7 +7,7 @@ within a GEMM, of timings of single configs, tells whether a predictor orders it
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,17 +114,33 @@ def error_figures(data: str, sha256: str, measured_us: Floats, predicted_us: Flo
 
 def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
     """Return which rows lie in the 80% interval of their regime, by the errors of all other folds."""
-    places, log_errors = timings.regime_places, timings.log_errors(predicted_us)
-    inside = np.zeros(len(timings), bool)
-    for fold in range(int(folds.max()) + 1):
-        here = folds == fold
-        others = ~here & ~timings.in_band
-        if here.any() and others.any():
-            pairs = list(compress(timings.pairs, others))
-            interval = interval_of(fit_intervals(places[others], log_errors[others], pairs))
-            low, high = interval[places[here]].T
-            inside[here] = (log_errors[here] >= low) & (log_errors[here] <= high)
-    return inside
+    return are_inside_of_all([timings], [predicted_us], [folds])[0]
+
+
+def are_inside_of_all(
+    sets: Sequence[Timings], predicted_us: Sequence[Floats], folds: Sequence[Ints], questions: Sequence[Any] = ()
+) -> list[Mask]:
+    """Return `are_inside` of each set, by errors of all sets; of rows that ask one of `questions`, if these are given.
+
+    So files of corrections have their intervals.
+    """
+    columns = [
+        pd.DataFrame({
+            "place": item.regime_places, "log": item.log_errors(us), "pair": item.pairs, "fold": fold,
+            "is_known": ~item.in_band, "question": list(questions[index]) if questions else "",
+        })
+        for index, (item, us, fold) in enumerate(zip(sets, predicted_us, folds, strict=True))
+    ]  # fmt: skip
+    rows = pd.concat(columns, ignore_index=True)
+    inside = np.zeros(len(rows), bool)
+    for _, of_question in rows.groupby("question", sort=False):
+        for fold, here in of_question.groupby("fold"):
+            others = of_question[(of_question["fold"] != fold) & of_question["is_known"]]
+            if len(others):
+                spreads = fit_intervals(others["place"].to_numpy(), others["log"].to_numpy(), others["pair"].tolist())
+                low, high = interval_of(spreads)[here["place"]].T
+                inside[here.index] = (here["log"] >= low) & (here["log"] <= high)
+    return np.split(inside, np.cumsum([len(item) for item in sets])[:-1])
 
 
 def row_groups(timings: Timings) -> Iterator[tuple[str, str, Mask]]:

@@ -407,11 +407,12 @@ def interval(gpu: str | GpuSpec, library: str = "cublas", family: str = "sm90_wg
 
 
 def test_regimes_of_gemms() -> None:
-    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 8, 64, 100), (2, 8, 64, 100)]
+    sizes = [*((1, M, 64, 128) for M in ROWS.tolist()), (1, 8, 100, 128), (1, 300, 64, 100)]
+    sizes += [(G, 8, 64, 100) for G in (2, 64)]
     places = [calibrations.regime_place(*of) for of in sizes]
     G, M, K, N = np.array(sizes).T
 
-    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert calibrations.regime_places(M, G, K, N).tolist() == places == [0, 0, 1, 1, 2, 2, 3, 5, 6, 7]
 
 
 def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
@@ -427,12 +428,14 @@ def test_intervals_are_quantiles_that_hold_80_percent_of_each_regime() -> None:
     assert np.exp(found[0, 1]) == pytest.approx(math.exp(1.2816 * 0.05), rel=0.01)
 
 
-def test_a_regime_of_few_rows_has_the_quantiles_of_all() -> None:
-    M = np.array([4] * 50 + [1024])
-    found = gpu_model.fit_intervals(calibrations.regime_places(M), np.linspace(-0.1, 0.1, 51))
+def test_a_regime_of_few_rows_has_the_quantiles_of_those_like_it_first() -> None:
+    places = np.array([0] * 50 + [3] * 50 + [4] * 5)
+    found = gpu_model.fit_intervals(places, np.concatenate([np.linspace(-0.1, 0.1, 50), np.linspace(-0.3, 0.3, 55)]))
+    high = gpu_model.interval_of(found)[:, 1]
 
-    assert [item.regime for item in found] == ["decode", "all"]
-    assert gpu_model.interval_of(found)[2, 1] == found[1].high_log
+    assert [item.regime for item in found] == ["decode", "uneven decode", "uneven", "all"]
+    assert high[4] == high[5] == found[2].high_log > high[0]
+    assert (high[3], high[2], high[6]) == (found[1].high_log, found[3].high_log, found[3].high_log)
 
 
 def test_intervals_of_few_pairs_are_wider_than_those_of_as_many_rows() -> None:

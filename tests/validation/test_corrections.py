@@ -10,7 +10,7 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Correction, find_correction
-from gemm_eval.validation.metrics import are_inside, errors_table, score
+from gemm_eval.validation.metrics import are_inside, are_inside_of_all, errors_table, score
 from gemm_eval.validation.subjects import corrections, gemms
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor
 from gemm_eval.validation.subjects.gemms import compare
@@ -116,10 +116,12 @@ def test_validation_shows_the_corrected_model_and_coverage(timings: Timings) -> 
     assert names[:2] == ["gemm_eval", "corrected"]
     assert all(0.7 < item.coverage["all"] < 0.9 for item in compared[:2])
     assert compared[2].coverage == {}
-    rng = np.random.default_rng(0)  # intervals hold 80% of rows that they have not seen
-    predicted_us = timings.measured_us * np.exp(rng.normal(0.0, 0.1, len(timings)))
-    inside = are_inside(timings, predicted_us, rng.integers(0, 5, len(timings)))
-    assert inside.mean() == pytest.approx(0.8, abs=0.04)
+    rng = np.random.default_rng(0)  # intervals hold 80% of rows that they have not seen, of each question
+    questions, folds = (rng.integers(0, num, len(timings)) for num in (2, 5))
+    predicted_us = timings.measured_us * np.exp(rng.normal(0.0, np.where(questions, 0.02, 0.2)))
+    (inside,) = are_inside_of_all([timings], [predicted_us], [folds], [questions])
+    assert [inside[questions == of].mean() for of in (0, 1)] == pytest.approx([0.8, 0.8], abs=0.05)
+    assert are_inside(timings, predicted_us, folds)[questions == 1].mean() > 0.95
     headers = [str(column.header) for column in errors_table(compared).columns]
     assert headers[-1] == "in 80%"
 

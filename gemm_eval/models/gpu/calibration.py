@@ -45,10 +45,15 @@ MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
 _ALL = "all"
-_REGIMES = (*(name for name, _, _ in REGIMES_OF_M), "uneven", "batched")
-"""Regimes of intervals: batched GEMMs, then those whose N or K no tile of 64 divides, then the rest by M."""
-_UNEVEN, _BATCHED = _REGIMES.index("uneven"), _REGIMES.index("batched")
-_EVEN = 64
+_WIDER = ("uneven", "batched")
+_OF_M = tuple(name for name, _, _ in REGIMES_OF_M)
+_REGIMES = (*_OF_M, *(f"uneven {name}" for name in _OF_M), "batched few", "batched many")
+"""Regimes of intervals: by M; by M where no tile of 64 divides N or K; batches of less than `_MANY` GEMMs, and of more.
+
+One of few timings has the interval of `_WIDER` that its first word names, else that of all.
+"""
+_FIRST_UNEVEN, _FIRST_BATCHED = len(_OF_M), 2 * len(_OF_M)
+_EVEN, _MANY = 64, 64
 ALIKE, OTHER_SMS = 0.02, 0.15
 """Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
 another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
@@ -72,7 +77,7 @@ class Spread(Frozen):
     that a fit had seen.
     """
 
-    regime: str = Field(default=_ALL, description="decode, mid or prefill, by rows M; uneven, batched; or all")
+    regime: str = Field(default=_ALL, description="of `_REGIMES`, of `_WIDER`, or all")
     max_us: float | None = Field(default=None, description="predicted latency; null: any longer one")
     max_octaves: float | None = Field(default=None, description="distance; null: any greater one")
     num_rows: int = Field(description="timings of the regime")
@@ -81,7 +86,7 @@ class Spread(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Spread:
-        names = [*_REGIMES, _ALL]
+        names = [*_REGIMES, *_WIDER, _ALL]
         if self.regime not in names:
             raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
         return self
@@ -94,15 +99,16 @@ class Spread(Frozen):
 def regime_place(G: int, M: int, K: int, N: int) -> int:
     """Return the number of the regime of one GEMM; see `regime_places`."""
     if G > 1:
-        return _BATCHED
-    return _UNEVEN if K % _EVEN or N % _EVEN else bisect_left(_ENDS, M)
+        return _FIRST_BATCHED + (G >= _MANY)
+    place = bisect_left(_ENDS, M)
+    return place + _FIRST_UNEVEN if K % _EVEN or N % _EVEN else place
 
 
 def regime_places(M: Any, G: Any = 1, K: Any = _EVEN, N: Any = _EVEN) -> npt.NDArray[np.intp]:
     """Return the number of each GEMM's regime, [rows]; of groups M is the mean, and G is 1."""
     is_uneven = (np.asarray(K) % _EVEN != 0) | (np.asarray(N) % _EVEN != 0)
-    places = np.where(is_uneven, _UNEVEN, np.searchsorted(_ENDS, M))
-    return np.where(np.asarray(G) > 1, _BATCHED, places)
+    places = np.searchsorted(_ENDS, M) + _FIRST_UNEVEN * is_uneven
+    return np.where(np.asarray(G) > 1, _FIRST_BATCHED + (np.asarray(G) >= _MANY), places)
 
 
 def fit_intervals(
@@ -116,6 +122,8 @@ def fit_intervals(
         pairs: (N, K) of each row, whose rows err partly alike: the fewer pairs, the wider; empty: rows are unlike.
     """
     masks = {name: places == place for place, name in enumerate(_REGIMES)}
+    for wider in _WIDER:
+        masks[wider] = np.any([mask for name, mask in masks.items() if name.startswith(wider)], axis=0)
 
     def spread(mask: npt.NDArray[np.bool_], **limits: str) -> Spread:
         num = len(set(compress(pairs, mask.tolist()))) if pairs else math.inf
@@ -149,7 +157,8 @@ def interval_of(found: Sequence[Spread], carried_log: float = 0.0) -> npt.NDArra
     `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds.
     """
     by_name = {item.regime: item for item in found}
-    items = [by_name.get(name, by_name[_ALL]) for name in _REGIMES]
+    wider = [(name, name.split()[0], _ALL) for name in _REGIMES]
+    items = [next(by_name[name] for name in names if name in by_name) for names in wider]
     return np.array([(-math.hypot(i.low_log, carried_log), math.hypot(i.high_log, carried_log)) for i in items])
 
 

@@ -322,8 +322,11 @@ def held_out_times(
 
 def held_out_answers(
     crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """Return times as `held_out_times` does, corrected only where the committed correction is on, as for users."""
+) -> tuple[Floats, Floats, list[Key]]:  # fmt: skip
+    """Return times as `held_out_times` does, corrected only where the committed correction is on, as for users.
+
+    Last comes the correction that each row asks for.
+    """
     physics_us, corrected_us = held_out_times(crossed, timings, set_index)
     first = crossed.fits[0]
     keys = first.answers(timings).keys
@@ -331,7 +334,7 @@ def held_out_answers(
     for key in dict.fromkeys(keys):
         committed = gpu_model.find_correction(first.physics.arch, timings.library, *key, gpu_model.GPU_MODEL_VERSION)
         is_on[key] = committed is not None and committed[0].is_on
-    return physics_us, np.where([is_on[key] for key in keys], corrected_us, physics_us)
+    return physics_us, np.where([is_on[key] for key in keys], corrected_us, physics_us), keys
 
 
 def _by_key(

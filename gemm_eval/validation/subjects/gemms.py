@@ -25,7 +25,7 @@ from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import (
     REGIMES,
     Score,
-    are_inside,
+    are_inside_of_all,
     errors_table,
     report_document,
     rows_table,
@@ -364,6 +364,8 @@ def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: i
     crossed = cross_fit(predictor, sets, num_folds, folds=folds)
     asked = [item.whole() for item in sets[: len(asked_for)]]
     of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
+    corrected_us, keys = [of[1] for of in of_model], [of[2] for of in of_model]
+    inside = are_inside_of_all(asked, corrected_us, folds[: len(asked)], keys)
     for (gpu, name), indices in _by_table(asked).items():
         arch = load_arch(gpu, GpuSpec)
         of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
@@ -374,9 +376,9 @@ def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: i
         ):
             fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
             predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
-        predicted[PHYSICS], predicted[CORRECTED] = zip(*(of_model[index] for index in indices), strict=True)
-        inside = map(are_inside, of_table, predicted[CORRECTED], of_folds)
-        yield from _lines(arch.name, name, of_table, predicted, list(inside), is_fitted=True)
+        predicted[PHYSICS] = [of_model[index][0] for index in indices]
+        predicted[CORRECTED] = [corrected_us[index] for index in indices]
+        yield from _lines(arch.name, name, of_table, predicted, [inside[index] for index in indices], is_fitted=True)
 
 
 def _carried_over(arch: GpuSpec, sets: Sequence[Timings]) -> Iterator[Line]:
@@ -435,8 +437,25 @@ def validate_gpu(names: Sequence[str], folds: int, seed: int) -> Report:
                 yield f"\n{title}"
             for of_table, of_set in groupby(chosen, lambda line: "{gpu}, {data}: {types}".format(**line.labels)):
                 yield lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
+        yield f"\n{off_coverage(lines)}"
 
     return Report(lambda: {"folds": folds, "seed": seed, "lines": [line.to_dict() for line in lines]}, parts)
+
+
+_LEAST_ROWS, _COVERED = 50, (0.75, 0.85)
+
+
+def off_coverage(lines: Sequence[Line]) -> str:
+    """Return which lines of enough rows have more or fewer of them in 80% intervals than `_COVERED`."""
+    shares = {
+        "{gpu} {data}: {regime}".format(**line.labels): line.more["coverage_frac"]
+        for line in lines
+        if list(line.errors.values())[-1].num >= _LEAST_ROWS
+    }
+    off = [f"{name} {share:.0%}" for name, share in shares.items() if not _COVERED[0] <= share <= _COVERED[1]]
+    least, most = _COVERED
+    head = f"{len(off)} of {len(shares)} lines with less than {least:.0%} or more than {most:.0%} in intervals"
+    return "; ".join([head, *off])
 
 
 def calibrate_dense(
