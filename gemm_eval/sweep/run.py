@@ -291,7 +291,11 @@ def what_if(
             raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
         named = {str(name): change for name, change in changes.items()}
     else:
-        named = {", ".join(map(_say_value, change.items())): change for change in changes}
+        named = {}
+        for change in changes:
+            is_number = {name: isinstance(of, int | float) and not isinstance(of, bool) for name, of in change.items()}
+            texts = [f"{name} {of:,}" if is_number[name] else f"{name} {of}" for name, of in change.items()]
+            named[", ".join(texts)] = change
     archs = {"as it is": base}
     for name, change in named.items():
         for field in change:
@@ -307,8 +311,3 @@ def what_if(
         column = table[name].to_numpy(np.float64)
         table.insert(list(table.columns).index(name) + 1, f"{name}_ratio", column / column[0])
     return table
-
-
-def _say_value(item: tuple[str, Any]) -> str:
-    name, value = item
-    return f"{name} {value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} {value}"
