@@ -66,7 +66,11 @@ def spread(function: CommandFunction) -> CommandFunction:
         hint = hints[name]
         kind: Any = get_args(hint)[0] if get_args(hint) else hint
         if is_dataclass(kind):
-            groups[name] = _size_params(*hint.__metadata__) if kind is Sizes else (kind, _fields(kind))
+            if kind is Sizes:
+                groups[name] = _size_params(*hint.__metadata__)
+            else:
+                of_group = get_type_hints(kind, include_extras=True)
+                groups[name] = kind, [_param(of.name, of_group[of.name], of.default) for of in fields(kind)]
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
@@ -111,11 +115,6 @@ def gpu_of(arch: str | ArchSpec) -> GpuSpec:
     from gemm_eval.arch import GpuSpec, load_arch
 
     return arch if isinstance(arch, GpuSpec) else load_arch(arch if isinstance(arch, str) else arch.name, GpuSpec)
-
-
-def _fields(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [_param(field.name, hints[field.name], field.default) for field in fields(group)]
 
 
 def _param(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -324,36 +325,30 @@ def _of_one_type(column: list[Any]) -> list[Any]:
 
 
 def _read_csv(path: Path) -> Iterator[Record]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
     limit = csv.field_size_limit(_MAX_CELL_CHARS)
-    try:
-        yield from _rows_of_csv(path, csv.reader(io.StringIO(text, newline="")))
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
-    header: list[str] | None = None
+    header: list[str] = []
     num_read = 0
     try:
-        for cells in lines:
+        lines = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+        for line in lines:
             where, num_read = f"{path}, line {num_read + 1}", lines.line_num
-            if not any(cell.strip() for cell in cells):
+            cells = [cell.strip() for cell in line]
+            if not any(cells):
                 continue
-            if header is None:
-                header = [cell.strip() for cell in cells]
+            if not header:
+                header = cells
                 if twice := [name for index, name in enumerate(header) if name in header[:index]]:
                     raise InvalidInputError(f"{where}: column {shown(twice[0])} is there twice")
             elif len(cells) > len(header):
                 raise InvalidInputError(f"{where}: {len(cells)} cells under {len(header)} columns")
             else:
-                stripped: list[str | None] = [cell.strip() or None for cell in cells]
-                yield where, dict(zip(header, stripped + [None] * (len(header) - len(cells)), strict=True))
+                yield where, {name: cell or None for name, cell in zip_longest(header, cells)}
     except csv.Error as error:
         raise InvalidInputError(f"{path}, line {lines.line_num}: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_parquet(path: Path) -> Iterable[Record]:

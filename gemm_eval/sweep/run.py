@@ -169,7 +169,7 @@ def sweep(
         most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // (len(work.problems) + len(work.attention))))
         chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), most)
     check_count("chunk_size", chunk_size)
-    description = describe(work, aims, sampling, num_points, chunk_size)
+    description = describe(work, aims, sampling, num_points, chunk_size, first_rows)
     store = Store(schema)
     with ExitStack() as stack:
         if path is not None:
@@ -201,11 +201,13 @@ def _run(
 
     def jobs() -> Iterator[Job]:
         for first, num in chunks:
-            rows = rows_of(first, first + num)
-            if store.holds(first, rows):
+            rows = known = rows_of(first, first + num)
+            if any(map(callable, work.space.dependent.values())):  # what a function says tells it from another
+                known = [tuple(work.space.values(row)[0].values()) for row in rows]
+            if store.holds(first, known):
                 advance(num)
             else:
-                waiting[first] = rows
+                waiting[first] = known
                 yield first, evaluate_rows, (work, rows, first)
 
     # closed at once after an error: what waits must not run on until somebody has dealt with it

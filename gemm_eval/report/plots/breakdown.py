@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gemm_eval.workload import GemmProblem
-
 
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
 _OTHER = "other_us"
@@ -94,7 +92,7 @@ def plot_breakdown(
         latency_us, places - 0.44, places + 0.44, color=figures.TEXT, linewidth=2.2, label="latency", zorder=4
     )
     for place, (end, value) in enumerate(zip(ends.tolist(), latency_us.tolist(), strict=True)):
-        _write_time(axes, value, max(end, value), place)
+        _write_beside(axes, time_text(value), max(end, value), place)
     what = "time, terms stacked_us" if counts is None else "time of all runs, terms stacked_us"
     finish_bars(axes, labels, what, ends, 1.12 * ends.max())
     figure.suptitle(f"Where the time goes: {', '.join(dict.fromkeys(result.arch_name for result in gemms))}")
@@ -109,8 +107,8 @@ def _term_name(term: str) -> str:
     return f"{name[:-1]}{name[-1].upper()}" if name[-2:-1] == " " else name  # of an operand
 
 
-def _write_time(axes: Axes, us: float, x: float, y: float) -> None:
-    axes.annotate(time_text(us), (x, y), (5, 0), textcoords="offset points", va="center", fontsize=figures.SMALL)
+def _write_beside(axes: Axes, text: str, x: float, y: float) -> None:
+    axes.annotate(text, (x, y), (5, 0), textcoords="offset points", va="center", fontsize=figures.SMALL)
 
 
 def finish_bars(axes: Axes, labels: list[str], name: str, values: npt.NDArray[np.float64], right: float) -> None:
@@ -194,7 +192,7 @@ def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> No
         if us >= letter_us * (len(word) + 0.5):
             axes.text(end + us / 2, row, word, color=figures.ink_on(color), **look)
         end += us
-    _write_time(axes, end, end, row)
+    _write_beside(axes, time_text(end), end, row)
 
 
 _STAGE, _EDGE = 0.78, 0.3
@@ -246,10 +244,7 @@ def plot_training_step(estimate: TrainingEstimate) -> Figure:
             handles.append(Patch(color=color, label=name))
     for row in range(len(stages)):
         busy_us = sum(us for each in spans.values() for at, _, us in each if at == row)
-        axes.annotate(
-            f"{busy_us / end_us:.0%}", (end_us, row), (5, 0), textcoords="offset points", va="center",
-            fontsize=figures.SMALL,
-        )  # fmt: skip
+        _write_beside(axes, f"{busy_us / end_us:.0%}", end_us, row)
     labels = [f"stage {row}" for row in range(len(stages))]
     finish_bars(axes, labels, "time of a step_us", np.array([end_us]), 1.06 * end_us)
     figures.add_title(
