@@ -20,7 +20,7 @@ from gemm_eval.sweep.fields import build_arch, check_field
 from gemm_eval.sweep.folder import FolderStore, Rows, Store, as_folder, claim
 from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, as_workloads, is_maximized, make_schema
 from gemm_eval.sweep.result import SweepResult
-from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
+from gemm_eval.sweep.space import Adaptive, Grid, LatinHypercube, Proposer, Random, Space, check_count
 from gemm_eval.sweep.sweep_file import chunks_of, describe
 from gemm_eval.words import check_extra, check_flag, did_you_mean, needs_extra, shown
 
@@ -103,7 +103,7 @@ def sweep(
     objectives: str | Sequence[str] = ("latency_us",),
     constraints: Any = (),
     *,
-    sampling: Sampling | Adaptive | None = None,
+    sampling: Grid | Random | LatinHypercube | Adaptive | None = None,
     dtype: str | None = None,
     path: str | os.PathLike[str] | None = None,
     executor: Any = None,

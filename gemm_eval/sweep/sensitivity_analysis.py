@@ -219,7 +219,7 @@ def sensitivity(
     loads = as_workloads(workloads, next(iter(space.bases.values())), options.get("dtype"))
 
     def evaluate(unit: Floats) -> Floats:
-        result = sweep(space, loads, aims, sampling=UnitPoints(unit), **options)
+        result = sweep(space, loads, aims, sampling=UnitPoints(unit), **options)  # type: ignore[arg-type]
         answers = np.stack([result[name].astype(np.float64) for name in aims], axis=1)
         answers[~result.is_feasible] = np.nan
         return answers
