@@ -223,24 +223,24 @@ def parse_rows(text: str) -> tuple[int, ...]:
 
 def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
     """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say."""
-    from gemm_eval import mapping as of
+    from gemm_eval import mapping
 
     words = [[word.strip() for word in part.split(",")] for part in text.split("/")]
     try:
         if not is_gpu:
             partition, tile, (order,) = words
-            sizes = of.Partition(*map(int, partition)), of.Tile(*map(int, tile))
-            return of.MulticoreMapping(*sizes, of.LoopOrder[order.upper()])
+            sizes = mapping.Partition(*map(int, partition)), mapping.Tile(*map(int, tile))
+            return mapping.MulticoreMapping(*sizes, mapping.LoopOrder[order.upper()])
         (family,), cta, cluster, (num_warps, num_stages, schedule), (decomposition, split_k), (order, swizzle) = words
         cta_m, cta_n, cta_k = map(int, cta)
         cluster_m, cluster_n = map(int, cluster)
-        return of.KernelConfig(
+        return mapping.KernelConfig(
             family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
-            of.Schedule[schedule.upper()], of.Decomposition[decomposition.upper()], int(split_k),
-            of.RasterOrder[order.upper()], int(swizzle),
+            mapping.Schedule[schedule.upper()], mapping.Decomposition[decomposition.upper()], int(split_k),
+            mapping.RasterOrder[order.upper()], int(swizzle),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError):
-        orders = ", ".join(of.LoopOrder.__members__).lower()
+        orders = ", ".join(mapping.LoopOrder.__members__).lower()
         form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
         raise InvalidMappingError(f"--mapping must be {form}, got {shown(text)}", rule="form") from None
 

@@ -278,6 +278,7 @@ def _arch_table(on_archs: Sequence[Sequence[Runs]]) -> Table:
     for (first, *_), results in zip(on_archs, results_of, strict=True):
         arch, used = first.evaluator.arch, {result.problem.input_dtype for result in results}
         peaks = [arch.peak_tflop_per_s(dtype) if dtype in used else None for dtype in dtypes]
+        memories: list[Cell]
         if isinstance(arch, GpuSpec):
             cores, memories = arch.num_sms, [arch.dram_bytes, arch.l2_bytes, arch.power_limit_w]
         else:

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -275,7 +275,7 @@ class Points:
         fields = [name for name in numbers if self.feasible[name].nunique() > 1]
         fields.sort(key=lambda name: -effect.get(name, 0.0))  # what matters most is seen first
         values = self.feasible[known[0]]
-        best = "max" if self.result.is_maximized(known[0]) else "min"
+        best: Literal["max", "min"] = "max" if self.result.is_maximized(known[0]) else "min"
         for x in fields[:_MOST_CHARTS]:
             is_grouped = self.feasible[x].nunique() <= _MOST_GROUPS
             of_best = self.feasible.groupby(x)[known[0]].transform(best) if is_grouped else values.agg(best)

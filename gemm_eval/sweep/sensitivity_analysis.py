@@ -112,7 +112,7 @@ def analyze_sensitivity(
     is_infeasible = ~np.isfinite(answers)
     num_infeasible = int(is_infeasible.any(axis=1).sum())
     if num_infeasible and on_infeasible == "raise":
-        where = ", ".join(output_names[j] for j in np.flatnonzero(is_infeasible.any(axis=0)))
+        where = ", ".join(output_names[int(j)] for j in np.flatnonzero(is_infeasible.any(axis=0)))
         raise GemmEvalError(
             f"{num_infeasible} of the {len(answers)} points are infeasible (not finite: {where}), which {method} "
             'cannot use: narrow the inputs, or give on_infeasible="worst" to take the worst finite value there'
