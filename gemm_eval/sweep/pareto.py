@@ -65,11 +65,11 @@ def _costs(values: npt.ArrayLike, maximize: Sequence[bool] | None) -> Floats:
     form = "values must be a table [num_points, num_objectives] of numbers that can be compared as float64"
     try:
         given = np.asarray(values)
-        if given.dtype.kind not in "biufO":
-            raise TypeError(f"got {given.dtype}")
-        table = given.astype(np.float64)
+        table = given.astype(np.float64) if given.dtype.kind in "biufO" else None
     except (TypeError, ValueError) as error:  # also rows of unequal length
         raise InvalidOptionError(f"{form}: {error}") from None
+    if table is None:
+        raise InvalidOptionError(f"{form}, got {given.dtype}")
     if table.ndim != 2 or table.shape[1] == 0:
         raise InvalidOptionError(
             f"values must be a table [num_points, num_objectives] with an objective or more, got shape {table.shape}"
