@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -474,7 +474,7 @@ def show(
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from gemm_eval.cli.output import make_console, rows_table
 
-    yes = {True: "yes", False: "-"}.get
+    yes: Callable[[bool], str] = lambda value: "yes" if value else "-"  # noqa: E731
     columns = (
         ("layer", "name", ""), "K", "N", ("weights", "mode", ""), ("A", "activation", ""),
         ("act-order", "act_order", yes), ("bias", "bias", yes), ("MB", "num_bytes", _mb),

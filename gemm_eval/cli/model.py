@@ -85,10 +85,14 @@ def gemms(
         for tokens in seq_lens
     ]
 
+    def show() -> None:
+        for item in passes:
+            item.show()
+
     output.give(
         lambda: (row for item in passes for row in item.rows()),
         lambda: opt.one_or_all([item.document() for item in passes]),
-        lambda: [item.show() for item in passes],
+        show,
     )
 
 
@@ -116,7 +120,7 @@ class _Passes:
         )
         self.phases: dict[str, list[tuple[LayerGemm, gemm_eval.GEMMResult]]] = {}
         for name in opt.phases_of(self.phase):
-            layers = transformer_gemms(self.config, phase=name, **self.how, **self.asked)  # type: ignore[arg-type]
+            layers = transformer_gemms(self.config, phase=name, **self.how, **self.asked)
             table = self.evaluator.evaluate_many([gemm.problem for gemm in layers])
             self.phases[name] = list(zip(layers, table, strict=True))
 
