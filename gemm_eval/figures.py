@@ -135,10 +135,13 @@ def import_matplotlib() -> ModuleType:
     """Return the package matplotlib, whose caches lie in the cache folder of this package, or go with the process."""
     given: dict[str, str] = {}
     if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
+        import platformdirs
+
         given["MPLCONFIGDIR"] = str(_folder())
-        own = _own_settings()
-        if own is not None and "MATPLOTLIBRC" not in os.environ:
-            given["MATPLOTLIBRC"] = str(own)
+        folders = (platformdirs.user_config_path("matplotlib", appauthor=False), Path("~/.matplotlib").expanduser())
+        own = [folder / "matplotlibrc" for folder in folders if (folder / "matplotlibrc").is_file()]
+        if own and "MATPLOTLIBRC" not in os.environ:  # the user's own settings stay in force
+            given["MATPLOTLIBRC"] = str(own[0])
     os.environ |= given
     try:
         with needs_extra("plotting", "plot"):
@@ -152,14 +155,6 @@ def import_matplotlib() -> ModuleType:
         for name in given:
             del os.environ[name]
     return mpl
-
-
-def _own_settings() -> Path | None:
-    """Return the user's matplotlibrc where matplotlib looks for it, if there is one."""
-    import platformdirs
-
-    folders = (platformdirs.user_config_path("matplotlib", appauthor=False), Path("~/.matplotlib").expanduser())
-    return next((folder / "matplotlibrc" for folder in folders if (folder / "matplotlibrc").is_file()), None)
 
 
 def _folder() -> Path:
@@ -411,7 +406,7 @@ def scale_axis(
         _tick_log(axis)
         spans_units = known.min() < scale.factor or known.max() >= 1e3 * scale.factor
         if scale.unit in _LADDERS[0] and name.endswith("_us") and spans_units and not is_given:
-            axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_time(value)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_time(value)))  # ticks are round
             axis.set_label_text(scale.label.partition(" (")[0])
             return
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{float(f'{value / scale.factor:.10g}'):,.10g}"))

@@ -23,8 +23,6 @@ _CYCLES_PER_US_PER_GHZ = 1e3  # 1e9 cycles / 1e6 us
 _FLOP_PER_US_PER_TFLOP_PER_S = 1e6  # 1e12 FLOP / 1e6 us
 _PJ_PER_US_PER_W = 1e6  # 1 W = 1e12 pJ/s = 1e6 pJ/us
 _US_PER_S = 1e6
-_US_PER_MS = 1e3
-_US_PER_NS = 1e-3
 _TIME_DIGITS = 3  # what a model says of a time is good to some percent
 
 
@@ -71,22 +69,7 @@ def time_text(us: float) -> str:
     >>> time_text(999.6)
     '1.00 ms'
     """
-    if not math.isfinite(us):
-        return f"{us} us"
-    if us == 0:
-        return "0 us"
-    rounded = float(f"{us:.{_TIME_DIGITS - 1}e}")  # first: 999.6 us are 1.00 ms
-    size = abs(rounded)
-    if size >= _US_PER_S:
-        unit, scaled = "s", rounded / _US_PER_S
-    elif size >= _US_PER_MS:
-        unit, scaled = "ms", rounded / _US_PER_MS
-    elif size >= 1e-2 * _US_PER_NS:
-        unit, scaled = ("us", rounded) if size >= 1e-1 else ("ns", rounded / _US_PER_NS)
-    else:
-        return f"{us:.{_TIME_DIGITS - 1}e} us"
-    decimals = _TIME_DIGITS - 1 - math.floor(math.log10(abs(scaled)) + 1e-9)
-    return f"{scaled:,.{max(0, decimals)}f} {unit}"
+    return scaled_text("time", us)
 
 
 def interval_text(low_us: float, high_us: float) -> str:
@@ -95,28 +78,32 @@ def interval_text(low_us: float, high_us: float) -> str:
 
 
 _CAPACITY_DIGITS = 6  # sizes of memories are exact
+_SHORTEST_US = 1e-5
 _LADDERS = {
-    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (0.0, "B")),
-    "capacity": ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (0.0, "B")),
-    "energy": ((1e12, "J"), (1e9, "mJ"), (1e6, "uJ"), (1e3, "nJ"), (0.0, "pJ")),
-    "flop": ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP")),
+    "time": {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3},
+    "bytes": {"TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3, "B": 1.0},
+    "capacity": {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1.0},
+    "energy": {"J": 1e12, "mJ": 1e9, "uJ": 1e6, "nJ": 1e3, "pJ": 1.0},
+    "flop": {"PFLOP": 1e15, "TFLOP": 1e12, "GFLOP": 1e9, "MFLOP": 1e6, "FLOP": 1.0},
 }
+_LEAST = {"us": 0.1, "ns": 0.0, "B": 0.0, "pJ": 0.0, "FLOP": 0.0}  # of these less than one is written, too
 
 
 def scaled_text(kind: str, value: float) -> str:
     """Return a value, of a kind of `Column` or ``flop``, in the unit of its size: ``12.3 ms``, ``101 MB``."""
-    if kind == "time":
-        return time_text(value)
     ladder = _LADDERS[kind]
     if not math.isfinite(value) or value == 0:
-        return f"{value:g} {ladder[-1][1]}"
+        return f"{value or 0:g} {next(unit for unit, size in ladder.items() if size == 1.0)}"
     is_exact = kind == "capacity"
     rounded = value if is_exact else float(f"{value:.{_TIME_DIGITS - 1}e}")  # first: 999.6 MB are 1.00 GB
-    size, unit = next((size or 1.0, unit) for size, unit in ladder if abs(rounded) >= size)
+    if kind == "time" and abs(rounded) < _SHORTEST_US:
+        return f"{value:.{_TIME_DIGITS - 1}e} us"
+    unit = next(unit for unit, size in ladder.items() if abs(rounded) >= _LEAST.get(unit, size))
+    scaled = rounded / ladder[unit]
     if is_exact:
-        return f"{value / size:,.{_CAPACITY_DIGITS}g} {unit}"
-    decimals = _TIME_DIGITS - 1 - math.floor(math.log10(abs(rounded / size)) + 1e-9)
-    return f"{rounded / size:,.{max(0, decimals)}f} {unit}"
+        return f"{scaled:,.{_CAPACITY_DIGITS}g} {unit}"
+    decimals = _TIME_DIGITS - 1 - math.floor(math.log10(abs(scaled)) + 1e-9)
+    return f"{scaled:,.{max(0, decimals)}f} {unit}"
 
 
 # Numbers with units, as people write them: a field's name ends with its unit.

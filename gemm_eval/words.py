@@ -11,7 +11,7 @@ import operator
 import reprlib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
@@ -138,11 +138,6 @@ def _cut(word: str) -> _Cut:
     return _Cut("".join(parts), frozenset(filter(None, parts)))
 
 
-def _has_part(name: _Cut, word: _Cut) -> bool:
-    lengths = len(name.letters), len(word.letters)
-    return min(lengths) > 2 and (word.letters in name.letters or name.letters in word.letters)
-
-
 _SAME = [frozenset(_cut(name).letters for name in names) for names in SYNONYMS]
 _NEARNESS: tuple[Callable[[_Cut, _Cut], bool], ...] = (
     lambda name, word: name.letters == word.letters,
@@ -151,7 +146,9 @@ _NEARNESS: tuple[Callable[[_Cut, _Cut], bool], ...] = (
     lambda name, word: name.parts <= word.parts or word.parts <= name.parts,
     lambda name, word: len(word.letters) > 1 and name.letters.startswith(word.letters),
     lambda name, word: len(name.letters) > 1 and word.letters.startswith(name.letters),
-    _has_part,
+    lambda name, word: (
+        min(len(name.letters), len(word.letters)) > 2 and (word.letters in name.letters or name.letters in word.letters)
+    ),
 )
 """Ways in which a name may be near to a word, the nearest first; see `did_you_mean`."""
 
@@ -224,11 +221,10 @@ def plain_number(value: Any) -> float | None:
     number: Any = plain_integer(value)
     if number is None and isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
         number = value  # numpy's timedelta64 and truth values count as integral
-    try:
-        finite = math.nan if number is None else float(number)
-    except OverflowError:
-        return None
-    return finite if math.isfinite(finite) else None
+    with suppress(OverflowError):
+        if number is not None and math.isfinite(finite := float(number)):
+            return finite
+    return None
 
 
 def as_integer(name: str, value: Any, low: int, high: int) -> int:

@@ -3,7 +3,7 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -118,10 +118,10 @@ def schema(
     print_json({"$schema": DIALECT, "title": f"gemm-eval {name} --json", **_schema_of(shapes[name])})
 
 
-EXIT_FAILED = 1
-EXIT_INPUT = 2
-EXIT_NO_ANSWER = 3
-_EXIT_OF = {StorageError: EXIT_FAILED, InfeasibleError: EXIT_NO_ANSWER, UnsupportedError: EXIT_NO_ANSWER}
+EXIT_FAILED, EXIT_INPUT, EXIT_NO_ANSWER = 1, 2, 3
+_EXIT_OF: dict[type[Exception], int] = {
+    OSError: EXIT_FAILED, StorageError: EXIT_FAILED, InfeasibleError: EXIT_NO_ANSWER, UnsupportedError: EXIT_NO_ANSWER,
+}  # fmt: skip
 
 
 class _Application(Group):
@@ -131,20 +131,18 @@ class _Application(Group):
         """Run and exit; see `EXIT_CODES`. Any exception that is not ours is a bug and goes through."""
         given = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
+        is_json = "--json" in given
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
         try:
             code = super().main(given, *rest, **extra)
-        except GemmEvalError as error:
-            _print_error(type(error).__name__, str(error), is_json="--json" in given)
+        except (GemmEvalError, OSError) as error:  # a full disk is the trouble of the machine, no bug
+            _print_error(type(error).__name__, str(error), is_json=is_json)
             code = next((code for kind, code in _EXIT_OF.items() if isinstance(error, kind)), EXIT_INPUT)
-        except OSError as error:  # a full disk, a folder that may not be written: the machine's trouble, no bug
-            _print_error(type(error).__name__, str(error), is_json="--json" in given)
-            code = EXIT_FAILED
         except Exception as error:  # typer brings its own copy of click, or not, by its version: no class to name
             if not hasattr(error, "format_message"):
                 raise
             if type(error).__name__ != "NoArgsIsHelpError":  # whose help typer has printed already
-                _print_error("UsageError", usage_message(error, given), is_json="--json" in given)
+                _print_error("UsageError", usage_message(error, given), is_json=is_json)
             code = EXIT_INPUT
         sys.exit(code or 0)
 
@@ -168,29 +166,12 @@ app = typer.Typer(
     "\n\ngemm-eval model llama-3-8b --arch h200-sxm --batch 16 --prompt 4096",
     epilog=EXIT_CODES,
 )
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "evaluate": gemm.evaluate,
-    "top": gemm.top,
-    "grouped": gemm.grouped,
-    "attention": operations.attention,
-    "collective": operations.collective,
-    "gemms": model.gemms,
-    "model": model.model,
-    "train": serve.train,
-    "moe": operations.moe,
-    "prewarm": model.prewarm,
-    "serve": serve.serve,
-    "kernels": kernels.kernels,
-    "asm": kernels.asm,
-    "profile": kernels.profile,
-    "crossover": kernels.crossover,
-    "sweep": gemm.sweep,
-    "pareto": gemm.pareto,
-    "report": gemm.report,
-    "schema": schema,
-}
-for _name, _function in _COMMANDS.items():
-    command(app, _name)(_function)
+for _function in (
+    gemm.evaluate, gemm.top, gemm.grouped, operations.attention, operations.collective, model.gemms, model.model,
+    serve.train, operations.moe, model.prewarm, serve.serve, kernels.kernels, kernels.asm, kernels.profile,
+    kernels.crossover, gemm.sweep, gemm.pareto, gemm.report, schema,
+):  # fmt: skip
+    command(app)(_function)
 _GROUPS = {
     "measure": arch.measure, "validate": subjects.validate, "calibrate": subjects.calibrate, "arch": arch.arch,
     "configs": kernels.configs, "checkpoint": kernels.checkpoint,

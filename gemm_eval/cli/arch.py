@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
 
 
-EXIT_CHECK_FAILED = 1
-
 arch = group("List, show and check architectures.")
 
 
@@ -88,22 +86,18 @@ def check(
     ]
     give(json, lambda: {"ok": all(oks), "archs": documents}, lambda: print_findings(checked))
     if not all(oks):
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise typer.Exit(1)
 
 
 def _summary(arch: ArchSpec) -> dict[str, Any]:
-    names = ("name", "type", "title", "default_dtype", "peak_tflop_per_s", "dram_gb_per_s")
-    summary = {name: getattr(arch, name) for name in names} | {
-        "default_dtype": str(arch.default_dtype),
-        "peak_tflop_per_s": arch.peak_tflop_per_s(),
-    }
+    summary = {
+        "name": arch.name, "type": arch.type, "title": arch.title, "default_dtype": str(arch.default_dtype),
+        "peak_tflop_per_s": arch.peak_tflop_per_s(), "dram_gb_per_s": arch.dram_gb_per_s,
+    }  # fmt: skip
     if arch.type == "gpu":
         return summary | {"sm_arch": arch.sm_arch, "num_sms": arch.num_sms, "l2_bytes": arch.l2_bytes}
-    return summary | {
-        "num_cores": arch.num_cores,
-        "sram_total_bytes": arch.num_cores * arch.sram_bytes,
-        "is_coarse": arch.is_coarse,
-    }
+    sram_bytes = arch.num_cores * arch.sram_bytes
+    return summary | {"num_cores": arch.num_cores, "sram_total_bytes": sram_bytes, "is_coarse": arch.is_coarse}
 
 
 def _derived(arch: ArchSpec) -> dict[str, Any]:
@@ -123,17 +117,13 @@ def _derived(arch: ArchSpec) -> dict[str, Any]:
     }
 
 
-_HELP = {"--help", "-h"}
-_DEFAULT = "gpu"
-
-
 class _Measure(Group):
     """Options without the name of a command are those of `measure gpu`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words."""
-        is_default = bool(args) and args[0].startswith("-") and args[0] not in _HELP
-        return super().parse_args(ctx, [_DEFAULT, *args] if is_default else args)
+        is_of_gpu = bool(args) and args[0].startswith("-") and args[0] not in ("--help", "-h")
+        return super().parse_args(ctx, ["gpu", *args] if is_of_gpu else args)
 
 
 measure = group(
@@ -148,36 +138,24 @@ class GpuOptions:
     """Options of a measurement on a GPU: its GEMMs, the way of timing, the file."""
 
     out: Annotated[Path, option("Folder for the data set, its meta file and the work file.")]
-    kernel: Annotated[
-        str,
-        option(
-            "Library to time: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in "
-            "fp32, or "
-            "int8: what PyTorch runs), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
-            "(bf16; PyTorch's grouped GEMM) or w4a16 and w4a8, our own for 4-bit weights (fp16, bf16: of C). Default: "
-            "cublas, with --draw torch.",
-            show_default=False,
-        ),
-    ] = ""
+    kernel: Annotated[str, option(
+        "Library to time: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in fp32, or "
+        "int8: what PyTorch runs), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped (bf16; PyTorch's "
+        "grouped GEMM) or w4a16 and w4a8, our own for 4-bit weights (fp16, bf16: of C). Default: cublas, with --draw "
+        "torch.", show_default=False
+    )] = ""  # fmt: skip
     dtype: Annotated[str, option("fp16, bf16, fp32, tf32, fp8, fp8-full or int8.")] = "fp16"
-    draw: Annotated[
-        int | None,
-        option(
-            "Time so many random GEMMs of torch instead of a set, round and odd, in three layouts and in batches, "
-            "with all operands out of L2."
-        ),
-    ] = None
+    draw: Annotated[int | None, option(
+        "Time so many random GEMMs of torch instead of a set, round and odd, in three layouts and in batches, with all "
+        "operands out of L2."
+    )] = None  # fmt: skip
     seed: Annotated[int, option("Seed of --draw.")] = 0
-    shape_sets: Annotated[
-        list[str] | None,
-        option(
-            "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
-            "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
-            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-full-2, w4a16-full-3, "
-            "w4a16-few-waves, w4a16-check, w4a16-modes, w4a16-fp4, w4a16-wide-modes, w4a16-smoke; repeat for several.",
-            "--set",
-        ),
-    ] = None
+    shape_sets: Annotated[list[str] | None, option(
+        "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: grouped "
+        "(default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, w4a16-blind, "
+        "w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-full-2, w4a16-full-3, w4a16-few-waves, w4a16-check, "
+        "w4a16-modes, w4a16-fp4, w4a16-wide-modes, w4a16-smoke; repeat for several.", "--set"
+    )] = None  # fmt: skip
     candidates: Annotated[
         int | None, option("cublaslt-candidates: largest number of algorithms of a GEMM. Default: 8.")
     ] = None
@@ -189,12 +167,9 @@ class GpuOptions:
     quick: Annotated[
         bool, option("Three replays of a millisecond each, for campaigns over many kernels.", "--quick")
     ] = False
-    l2: Annotated[
-        str,
-        option(
-            "cold: weights come from memory; warm: from L2 where they fit; cold-all: like --draw.", show_default=False
-        ),
-    ] = ""
+    l2: Annotated[str, option(
+        "cold: weights come from memory; warm: from L2 where they fit; cold-all: like --draw.", show_default=False
+    )] = ""  # fmt: skip
     clock: Annotated[str, option("burst: at boost clock; sustained: under constant load.")] = "burst"
     budget_seconds: Annotated[
         float | None, option("Stop before so many seconds and write the results; a rerun continues.")
@@ -205,7 +180,7 @@ class GpuOptions:
     show: Annotated[bool, option("Print the GEMMs to measure, and the approximate time.", "--list")] = False
 
 
-@command(measure, _DEFAULT)
+@command(measure, "gpu")
 def measure_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
     """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
 

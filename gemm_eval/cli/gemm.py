@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -53,7 +53,7 @@ def evaluate(
 
     gemm-eval evaluate --arch h200-sxm --arch b200 --shapes shapes.csv --out times.csv
     """
-    _check_library(gemm)
+    gemm.check_library()
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
     if output.out is not None:
@@ -69,10 +69,12 @@ def evaluate(
         _give_results([_answer(*question, gemm, mapping) for question in problems], explain, output)
         return
     from gemm_eval.cli import shapes as many
-    from gemm_eval.cli.output import print_line
+    from gemm_eval.cli.output import print_line, read_records
 
     refuse(ctx, "several GEMMs" if shapes is None else _SHAPES, {"mapping", "explain"})
-    listed = [many.Shape(row) for row in several] if shapes is None else many.read_shapes(shapes)
+    listed = [many.Shape(row) for row in several]
+    if shapes is not None:
+        listed = [many.shape_of(where, row) for where, row in read_records(shapes)]
     of_arch = [many.evaluate_shapes(evaluator, listed, gemm.types, gemm.run) for evaluator in evaluators]
     answers = [answer for of_shape in zip(*of_arch, strict=True) for answer in of_shape]
     output.give(
@@ -89,12 +91,12 @@ def top(
     arch: opt.ArchOption,
     sizes: opt.BatchedSizes,
     count: Annotated[int, opt.option("Number of mappings to list, 1 to 10000.", "--count", "-c")] = 10,
-    distinct: Annotated[
-        opt.Distinct, opt.option("mapping: the best mappings; partition: the best of each partition (not on a GPU).")
-    ] = opt.Distinct.MAPPING,
+    distinct: Annotated[Literal["mapping", "partition"], opt.option(
+        "mapping: the best mappings; partition: the best of each partition (not on a GPU)."
+    )] = "mapping",
     gemm: opt.GemmOptions,
     output: opt.Output,
-) -> None:
+) -> None:  # fmt: skip
     """List the best mappings of C = A x B and their differences.
 
     DRAM traffic of the chip and SRAM used in a core or SM in bytes, differences to the best in percent.
@@ -105,11 +107,11 @@ def top(
 
     gemm-eval top --arch demo-8core -m 2048 -k 4096 -n 14336 --distinct partition
     """
-    _check_library(gemm)
+    gemm.check_library()
     wanted = sizes.one()
     evaluator = gemm.evaluator(arch)
     problem = gemm.problem(evaluator.arch, wanted)
-    results = evaluator.top(problem, count, distinct=distinct.value, **gemm.run)
+    results = evaluator.top(problem, count, distinct=distinct, **gemm.run)
     _give_ranking(evaluator.arch, results, output)
 
 
@@ -165,13 +167,6 @@ def grouped(
     _give_results(results, explain, output)
 
 
-def _check_library(gemm: opt.GemmOptions) -> None:
-    from gemm_eval.models.gpu import check_plain_library
-
-    if gemm.library is not None:
-        check_plain_library(gemm.library)
-
-
 def _answer(
     evaluator: GEMMEvaluator, problem: GemmProblem, gemm: opt.GemmOptions, mapping: str | None
 ) -> tuple[ArchSpec, GEMMResult]:
@@ -207,7 +202,6 @@ def _give_ranking(arch: ArchSpec, results: Sequence[GEMMResult], output: opt.Out
 
 _LIMIT = 20
 _LATENCY, _WITHIN = "latency_us", " within"
-_NUM_SIZES = 4  # G, M, K, N
 _OF_MODELS = {
     "phase", "batch_size", "prompt_len", "output_len", "tensor_parallel", "expert_parallel", "dense_dtype",
     "memory_frac", "ignore_memory",
@@ -278,12 +272,11 @@ def pareto(
     from gemm_eval.cli.output import print_line
     from gemm_eval.sweep import load_sweep
 
-    if explain is not None:
-        refuse_others(ctx, "--explain", {"explain", "folder", "objective", "json"})
-    result = load_sweep(folder)
     if explain is None:
-        _give_front(result, objective, limit, output)
+        _give_front(load_sweep(folder), objective, limit, output)
         return
+    refuse_others(ctx, "--explain", {"explain", "folder", "objective", "json"})
+    result = load_sweep(folder)
     text = result.explain(explain, objective)
     opt.give(output.json, lambda: {"point": explain, "explanation": text}, lambda: print_line(text))
 
@@ -361,7 +354,7 @@ def report(
         metavar="G,M,K,N"
     )] = None,
     arch: opt.OtherArchesOption = None,
-    phase: Annotated[opt.Phase, opt.option("With --model: which forward pass.")] = opt.Phase.BOTH,
+    phase: Annotated[opt.Phase, opt.option("With --model: which forward pass.")] = "both",
     batch_size: Annotated[int, opt.option("With --model: number of sequences.", "--batch")] = 1,
     prompt_len: Annotated[
         int, opt.option("With --model: tokens of a prompt; with several --arch, of the context.", "--prompt")
@@ -414,7 +407,7 @@ def report(
 
     evaluators = [run.evaluator(name, allow_idle_cores=idle_cores) for name in archs]
     options: dict[str, Any] = {
-        "phases": phase.names, "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
+        "phases": opt.phases_of(phase), "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
         "dtype": dtype, "dense_dtype": dense_dtype, "ignore_memory": ignore_memory,
     }  # fmt: skip
     if gemms:
@@ -434,6 +427,6 @@ def report(
 def _sizes(text: str) -> list[int]:
     """Return the sizes that ``1,16,4096,12288`` names."""
     words = text.replace(" ", "").split(",")
-    if len(words) != _NUM_SIZES or not all(word.isascii() and word.isdigit() for word in words):
+    if len(words) != 4 or not all(word.isascii() and word.isdigit() for word in words):
         raise InvalidOptionError(f"--gemm is G,M,K,N, four integers such as 1,16,4096,12288; got {shown(text)}")
     return [int(word) for word in words]

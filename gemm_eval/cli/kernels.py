@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +16,11 @@ from gemm_eval.errors import ArchError, GemmEvalError, InvalidInputError, Invali
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
-    from gemm_eval.kernels import PackedLayer, Sizes
+    from gemm_eval.kernels import Sizes
     from gemm_eval.kernels.config_cache import ConfigCache
     from gemm_eval.kernels.config_records import ConfigRecord
     from gemm_eval.measure import QuantShape
 
-
-_PROFILE_COUNT = 10
 
 _GroupSize = Annotated[int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")]
 
@@ -113,8 +111,8 @@ def asm(
     card = score_file(file, kernel=kernel)
     occupancy = occupancy_of_card(card, spec, smem_bytes=smem_bytes + (card.static_smem_bytes or 0))
     cycles = cycles_of_loop(card.loop, spec)
-    known = card, spec, occupancy, cycles
-    opt.give(json, lambda: card_document(*known), lambda: print_card(*known))
+    facts = card, spec, occupancy, cycles
+    opt.give(json, lambda: card_document(*facts), lambda: print_card(*facts))
 
 
 def profile(
@@ -163,7 +161,7 @@ def profile(
     opt.give(
         json,
         lambda: profile_document(timed, choices, gpu, dtype, count),
-        lambda: print_profile(timed, choices, gpu, dtype, count or _PROFILE_COUNT),
+        lambda: print_profile(timed, choices, gpu, dtype, count or 10),
     )
 
 
@@ -299,11 +297,12 @@ def list_(
 
     gemm-eval configs list
     """
-    from gemm_eval.kernels.config_cache import ConfigCache
-
-    paths = _own_files() if file is None else [_existing(file)]
-    files = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
-    give(json, lambda: {"files": [_document(*item) for item in files]}, lambda: _print_tables(files))
+    files = [(path, _load(path)) for path in (_own_files() if file is None else [file])]
+    documents = [
+        {"path": str(path), "records": [record.to_json() | {"void": _void(record)} for record in cache.records]}
+        for path, cache in files
+    ]
+    give(json, lambda: {"files": documents}, lambda: _print_tables(files))
 
 
 @command(configs)
@@ -320,7 +319,7 @@ def merge(
 
     cache = ConfigCache()
     for file in files:
-        cache = cache.merge(ConfigCache.load(_existing(file), is_read_only=True))
+        cache = cache.merge(_load(file))
     _write(cache, out, as_json=json)
 
 
@@ -334,10 +333,12 @@ def _shipped_timings(arch: str) -> list[Path]:
     return tables
 
 
-def _existing(file: Path) -> Path:
+def _load(file: Path) -> ConfigCache:
+    from gemm_eval.kernels.config_cache import ConfigCache
+
     if not file.is_file():
         raise InvalidInputError(f"there is no file {file}")
-    return file
+    return ConfigCache.load(file, is_read_only=True)
 
 
 def _own_files() -> list[Path]:
@@ -345,8 +346,7 @@ def _own_files() -> list[Path]:
     from gemm_eval.kernels.config_cache import shipped_path, user_path
 
     gpus = sorted(path.name for path in (data_root() / "measured").iterdir() if path.is_dir())
-    paths = (user_path(), *map(shipped_path, gpus))
-    return [path for path in paths if path is not None and path.is_file()]
+    return [path for path in (user_path(), *map(shipped_path, gpus)) if path is not None and path.is_file()]
 
 
 def _void(record: ConfigRecord) -> str | None:
@@ -358,10 +358,6 @@ def _void(record: ConfigRecord) -> str | None:
         return why_void(record, limits_of_preset(record.key.gpu))
     except GemmEvalError as error:
         return str(error)
-
-
-def _document(path: Path, cache: ConfigCache) -> dict[str, Any]:
-    return {"path": str(path), "records": [record.to_json() | {"void": _void(record)} for record in cache.records]}
 
 
 def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
@@ -385,10 +381,8 @@ def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
         console.print("no files of configs: you have none, and the package has none")
     for path, cache in files:
         console.print(f"{path}: {len(cache)} records", soft_wrap=True)
-        print_wide(rows_table(list(map(_cells, cache.records)), _HEADERS))
-
-
-_HEADERS = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
+        headers = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
+        print_wide(rows_table(list(map(_cells, cache.records)), headers))
 
 
 def _cells(record: ConfigRecord) -> dict[str, str]:
@@ -465,25 +459,25 @@ def show(
     """
     from gemm_eval.kernels import load_packed
 
-    rows = [_row(name, layer) for name, layer in load_packed(path)]
+    rows = [
+        {
+            "name": name, "K": packed.K, "N": packed.N, "mode": packed.mode.name.lower(),
+            "group_size": packed.group_size, "activation": str(packed.activation),
+            "act_order": packed.permutation is not None, "bias": bias is not None,
+            "num_bytes": packed.nbytes + (0 if bias is None else int(bias.nbytes)),
+        }
+        for name, (packed, bias) in load_packed(path)
+    ]  # fmt: skip
     give(json, lambda: {"path": str(path), "layers": rows}, lambda: _print_table(rows))
-
-
-def _row(name: str, layer: PackedLayer) -> dict[str, Any]:
-    packed, bias = layer
-    return {
-        "name": name, "K": packed.K, "N": packed.N, "mode": packed.mode.name.lower(), "group_size": packed.group_size,
-        "activation": str(packed.activation), "act_order": packed.permutation is not None, "bias": bias is not None,
-        "num_bytes": packed.nbytes + (0 if bias is None else int(bias.nbytes)),
-    }  # fmt: skip
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from gemm_eval.cli.output import make_console, rows_table
 
+    yes: Callable[[bool], str] = lambda value: "yes" if value else "-"  # noqa: E731
     columns = (
         ("layer", "name", ""), "K", "N", ("weights", "mode", ""), ("A", "activation", ""),
-        ("act-order", "act_order", _yes), ("bias", "bias", _yes), ("MB", "num_bytes", _mb),
+        ("act-order", "act_order", yes), ("bias", "bias", yes), ("MB", "num_bytes", _mb),
     )  # fmt: skip
     cells = [row | {"mode": f"{row['mode']} {row['group_size'] or ''}".rstrip()} for row in rows]
     console = make_console()
@@ -493,7 +487,3 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def _mb(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.1f}"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "-"

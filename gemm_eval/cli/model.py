@@ -22,10 +22,6 @@ PassOption = Annotated[opt.Pass, opt.option(
 )]  # fmt: skip
 
 
-def _degree(name: str, text: str, panel: str | None = None) -> Any:
-    return opt.option(text, f"--{name}", panel=panel)
-
-
 def _counts(name: str, text: str, panel: str | None = None, *more: str) -> Any:
     return opt.option(f"{text} {SEVERAL}", f"--{name}", *more, metavar="N,...", panel=panel)
 
@@ -35,16 +31,16 @@ def gemms(
     *,
     model: opt.ModelArgument,
     arch: opt.ArchOption,
-    phase: PassOption = opt.Pass.BOTH,
+    phase: PassOption = "both",
     batch: Annotated[str, _counts("batch", "Number of sequences.")] = "1",
     seq_len: Annotated[
         str, _counts("seq-len", "Tokens of a sequence: new ones in prefill, the context in decode.")
     ] = "2048",
-    tensor_parallel: Annotated[int, _degree("tp", "Tensor parallel degree.")] = 1,
-    expert_parallel: Annotated[int, _degree("ep", "Expert parallel degree; of models with experts.")] = 1,
+    tensor_parallel: Annotated[int, opt.option("Tensor parallel degree.", "--tp")] = 1,
+    expert_parallel: Annotated[int, opt.option("Expert parallel degree; of models with experts.", "--ep")] = 1,
     types: opt.ModelTypes,
     pipeline_parallel: Annotated[
-        int, _degree("pp", "Pipeline parallel degree. Memory is that of the fullest stage.")
+        int, opt.option("Pipeline parallel degree. Memory is that of the fullest stage.", "--pp")
     ] = 1,
     new_tokens: Annotated[int | None, opt.option(
         "New tokens of the --seq-len positions: a chunk of prefill, or tokens guessed in decode. Default: all in "
@@ -119,12 +115,12 @@ class _Passes:
         self.share = MemoryShare() if frac is None else MemoryShare(frac)
         self.memory = (
             model_memory(self.config, **self.held)
-            if self.options.ignore_memory or self.phase is opt.Pass.TRAIN
+            if self.options.ignore_memory or self.phase == "train"
             else check_memory(self.config, self.evaluator.arch, share=self.share, **self.held)
         )
         self.phases: dict[str, list[tuple[LayerGemm, gemm_eval.GEMMResult]]] = {}
-        for name in self.phase.names:
-            layers = transformer_gemms(self.config, phase=name, **self.how, **self.asked)  # type: ignore[arg-type]
+        for name in opt.phases_of(self.phase):
+            layers = transformer_gemms(self.config, phase=name, **self.how, **self.asked)
             table = self.evaluator.evaluate_many([gemm.problem for gemm in layers])
             self.phases[name] = list(zip(layers, table, strict=True))
 
@@ -143,14 +139,11 @@ class _Passes:
         from gemm_eval.transformer import WHAT_COUNTS
 
         phases = {
-            name: [
-                {"name": gemm.name, "total_count": gemm.total_count, "result": result.to_dict()}
-                for gemm, result in rows
-            ]
+            name: [{"name": gemm.name, "total_count": gemm.total_count, "result": of.to_dict()} for gemm, of in rows]
             for name, rows in self.phases.items()
         }
         head = {"model": self.config.name, "arch": self.evaluator.arch.name, "what_counts": WHAT_COUNTS}
-        held = {} if self.phase is opt.Pass.TRAIN else {"memory": self.memory_document()}
+        held = {} if self.phase == "train" else {"memory": self.memory_document()}
         return head | held | {"phases": phases}
 
     def show(self) -> None:
@@ -163,7 +156,7 @@ class _Passes:
             print_phase(f"{config.name} on {arch.name}, {name}", config, rows, batch * each)
         if self.options.show_memory:
             print_memory(self.memory_document())
-        print_notes(None if self.phase is opt.Pass.TRAIN else self.memory, arch, self.share)
+        print_notes(None if self.phase == "train" else self.memory, arch, self.share)
 
     def memory_document(self) -> dict[str, Any]:
         """Return what the model takes of a device; the largest batch too, which takes time, where memory is shown."""
@@ -179,7 +172,7 @@ def prewarm(
     arch: opt.ArchOption,
     batch: Annotated[list[str], _counts("batch", "Number of sequences.")] = ["1"],  # noqa: B006  typer reads it
     seq_len: Annotated[list[str], _counts("seq-len", "Tokens of a sequence.")] = ["2048"],  # noqa: B006
-    phase: PassOption = opt.Pass.BOTH,
+    phase: PassOption = "both",
     tensor_parallel: Annotated[list[str], _counts("tp", "Tensor parallel degree.")] = ["1"],  # noqa: B006
     expert_parallel: Annotated[list[str], _counts("ep", "Expert parallel degree, of models with experts.")] = ["1"],  # noqa: B006
     dtypes: Annotated[
@@ -199,16 +192,11 @@ def prewarm(
     from gemm_eval.cli.output import print_line
 
     report = gemm_eval.prewarm(
-        run.evaluator(arch),
-        model,
-        batch_sizes=parse_all_values("--batch", batch),
-        seq_lens=parse_all_values("--seq-len", seq_len),
-        phases=phase.names,  # type: ignore[arg-type]
+        run.evaluator(arch), model, batch_sizes=parse_all_values("--batch", batch),
+        seq_lens=parse_all_values("--seq-len", seq_len), phases=opt.phases_of(phase),
         tensor_parallel=parse_all_values("--tp", tensor_parallel),
-        expert_parallel=parse_all_values("--ep", expert_parallel),
-        dtypes=dtypes or (None,),
-        dense_dtype=dense_dtype,
-    )
+        expert_parallel=parse_all_values("--ep", expert_parallel), dtypes=dtypes or (None,), dense_dtype=dense_dtype,
+    )  # fmt: skip
     opt.give(json, lambda: dataclasses.asdict(report), lambda: print_line(str(report)))
 
 
@@ -228,17 +216,16 @@ def model(
         int, opt.option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
     ] = 0,
     acceptance: Annotated[float, opt.option("Share of guesses that hold.", panel=_REQUESTS)] = 0.7,
-    tensor_parallel: Annotated[int, _degree("tp", "Tensor parallel degree.", _DEVICES)] = 1,
-    pipeline_parallel: Annotated[int, _degree("pp", "Pipeline parallel degree.", _DEVICES)] = 1,
-    expert_parallel: Annotated[int, _degree("ep", "Expert parallel degree; of models with experts.", _DEVICES)] = 1,
+    tensor_parallel: Annotated[int, opt.option("Tensor parallel degree.", "--tp", panel=_DEVICES)] = 1,
+    pipeline_parallel: Annotated[int, opt.option("Pipeline parallel degree.", "--pp", panel=_DEVICES)] = 1,
+    expert_parallel: Annotated[
+        int, opt.option("Expert parallel degree; of models with experts.", "--ep", panel=_DEVICES)
+    ] = 1,
     types: opt.ModelTypes,
     kv_dtype: opt.KvDtypeOption = None,
-    fused: Annotated[
-        bool | None,
-        opt.option(
-            "Attention. Default: fused where it can be.", "--fused/--unfused", show_default=False, panel=_KERNELS
-        ),
-    ] = None,
+    fused: Annotated[bool | None, opt.option(
+        "Attention. Default: fused where it can be.", "--fused/--unfused", show_default=False, panel=_KERNELS
+    )] = None,
     separate_quantization: Annotated[bool, opt.option(
         "Quantize activations by a separate kernel before each fp8, fp4 or int8 GEMM. "
         "Default: as engines, in the norm or activation before, and in attention where there "

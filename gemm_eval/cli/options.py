@@ -10,14 +10,13 @@ What a shell completes is here too. Nothing heavy is imported at the top, since 
 
 from __future__ import annotations
 
-import enum
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
@@ -67,7 +66,11 @@ def spread(function: CommandFunction) -> CommandFunction:
         hint = hints[name]
         kind: Any = get_args(hint)[0] if get_args(hint) else hint
         if is_dataclass(kind):
-            groups[name] = _size_params(*hint.__metadata__) if kind is Sizes else (kind, _fields(kind))
+            if kind is Sizes:
+                groups[name] = _size_params(*hint.__metadata__)
+            else:
+                of_group = get_type_hints(kind, include_extras=True)
+                groups[name] = kind, [_param(of.name, of_group[of.name], of.default) for of in fields(kind)]
             params += groups[name][1]
         else:
             params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
@@ -114,12 +117,8 @@ def gpu_of(arch: str | ArchSpec) -> GpuSpec:
     return arch if isinstance(arch, GpuSpec) else load_arch(arch if isinstance(arch, str) else arch.name, GpuSpec)
 
 
-def _fields(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [_param(field.name, hints[field.name], field.default) for field in fields(group)]
-
-
 def _param(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -304,6 +303,13 @@ class GemmOptions:
         """Options on kernels, by the names of `GEMMEvaluator.evaluate`."""
         return {name: getattr(self, name) for name in RUN_OPTIONS}
 
+    def check_library(self) -> None:
+        """Refuse a library whose kernels are not of plain GEMMs."""
+        from gemm_eval.models.gpu import check_plain_library
+
+        if self.library is not None:
+            check_plain_library(self.library)
+
     def evaluator(self, arch: str) -> GEMMEvaluator:
         """Return the evaluator of an arch."""
         from gemm_eval.evaluate import GEMMEvaluator
@@ -355,13 +361,6 @@ ExplainOption = Annotated[bool | None, option(
 )]  # fmt: skip
 
 
-class Distinct(enum.StrEnum):
-    """The part of a mapping that makes two entries of a ranking different."""
-
-    MAPPING = "mapping"
-    PARTITION = "partition"
-
-
 # Where answers go.
 
 JsonOption = Annotated[bool, option("Print one JSON document on stdout instead of tables.", "--json")]
@@ -380,9 +379,9 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.out is not None:
-            from gemm_eval.cli.output import check_out
+            from gemm_eval.cli.output import check_file
 
-            check_out(self.out)
+            check_file("--out", self.out)
 
     def give(
         self, rows: Callable[[], Iterable[Mapping[str, Any]]], document: Callable[[], Any], show: Callable[[], None]
@@ -493,31 +492,16 @@ IgnoreMemoryOption = Annotated[
 ]
 
 
-class Phase(enum.StrEnum):
-    """Forward passes of inference."""
+Phase = Literal["prefill", "decode", "both"]
+"""Forward passes of inference."""
 
-    PREFILL = "prefill"
-    DECODE = "decode"
-    BOTH = "both"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The phases that it stands for."""
-        return ("prefill", "decode") if self is Phase.BOTH else (self.value,)
+Pass = Literal["prefill", "decode", "train", "both"]
+"""Passes that GEMMs are listed for: a phase of inference, both, or a microbatch of training."""
 
 
-class Pass(enum.StrEnum):
-    """Passes that GEMMs are listed for: a phase of inference, both, or a microbatch of training."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    TRAIN = "train"
-    BOTH = "both"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The phases that it stands for."""
-        return ("prefill", "decode") if self is Pass.BOTH else (self.value,)
+def phases_of(choice: Pass) -> tuple[Any, ...]:
+    """Return the phases that a word stands for."""
+    return ("prefill", "decode") if choice == "both" else (choice,)
 
 
 @dataclass(frozen=True)

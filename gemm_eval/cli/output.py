@@ -8,6 +8,8 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +53,10 @@ class _Console(Console):
         """Print; a table that is too wide has prose broken between words, or is cut into several by columns."""
         if not (len(objects) == 1 and isinstance(objects[0], Table)):
             text = objects[0] if len(objects) == 1 and isinstance(objects[0], str) else ""
-            if any(cell_len(word) > self.width for word in text.split()):  # a link stays one
-                objects, options = (_wrapped(text, self.width),), {"overflow": "ignore", "crop": False} | options
+            if any(cell_len(word) > self.width for word in text.split()):  # a link stays one, in a line of its own
+                whole: Any = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
+                objects = ("\n".join(textwrap.fill(line, self.width, **whole) for line in text.splitlines()),)
+                options = {"overflow": "ignore", "crop": False} | options
             super().print(*objects, **options)
             return
         width = self.width
@@ -62,15 +66,6 @@ class _Console(Console):
             self.width = max(width, widest(self, part))  # what has no room for its longest word is wider
             super().print(part, **options)
             self.width = width
-
-
-def _wrapped(text: str, width: int) -> str:
-    """Break lines between words alone: one that is longer than a line stands in a line of its own."""
-    lines = (
-        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
-        for line in text.splitlines()
-    )
-    return "\n".join(lines)
 
 
 def make_console() -> Console:
@@ -234,15 +229,8 @@ Record = tuple[str, dict[str, Any]]
 """The place of a row, such as ``shapes.csv, line 3``, and its cells by column; empty ones are None."""
 
 
-def check_out(out: Path | None) -> None:
-    """Check before any work that a table can become this file."""
-    if out is not None:
-        _check_kind("--out", out)
-
-
 def write_records(path: Path, rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
     """Write rows, whose columns are those of all of them, and say so; lists are written with commas between."""
-
     columns = write_rows(path, rows)
     path = path.resolve()
     if json:
@@ -255,20 +243,34 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Write rows as `write_records` does, and return the columns; a file is never half-written."""
     from gemm_eval.storage import write_whole
 
-    check_out(path)
+    check_file("--out", path)
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cell(row.get(name)) for name in columns] for row in rows]
-    make = _to_csv if path.suffix == _CSV else _to_parquet
-    content = make(list(map(visible, columns)), cells)
+    heads, cells = list(map(visible, columns)), [[_text_or_value(row.get(name)) for name in columns] for row in rows]
+    if path.suffix == _CSV:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([heads, *cells])
+        content = text.getvalue().encode()
+    else:
+        with needs_extra("a table in parquet", "table"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        table = pa.table({name: _of_one_type([row[index] for row in cells]) for index, name in enumerate(heads)})
+        pq.write_table(table, sink := io.BytesIO())
+        content = sink.getvalue()
     path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
     return columns
 
 
+def _text_or_value(value: Any) -> Any:
+    value = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return visible(value) if isinstance(value, str) else value
+
+
 def read_records(path: Path) -> list[Record]:
     """Read the rows of a .csv or .parquet file; cells of CSV are texts."""
-    _check_kind("--shapes", path)
+    check_file("--shapes", path)
     if not path.is_file():
         raise InvalidInputError(f"there is no file {path}")
     records = list(_read_csv(path) if path.suffix == _CSV else _read_parquet(path))
@@ -300,91 +302,53 @@ def _leaves(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _check_kind(option: str, path: Path) -> None:
+def check_file(option: str, path: Path) -> None:
+    """Check before any work that a file of this name can hold a table."""
     if path.suffix not in (_CSV, _PARQUET):
         raise InvalidOptionError(f"{option} must end with {_CSV} or {_PARQUET}, got {shown(str(path))}")
     if path.suffix == _PARQUET:
         check_extra("a table in parquet", "table", "pyarrow")
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return visible(value) if isinstance(value, str) else value
-
-
-def _to_csv(columns: list[str], cells: list[list[Any]]) -> bytes:
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(columns)
-    lines.writerows(cells)
-    return text.getvalue().encode()
-
-
-def _to_parquet(columns: list[str], cells: list[list[Any]]) -> bytes:
-    with needs_extra("a table in parquet", "table"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    table = pa.table({name: _of_one_type([row[index] for row in cells]) for index, name in enumerate(columns)})
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
 def _of_one_type(column: list[Any]) -> list[Any]:
     """Return a column as parquet can hold it: numbers that CSV gave as texts are numbers, what is mixed is all text."""
-    there = [cell for cell in column if cell is not None]
-    kinds = {type(cell) for cell in there}
+    cells = [cell for cell in column if cell is not None]
+    kinds = {type(cell) for cell in cells}
+    read: Callable[[Any], Any] = str if len(kinds) > 1 and kinds != {int, float} else lambda cell: cell
     if kinds == {str}:
-        there = _numbers(there)
-    elif len(kinds) > 1 and kinds != {int, float}:
-        there = list(map(str, there))
-    cells = iter(there)
-    return [None if cell is None else next(cells) for cell in column]
-
-
-def _numbers(texts: list[str]) -> list[Any]:
-    for kind in (int, float):
-        try:
-            numbers = list(map(kind, texts))
-        except ValueError:
-            continue
-        if kind is float or list(map(str, numbers)) == texts:  # 007 is a name
-            return numbers
-    return texts
+        with suppress(ValueError):
+            list(map(float, cells))
+            read = float
+            if list(map(str, map(int, cells))) == cells:  # 007 is a name
+                read = int
+    return [None if cell is None else read(cell) for cell in column]
 
 
 def _read_csv(path: Path) -> Iterator[Record]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
     limit = csv.field_size_limit(_MAX_CELL_CHARS)
-    try:
-        yield from _rows_of_csv(path, csv.reader(io.StringIO(text, newline="")))
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
-    header: list[str] | None = None
+    header: list[str] = []
     num_read = 0
     try:
-        for cells in lines:
+        lines = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+        for line in lines:
             where, num_read = f"{path}, line {num_read + 1}", lines.line_num
-            if not any(cell.strip() for cell in cells):
+            cells = [cell.strip() for cell in line]
+            if not any(cells):
                 continue
-            if header is None:
-                header = [cell.strip() for cell in cells]
+            if not header:
+                header = cells
                 if twice := [name for index, name in enumerate(header) if name in header[:index]]:
                     raise InvalidInputError(f"{where}: column {shown(twice[0])} is there twice")
             elif len(cells) > len(header):
                 raise InvalidInputError(f"{where}: {len(cells)} cells under {len(header)} columns")
             else:
-                stripped: list[str | None] = [cell.strip() or None for cell in cells]
-                yield where, dict(zip(header, stripped + [None] * (len(header) - len(cells)), strict=True))
+                yield where, {name: cell or None for name, cell in zip_longest(header, cells)}
     except csv.Error as error:
         raise InvalidInputError(f"{path}, line {lines.line_num}: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_parquet(path: Path) -> Iterable[Record]:

@@ -204,7 +204,12 @@ def describe_difference(best: GEMMResult, other: GEMMResult) -> str:
         ]
         if terms:
             parts.append(f"{word} DRAM traffic: {', '.join(terms)}")
-    name, growth_us = _largest_growth(best, other)
+    growth = {  # DRAM traffic is told in bytes
+        name: us - best.breakdown.get(name, 0.0)
+        for name, us in other.breakdown.items()
+        if not name.startswith("dram_") and name != "hidden_us"
+    }
+    name, growth_us = max(growth.items(), key=lambda item: item[1])
     if growth_us > _MIN_TIME_FRAC * best.latency_us:
         parts.append(f"{format_term(name)} +{time_text(growth_us)}")
     elif (gain_us := best.latency_us - other.latency_us) > _MIN_TIME_FRAC * best.latency_us:
@@ -212,17 +217,6 @@ def describe_difference(best: GEMMResult, other: GEMMResult) -> str:
     if other.bound != best.bound:
         parts.append(f"bound by {other.bound}")
     return "; ".join(parts if len(parts) > 1 else [*parts, "same cost"])
-
-
-def _largest_growth(best: GEMMResult, other: GEMMResult) -> tuple[str, float]:
-    """Return the term whose time grows most, DRAM traffic aside: that is told in bytes."""
-    growth = {
-        name: us - best.breakdown.get(name, 0.0)
-        for name, us in other.breakdown.items()
-        if not name.startswith("dram_") and name != "hidden_us"
-    }
-    name = max(growth, key=lambda key: growth[key])
-    return name, growth[name]
 
 
 def _choices(mapping: MulticoreMapping | KernelConfig) -> dict[str, object]:

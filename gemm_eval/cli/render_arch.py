@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from gemm_eval.arch import ArchSpec, CheckFinding, ClockState, GpuSpec, Interconnect, MulticoreSpec
 from gemm_eval.cli.output import format_number, make_console, rows_table
 
@@ -78,7 +76,7 @@ def print_arch_list(archs: Sequence[ArchSpec]) -> None:
             console.print(rows_table(rows))
             console.print()
     console.print("Peak for the default type of the arch, DRAM in 1e9 bytes/s, SRAM of all cores together.")
-    if any(map(_is_coarse, archs)):
+    if any(_is_coarse(arch) for arch in archs):
         console.print("* coarse: the chip is not really of this kind; expect rough answers.")
 
 
@@ -107,22 +105,17 @@ def print_arch(arch: ArchSpec) -> None:
     console.print(f"{arch.name}: {arch.title or 'no title'}")
     if arch.notes:
         console.print(arch.notes.strip())
-    for title, fields in _groups(arch):
-        rows = [row for field in fields for row in _field_rows(arch, field)]
+    groups: dict[str | None, list[dict[str, str]]] = {}  # several for a GPU, which has many fields
+    title = None
+    for field in type(arch).model_fields:
+        if field not in _SHOWN_APART:
+            title = _GPU_GROUPS.get(field, title) if isinstance(arch, GpuSpec) else None
+            groups.setdefault(title, []).extend(_field_rows(arch, field))
+    for title, rows in groups.items():
         console.print()
         console.print(rows_table(rows, title=title))
-    console.print()
-    console.print(_peaks_table(arch))
-    console.print()
-    if arch.published is not None:
-        console.print(f"Published figures: {arch.published.source}")
-    for name, text in arch.sources.items():
-        console.print(f"[{name}] {text.strip()}")
-
-
-def _peaks_table(arch: ArchSpec) -> Table:
     published = {} if arch.published is None else arch.published.peak_tflop_per_s
-    rows = []
+    peaks = []
     for dtype in arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle:
         row = {
             "type": str(dtype),
@@ -131,8 +124,14 @@ def _peaks_table(arch: ArchSpec) -> Table:
         }
         if isinstance(arch, GpuSpec):
             row |= {f"at {word} clock": f"{arch.tensor_tflop_per_s(dtype, word):,.4g}" for word in ClockState}
-        rows.append(row)
-    return rows_table(rows)
+        peaks.append(row)
+    console.print()
+    console.print(rows_table(peaks))
+    console.print()
+    if arch.published is not None:
+        console.print(f"Published figures: {arch.published.source}")
+    for name, text in arch.sources.items():
+        console.print(f"[{name}] {text.strip()}")
 
 
 def print_findings(checked: Sequence[tuple[str, Sequence[CheckFinding]]]) -> None:
@@ -149,18 +148,6 @@ def print_findings(checked: Sequence[tuple[str, Sequence[CheckFinding]]]) -> Non
         for finding in findings or [valid]
     ]
     make_console().print(rows_table(rows))
-
-
-def _groups(arch: ArchSpec) -> list[tuple[str | None, list[str]]]:
-    """Titles, and the fields under them: several groups for a GPU, which has many fields."""
-    groups: list[tuple[str | None, list[str]]] = []
-    for field in type(arch).model_fields:
-        if field in _SHOWN_APART:
-            continue
-        if not groups or (isinstance(arch, GpuSpec) and field in _GPU_GROUPS):
-            groups.append((_GPU_GROUPS[field] if isinstance(arch, GpuSpec) else None, []))
-        groups[-1][1].append(field)
-    return groups
 
 
 def _field_rows(arch: ArchSpec, field: str) -> Iterator[dict[str, str]]:

@@ -25,13 +25,7 @@ _PREFIX = "w4a16_"  # of the names of all families
 
 
 class Chosen(NamedTuple):
-    """A kernel that somebody would have run.
-
-    Attributes:
-        by: who.
-        config: the kernel.
-        predicted_us: what was expected of it, in microseconds.
-    """
+    """A kernel that somebody would have run, and the time that was expected of it."""
 
     by: str
     config: KernelConfig
@@ -95,11 +89,13 @@ def profile_document(
         "gemm": _plain(profile.gemm._asdict()) | {"dtype": dtype, "bytes_moved": profile.bytes_moved},
         "num_kernels": len(profile.kernels),
         "kernels": [
-            {"place": rank} | _kernel(profile, kernel) for rank, kernel in enumerate(profile.kernels[:count], 1)
+            {"place": rank} | _plain(kernel.config._asdict()) | vars(kernel.timing)
+            | dict(zip(("tflop_per_s", "gb_per_s"), _rates(profile, kernel), strict=True)) | kernel.built._asdict()
+            for rank, kernel in enumerate(profile.kernels[:count], 1)
         ],
         "choices": [_choice(profile, chosen) for chosen in choices],
         "errors": [{**_plain(config._asdict()), "error": error} for config, error in profile.errors.items()],
-    }
+    }  # fmt: skip
 
 
 def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
@@ -129,12 +125,6 @@ def _sentence(profile: Profile, chosen: Chosen) -> str:
     us, rank = format_number(choice["latency_us"]), choice["place"]
     change = "the best" if rank == 1 else f"{choice['over_best_frac']:+.1%} from the best"
     return f"Choice of the {chosen.by}: {us} us ({predicted}), {change}, place {rank}: {config}."
-
-
-def _kernel(profile: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
-    tflops, gb_per_s = _rates(profile, kernel)
-    rates = {"tflop_per_s": tflops, "gb_per_s": gb_per_s}
-    return _plain(kernel.config._asdict()) | vars(kernel.timing) | rates | kernel.built._asdict()
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +173,7 @@ _SOURCES = {"cubin": "a cubin", "sass": "SASS", "ptx": "PTX"}
 def _resources(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None) -> Iterator[str]:
     threads = "unknown" if card.num_threads is None else f"{card.num_threads} ({card.num_warps} warps)"
     limit = "" if card.max_registers is None else f" of {card.max_registers} allowed"
-    registers = f"{_number(card.registers)}{limit}"
+    registers = f"{'unknown' if card.registers is None else card.registers}{limit}"
     yield (
         f"threads {threads}, registers {registers}, stack {_bytes(card.stack_bytes)}, static shared memory "
         f"{_bytes(card.static_smem_bytes)}"
@@ -241,10 +231,6 @@ def card_document(
 
 def _format_name(name: str) -> str:
     return _WORDS.get(name, name.replace("_", " "))
-
-
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
 
 
 def _bytes(value: int | None) -> str:

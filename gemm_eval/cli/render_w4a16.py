@@ -151,15 +151,10 @@ def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:
             row["regs"] = "-" if occupancy is None else f"{occupancy.registers}{spilled}"
             row["CTAs"] = "-" if occupancy is None else str(occupancy.ctas_per_sm)
         if has_last:
-            row["split-K"] = entry.refusal or _in_short(splits or ["yes"])
+            short = {"data parallel": "1", "stream-K": "stream"}
+            row["split-K"] = entry.refusal or ", ".join(short.get(split, split) for split in splits or ["yes"])
         cells.append(row)
     return rows_table(cells, title=family)
-
-
-def _in_short(splits: Sequence[str]) -> str:
-    """Return the cell of "split-K": 1 for a K that is not split, the parts, and stream-K."""
-    short = {"data parallel": "1", "stream-K": "stream"}
-    return ", ".join(short.get(split, split.removeprefix("split-K ")) for split in splits)
 
 
 # Crossovers: up to which M our W4A16 kernels beat a dense GEMM, predicted and measured.
@@ -254,17 +249,13 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
     )
 
 
-def _whole(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else "none"
-
-
 _PAIRS: tuple[Column, ...] = (
     ("N", "N", ","),
     ("K", "K", ","),
     ("M up to", "max_M", ","),
-    ("first loss", "first_loss_M", _whole),
+    ("first loss", "first_loss_M", lambda value: f"{value:,}" if isinstance(value, int) else "none"),
     ("measured", "measured_first_loss", str),
-    ("last win", "last_win_M", _whole),
+    ("last win", "last_win_M", lambda value: f"{value:,}" if isinstance(value, int) else "none"),
     ("measured", "measured_last_win", str),
     ("right", "right", ""),
 )

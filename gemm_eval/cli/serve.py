@@ -15,8 +15,6 @@ from gemm_eval.errors import InvalidOptionError
 
 _REQUESTS, _DEVICES = "Requests", "Devices"
 _MOST_LEFT_OUT = 6
-_GPUS = (8, 16)
-_US_PER_MS = 1e3
 _DEFINITIONS = (
     "TTFT: from sending a request to its first token, with queueing. TPOT: the rest of its time over the tokens after "
     "the first (AIPerf: inter token latency). ITL: between two chunks of a stream (AIPerf: inter chunk latency). "
@@ -117,11 +115,9 @@ def serve(
         estimate = _one(model, evaluators[0], given, common | more)
         output.give(lambda: [_row(estimate)], estimate.to_dict, lambda: _show_one(model, estimate))
         return
-    limits: dict[str, Any] = {
-        name: None if ms is None else ms * _US_PER_MS for name, ms in (("ttft_us", ttft_ms), ("tpot_us", tpot_ms))
-    }
     result = gemm_eval.find_deployments(
-        model, evaluators, counts["gpus"] or _GPUS, **limits, **common, engines=engine, dtypes=dtypes,
+        model, evaluators, counts["gpus"] or (8, 16), ttft_us=ttft_ms and ttft_ms * 1e3,
+        tpot_us=tpot_ms and tpot_ms * 1e3, **common, engines=engine, dtypes=dtypes,
         concurrencies=counts["concurrency"], disaggregated=disaggregated, tensor=counts["tp"], pipeline=counts["pp"],
         expert=counts["ep"],
     )  # fmt: skip
@@ -169,16 +165,17 @@ def _row(estimate: gemm_eval.ServingEstimate) -> dict[str, Any]:
 
 
 def _show_one(model: str, estimate: gemm_eval.ServingEstimate) -> None:
-    from gemm_eval.cli.output import make_console
+    from gemm_eval.cli.output import make_console, print_line
 
     console = make_console()
     console.print(estimate.explain(), highlight=False)
     console.print(f"\n{_DEFINITIONS}", highlight=False)
-    _print_commands(_commands(model, estimate))
+    for text in _commands(model, estimate):
+        print_line(f"\n{text}")
 
 
 def _show(result: gemm_eval.Deployments, commands: tuple[str, ...]) -> None:
-    from gemm_eval.cli.output import Column, format_number, make_console, print_table
+    from gemm_eval.cli.output import Column, format_number, make_console, print_line, print_table
     from gemm_eval.units import interval_text, time_text
 
     console = make_console()
@@ -208,16 +205,8 @@ def _show(result: gemm_eval.Deployments, commands: tuple[str, ...]) -> None:
         console.print(f"best tok/s/GPU within the limits: {', '.join(bests)}", highlight=False)
     best = result.best
     console.print(f"{best.layout} on {best.arch_name}: {best.basis}", highlight=False)
-    _print_commands(commands)
-
-
-def _print_commands(commands: tuple[str, ...]) -> None:
-    from gemm_eval.cli.output import print_line
-
     for text in commands:
-        print_line("")
-        for line in text.splitlines():
-            print_line(line)
+        print_line(f"\n{text}")
 
 
 _STEP, _LAYOUT = "Step", "Layout"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gemm_eval
 from gemm_eval.cli.options import RUN_OPTIONS, TYPE_OPTIONS
-from gemm_eval.cli.output import format_number, make_console, print_table, read_records
+from gemm_eval.cli.output import format_number, make_console, print_table
 from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.units import interval_text, time_text
@@ -22,21 +21,13 @@ _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
 class Shape(NamedTuple):
-    """A GEMM to evaluate.
+    """A GEMM to evaluate."""
 
-    Attributes:
-        sizes: G, M, K, N as they are given; what is wrong with them is for the library to say.
-        where: its place in a file, for errors; empty: the command line.
-        row_groups: rows of each group; None: M in all.
-        options: types and options of its own, by the names of `evaluate_many`.
-        own: columns of the file that are neither sizes nor row groups.
-    """
-
-    sizes: tuple[Any, ...]
-    where: str = ""
-    row_groups: tuple[int, ...] | None = None
-    options: Mapping[str, Any] = {}
-    own: Mapping[str, Any] = {}
+    sizes: tuple[Any, ...]  # G, M, K, N as they are given: the library checks them
+    where: str = ""  # its place in a file, for errors; empty: the command line
+    row_groups: tuple[int, ...] | None = None  # rows of each group; None: M in all
+    options: Mapping[str, Any] = {}  # types and options of its own, by the names of `evaluate_many`
+    own: Mapping[str, Any] = {}  # columns of the file that are neither sizes nor row groups
 
 
 class Answer(NamedTuple):
@@ -69,11 +60,6 @@ class Answer(NamedTuple):
         except InfeasibleError as error:
             return error
         return None
-
-
-def read_shapes(path: Path) -> list[Shape]:
-    """Read a .csv or .parquet file of GEMMs: columns M, K, N, and any of G, row_groups, types, options and others."""
-    return [_shape(where, row) for where, row in read_records(path)]
 
 
 def evaluate_shapes(
@@ -138,7 +124,8 @@ def _says_nothing(given: Any, ours: Any) -> bool:
         return False
 
 
-def _shape(where: str, row: Mapping[str, Any]) -> Shape:
+def shape_of(where: str, row: Mapping[str, Any]) -> Shape:
+    """Return the GEMM of a row of a file: columns M, K, N, and any of G, row_groups, types, options and others."""
     groups = row.get(_GROUPS)
     needed = _SIZES[2:] if groups is not None else _SIZES[1:]
     if absent := [name for name in needed if name not in row]:

@@ -223,38 +223,26 @@ def parse_rows(text: str) -> tuple[int, ...]:
 
 def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
     """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say."""
-    try:
-        return _parse_config(text) if is_gpu else _parse_multicore(text)
-    except (ValueError, TypeError, KeyError):
-        from gemm_eval.mapping import LoopOrder
+    from gemm_eval import mapping
 
-        orders = ", ".join(LoopOrder.__members__).lower()
+    words = [[word.strip() for word in part.split(",")] for part in text.split("/")]
+    try:
+        if not is_gpu:
+            partition, tile, (order,) = words
+            sizes = mapping.Partition(*map(int, partition)), mapping.Tile(*map(int, tile))
+            return mapping.MulticoreMapping(*sizes, mapping.LoopOrder[order.upper()])
+        (family,), cta, cluster, (num_warps, num_stages, schedule), (decomposition, split_k), (order, swizzle) = words
+        cta_m, cta_n, cta_k = map(int, cta)
+        cluster_m, cluster_n = map(int, cluster)
+        return mapping.KernelConfig(
+            family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
+            mapping.Schedule[schedule.upper()], mapping.Decomposition[decomposition.upper()], int(split_k),
+            mapping.RasterOrder[order.upper()], int(swizzle),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError):
+        orders = ", ".join(mapping.LoopOrder.__members__).lower()
         form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
         raise InvalidMappingError(f"--mapping must be {form}, got {shown(text)}", rule="form") from None
-
-
-def _parse_multicore(text: str) -> MulticoreMapping:
-    from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
-
-    partition, tile, order = text.split("/")
-    sizes = Partition(*map(int, partition.split(","))), Tile(*map(int, tile.split(",")))
-    return MulticoreMapping(*sizes, LoopOrder[order.strip().upper()])
-
-
-def _parse_config(text: str) -> KernelConfig:
-    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-
-    family, cta, cluster, pipe, work, raster = (part.strip() for part in text.split("/"))
-    cta_m, cta_n, cta_k = map(int, cta.split(","))
-    cluster_m, cluster_n = map(int, cluster.split(","))
-    num_warps, num_stages, schedule = pipe.split(",")
-    decomposition, split_k = work.split(",")
-    raster_order, raster_swizzle = raster.split(",")
-    return KernelConfig(
-        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
-        Schedule[schedule.strip().upper()], Decomposition[decomposition.strip().upper()], int(split_k),
-        RasterOrder[raster_order.strip().upper()], int(raster_swizzle),
-    )  # fmt: skip
 
 
 def format_mapping(mapping: MulticoreMapping | KernelConfig) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.figures import bound_color
@@ -101,7 +101,13 @@ def compare_report(
             types: Any = types_on(evaluator.arch, dtype, dense_dtype, model)
             if not ignore_memory:
                 check_memory(model, arch=evaluator.arch, **sizes, **types)
-            return [_phase_runs(model, evaluator, phase, sizes, types) for phase in phases]
+            of_phases = []
+            for phase in phases:
+                layers = transformer_gemms(model, phase=phase, **types, **sizes)
+                results = evaluator.evaluate_many([gemm.problem for gemm in layers], progress=False)
+                runs = [Run(one.name, of, one.total_count) for one, of in zip(layers, results, strict=True)]
+                of_phases.append(Runs(phase, evaluator, runs, batch_size * (seq_len if phase == "prefill" else 1)))
+            return of_phases
 
     else:
         gemms = list(workload)
@@ -126,23 +132,20 @@ def compare_report(
     overview: list[Part] = [Facts(setting)] if setting else []
     overview.append(_arch_table(on_archs))
     overview += [Text("\n".join(refused), title="Not compared")] if refused else []
+    explanations = []
+    for contest in contests:
+        for contender, run in _heaviest(contest):
+            share = f": {run.name}, {run.total_us / contender.total_us:.0%} of the time"
+            title_of = f"{contender.title} on {contender.arch_name}{share if len(contender.runs) > 1 else ''}"
+            explanations.append(Text(run.result.explain(), title=title_of))
     sections = [
         Section("Archs", [*overview, Text(_NOTE)]),
         Section("Figures", [_breakdown(contest) for contest in contests]),
         *(Section(contest[0].title, _tables(contest)) for contest in contests),
-        Section("Explanations", [text for contest in contests for text in _explained(contest)]),
+        Section("Explanations", explanations),
     ]
     name = f"{title} on {', '.join(runs[0].arch_name for runs in on_archs)}"
     return Page(name, subtitle, sections, [_verdict(contests), _picture(contests)])
-
-
-def _phase_runs(
-    config: ModelConfig, evaluator: GEMMEvaluator, phase: Phase, sizes: dict[str, Any], types: dict[str, Any]
-) -> Runs:
-    gemms = transformer_gemms(config, phase=phase, **types, **sizes)
-    results = evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False)
-    runs = [Run(gemm.name, result, gemm.total_count) for gemm, result in zip(gemms, results, strict=True)]
-    return Runs(phase, evaluator, runs, sizes["batch_size"] * (sizes["seq_len"] if phase == "prefill" else 1))
 
 
 def _gemm_runs(gemms: Sequence[GemmProblem | Sequence[int]], evaluator: GEMMEvaluator, dtype: str | None) -> list[Runs]:
@@ -275,17 +278,15 @@ def _arch_table(on_archs: Sequence[Sequence[Runs]]) -> Table:
     for (first, *_), results in zip(on_archs, results_of, strict=True):
         arch, used = first.evaluator.arch, {result.problem.input_dtype for result in results}
         peaks = [arch.peak_tflop_per_s(dtype) if dtype in used else None for dtype in dtypes]
-        cores, *memories = _sizes(arch)
+        memories: list[Cell]
+        if isinstance(arch, GpuSpec):
+            cores, memories = arch.num_sms, [arch.dram_bytes, arch.l2_bytes, arch.power_limit_w]
+        else:
+            cores, memories = arch.num_cores, [None, arch.num_cores * arch.sram_bytes, arch.tdp_w]
         origins = [distinct(getattr(result, name) for result in results) for name in ("source", "model_version")]
         rows.append([arch.name, cores, *peaks, arch.dram_gb_per_s, *memories, *origins])
     note = "Cores: SMs of a GPU. On chip: L2 of a GPU, SRAM of all cores. Types are those that each arch runs here."
     return Table(columns, rows, caption="The archs", note=note)
-
-
-def _sizes(arch: ArchSpec) -> list[Cell]:
-    if isinstance(arch, GpuSpec):
-        return [arch.num_sms, arch.dram_bytes, arch.l2_bytes, arch.power_limit_w]
-    return [arch.num_cores, None, arch.num_cores * arch.sram_bytes, arch.tdp_w]
 
 
 def _tables(contest: Contest) -> list[Part]:
@@ -326,18 +327,14 @@ def _gemm_table(contest: Contest) -> Table:
     return Table(columns, rows, caption=f"{contest[0].title}, GEMM by GEMM", note=note)
 
 
-def share_by_term(runs: Runs) -> dict[str, float]:
-    """Return the percent of the time that each term takes; what overlaps is negative, and all are 100."""
-    shares: dict[str, float] = {}
-    for _, result, count in runs.runs:
-        for term, us in result.breakdown.items():
-            name = " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
-            shares[name] = shares.get(name, 0.0) + 100.0 * count * us / runs.total_us
-    return shares
-
-
 def _term_table(contest: Contest) -> Table:
-    shares = [share_by_term(contender) for contender in contest]
+    shares: list[dict[str, float]] = []  # percent of the time; what overlaps is negative
+    for runs in contest:
+        shares.append({})
+        for _, result, count in runs.runs:
+            for term, us in result.breakdown.items():
+                name = " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
+                shares[-1][name] = shares[-1].get(name, 0.0) + 100.0 * count * us / runs.total_us
     terms = [name for name in dict.fromkeys(name for of in shares for name in of) if name != "hidden"]
     terms = [name for name in [*terms, "hidden"] if any(abs(of.get(name, 0.0)) >= _MIN_SHARE for of in shares)]
     columns = [text_column("term"), *(percent_column(contender.arch_name) for contender in contest)]
@@ -352,14 +349,6 @@ def _heaviest(contest: Contest) -> list[tuple[Runs, Run]]:
     runs = order[0].runs
     heaviest = max(range(len(runs)), key=lambda at: runs[at].total_us)
     return [(contender, contender.runs[heaviest]) for contender in order]
-
-
-def _explained(contest: Contest) -> list[Text]:
-    texts = []
-    for contender, run in _heaviest(contest):
-        share = f": {run.name}, {run.total_us / contender.total_us:.0%} of the time" if len(contender.runs) > 1 else ""
-        texts.append(Text(run.result.explain(), title=f"{contender.title} on {contender.arch_name}{share}"))
-    return texts
 
 
 def _breakdown(contest: Contest) -> Figure:

@@ -84,9 +84,18 @@ def model_report(
         _totals(steps),
         Text(estimate.explain(), title="The same as gemm-eval model"),
     ]
+    figures: list[Part] = []
+    for step in steps:
+        names, results, counts = zip(*step.runs, strict=True)
+        gemms = [LayerGemm(name, result.problem, count, is_weight=True) for name, result, count in step.runs]
+        breakdown = plot_breakdown(results, names=names, counts=counts)
+        figures += [
+            Figure(plot_roofline(evaluator, gemms), f"{step.name}: GEMMs under the roofs of {step.arch_name}"),
+            Figure(breakdown, f"{step.name}: where the time of the GEMMs goes"),
+        ]
     sections = [
         Section("Overview", overview),
-        Section("Figures", [figure for step in steps for figure in _figures(step)]),
+        Section("Figures", figures),
         *(Section(step.title, _tables(step)) for step in steps),
         Section("What would help", help_parts),
     ]
@@ -198,10 +207,7 @@ def _facts(config: ModelConfig, estimate: ModelEstimate, steps: Sequence[Runs]) 
 
 
 def _totals(steps: Sequence[Runs]) -> Table:
-    def heaviest(step: Runs) -> str:
-        run = step.heaviest(1)[0]
-        return f"{run.name}, {run.total_us / step.total_us:.0%}"
-
+    heaviest = {step.name: step.heaviest(1)[0] for step in steps}
     columns = [
         (text_column("phase"), lambda step: step.name),
         (Column("tokens"), lambda step: step.num_tokens),
@@ -209,18 +215,12 @@ def _totals(steps: Sequence[Runs]) -> Table:
         (time_column("per token"), lambda step: step.total_us / step.num_tokens),
         (Column("rate", "tokens/s"), lambda step: step.tokens_per_s),
         (percent_column("of peak"), lambda step: 100.0 * step.utilization_frac),
-        (text_column("heaviest GEMM"), heaviest),
+        (
+            text_column("heaviest GEMM"),
+            lambda step: f"{heaviest[step.name].name}, {heaviest[step.name].total_us / step.total_us:.0%}",
+        ),
     ]
     return table_of(steps, columns, "Forward passes")
-
-
-def _figures(step: Runs) -> list[Figure]:
-    names, results, counts = zip(*step.runs, strict=True)
-    gemms = [LayerGemm(name, result.problem, count, is_weight=True) for name, result, count in step.runs]
-    return [
-        Figure(plot_roofline(step.evaluator, gemms), f"{step.name}: GEMMs under the roofs of {step.arch_name}"),
-        Figure(plot_breakdown(results, names=names, counts=counts), f"{step.name}: where the time of the GEMMs goes"),
-    ]
 
 
 def _tables(step: Runs) -> list[Part]:
@@ -310,8 +310,15 @@ def deployments_report(deployments: Deployments, commands: Sequence[str] = ()) -
         (text_column("types"), lambda item: item.dtype or "of the checkpoint"),
     ]
     front = table_of(deployments.front, _COLUMNS, "Deployments on the Pareto front of both rates")
+    limits = (("TTFT", deployments.ttft_limit_us), ("TPOT", deployments.tpot_limit_us))
+    facts = [
+        ("model", deployments.model_name),
+        ("tokens of a request", f"{deployments.prompt_len:,} in, {deployments.output_len:,} out"),
+        *((f"{name} at most", time_text(limit)) for name, limit in limits if limit is not None),
+        ("deployments", f"{deployments.num_points:,}, {deployments.num_within:,} of them within the limits"),
+    ]
     sections = [
-        Section("Pareto front", [Facts(_deployments_facts(deployments)), front]),
+        Section("Pareto front", [Facts(facts), front]),
         Section("Best deployment", [Text(best.explain()), *start]),
         Section("Excluded layouts", [table_of(deployments.left_out, left, "Layouts that cannot serve these requests")]),
     ]
@@ -334,13 +341,3 @@ def _deployments_verdict(deployments: Deployments, best: ServingEstimate) -> Ver
         text = f"{fastest.tokens_per_s_per_user:,.0f} tok/s/user, {fastest.concurrency:,} requests in flight"
         points.append(("Fastest for a client", f"{fastest.layout}: {text}"))
     return Verdict(headline, points + trust_in_estimate(best, caveat))
-
-
-def _deployments_facts(deployments: Deployments) -> list[tuple[str, str]]:
-    limits = ((name, getattr(deployments, f"{name.lower()}_limit_us")) for name in ("TTFT", "TPOT"))
-    return [
-        ("model", deployments.model_name),
-        ("tokens of a request", f"{deployments.prompt_len:,} in, {deployments.output_len:,} out"),
-        *((f"{name} at most", time_text(limit)) for name, limit in limits if limit is not None),
-        ("deployments", f"{deployments.num_points:,}, {deployments.num_within:,} of them within the limits"),
-    ]

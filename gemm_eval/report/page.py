@@ -70,7 +70,8 @@ class Page:
         lead = prepared(self.lead)
         parts = [prepared(section.parts) for section in self.sections]
         sections = list(zip(anchors, [section.heading for section in self.sections], parts, strict=True))
-        style, script = asset("page.css"), _script()
+        style, script = asset("page.css"), "\n\n".join(asset(f"{name}.js") for name in _SCRIPTS)
+        script = f'"use strict";\n(() => {{\n{script}\n}})();'
         policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:; "
         policy += "base-uri 'none'; form-action 'none'"
         words = {"lead": lead, "sections": sections, "style": style, "script": script, "policy": policy}
@@ -94,11 +95,6 @@ def asset(name: str) -> str:
 
 
 _SCRIPTS = ("units", "axes", "filter", "tables", "charts", "bars", "page")
-
-
-@functools.cache
-def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n\n".join(asset(f"{name}.js") for name in _SCRIPTS) + "\n})();"
 
 
 def _source(code: str) -> str:
@@ -166,6 +162,17 @@ _WRAPPED_CHARS, _LONG_TEXT_CHARS = 32, 160  # longer text wraps in a column of i
 
 
 def _table(table: Table) -> dict[str, Any]:
+    def cell(column: Column, value: Cell) -> tuple[str, str, str | None]:
+        """Return the text of a cell, its classes, and what it is sorted by where that is not the text."""
+        text = column.format(value)
+        if not text:
+            return "\N{EN DASH}", "missing" if column.kind == "text" else "n missing", ""
+        if column.kind == "text":
+            return text, "long" if len(text) > _LONG_TEXT_CHARS else "wrap" if len(text) > _WRAPPED_CHARS else "", None
+        is_whole = isinstance(value, Integral)
+        number = f"{value:d}" if is_whole else f"{float(value or 0.0):.{_DATA_DIGITS}g}"
+        return text, "n", None if is_whole and not column.is_scaled else number
+
     rows = table.rows[: table.max_rows]
     notes = [f"The first {len(rows):,} of {len(table.rows):,} rows."] if len(rows) < len(table.rows) else []
     example = ""
@@ -177,23 +184,11 @@ def _table(table: Table) -> dict[str, Any]:
         ]
         example = " and ".join(varied[:1] + varied[-1:])
     return {
-        "rows": [[_cell(column, value) for column, value in zip(table.columns, row, strict=True)] for row in rows],
+        "rows": [[cell(*item) for item in zip(table.columns, row, strict=True)] for row in rows],
         "has_filter": len(rows) >= _FILTER_FROM_ROWS,
         "example": example,
         "note": " ".join([*notes, *([table.note] if table.note else [])]),
     }
-
-
-def _cell(column: Column, value: Cell) -> tuple[str, str, str | None]:
-    """Return the text of a cell, its classes, and what it is sorted by where that is not the text."""
-    text = column.format(value)
-    if not text:
-        return "\N{EN DASH}", "missing" if column.kind == "text" else "n missing", ""
-    if column.kind == "text":
-        return text, "long" if len(text) > _LONG_TEXT_CHARS else "wrap" if len(text) > _WRAPPED_CHARS else "", None
-    is_rounded = column.is_scaled or not isinstance(value, Integral)
-    number = f"{value:d}" if isinstance(value, Integral) else f"{float(value or 0.0):.{_DATA_DIGITS}g}"
-    return text, "n", number if is_rounded else None
 
 
 def _chart(chart: Chart) -> dict[str, Any]:
@@ -280,22 +275,21 @@ def _clean(element: ElementTree.Element, prefix: str) -> None:
     element.tag = _local(element.tag)
     attributes = {_local(key): value for key, value in element.attrib.items()}
     attributes |= _declarations(attributes.pop("style", ""))
-    element.attrib = {key: _renamed(key, value, prefix) for key, value in attributes.items()}
+    for key, value in attributes.items():
+        if key == "id":
+            attributes[key] = f"{prefix}-{value}"
+        elif key == "href" and value.startswith("#"):
+            attributes[key] = f"#{prefix}-{value[1:]}"
+        elif key in _PAINTS and value.lower() in _neutrals():
+            attributes[key] = f"var(--{_neutrals()[value.lower()]})"
+        else:
+            attributes[key] = _LINK.sub(rf"\g<0>{prefix}-", value)
+    element.attrib = attributes
     for child in list(element):
         if _local(child.tag) in _DROPPED_ELEMENTS:
             element.remove(child)
         else:
             _clean(child, prefix)
-
-
-def _renamed(key: str, value: str, prefix: str) -> str:
-    if key == "id":
-        return f"{prefix}-{value}"
-    if key == "href" and value.startswith("#"):
-        return f"#{prefix}-{value[1:]}"
-    if key in _PAINTS and value.lower() in _neutrals():
-        return f"var(--{_neutrals()[value.lower()]})"
-    return _LINK.sub(rf"\g<0>{prefix}-", value)
 
 
 @functools.cache

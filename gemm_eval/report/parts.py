@@ -463,15 +463,12 @@ def change_gains(runs: Sequence[Run], changed: Mapping[str, GEMMEvaluator]) -> l
     physics_us = sum(count * result.physics_us for _, result, count in runs)
     gains = []
     for change, evaluator in changed.items():
-        savings = [(count * _saving_us(result, evaluator), name) for name, result, count in runs]
+        savings = []
+        for name, result, count in runs:
+            with contextlib.suppress(GemmEvalError):  # one that does not fit the changed arch is no reason to stop
+                us = evaluator.evaluate_problem(result.problem, **result.options).latency_us
+                savings.append((count * (result.physics_us - us), name))
         saved_frac = sum(us for us, _ in savings) / physics_us
         if saved_frac >= MIN_GAIN_FRAC:
             gains.append(ChangeGain(change, total_us * (1.0 - saved_frac), saved_frac, max(savings)[1]))
     return sorted(gains, key=lambda gain: gain.total_us)
-
-
-def _saving_us(result: GEMMResult, evaluator: GEMMEvaluator) -> float:
-    try:
-        return result.physics_us - evaluator.evaluate_problem(result.problem, **result.options).latency_us
-    except GemmEvalError:  # the GEMM does not fit the changed arch: no help, and no reason to give no report
-        return 0.0

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things: ``1 chip``, ``1,024 chips``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 _MOST_VALUES = 10
 _MAX_WHOLE = 1e15  # above, a float does not tell which whole number it was
 
@@ -82,12 +87,6 @@ _SAMPLINGS = {
     "LatinHypercube": "{num_points:,} points, a Latin hypercube, seed {seed}",
     "Adaptive": "{num_points:,} points, chosen by {sampler} in batches of {batch_size}, seed {seed}",
 }
-
-
-def say_sampling(sampling: Mapping[str, Any]) -> str:
-    """Return how points were chosen, given what `SweepResult.description` has of it."""
-    kind = sampling["kind"]
-    return _SAMPLINGS[kind].format(**sampling) if kind in _SAMPLINGS else str(sampling.get("said", kind))
 
 
 BALANCE = "balance"
@@ -263,30 +262,30 @@ class Points:
         known = [name for name in self.result.objectives if self.feasible[name].notna().any()]
         if not known:
             return []
-        if len(known) > 1:
-            pairs = list(itertools.combinations(known, 2))[:_MOST_CHARTS]
-            return [self._pair_chart(x, y, names) for y, x in pairs]
+        charts = []
+        for y, x in list(itertools.combinations(known, 2))[:_MOST_CHARTS]:
+            maximize = [self.result.is_maximized(name) for name in (y, x)]
+            marks = pareto_front(self.feasible[[y, x]].to_numpy(np.float64), maximize=maximize)
+            label, joined = "Pareto front of these two", "before" if maximize[1] else "after"
+            charts.append(self._chart(x, y, names, marks, label, joined))
+        if charts:
+            return charts
         effect = self.effects(known[0])
         numbers = [name for name in self.varied if self.kinds[name] in ("whole", "number")]
         fields = [name for name in numbers if self.feasible[name].nunique() > 1]
         fields.sort(key=lambda name: -effect.get(name, 0.0))  # what matters most is seen first
-        return [self._field_chart(name, known[0], names) for name in fields[:_MOST_CHARTS]]
-
-    def _pair_chart(self, x: str, y: str, names: Mapping[int, str]) -> Chart:
-        maximize = [self.result.is_maximized(name) for name in (y, x)]
-        marks = pareto_front(self.feasible[[y, x]].to_numpy(np.float64), maximize=maximize)
-        return self._chart(x, y, names, marks, "Pareto front of these two", "before" if maximize[1] else "after")
-
-    def _field_chart(self, x: str, y: str, names: Mapping[int, str]) -> Chart:
-        values = self.feasible[y]
-        best: Literal["max", "min"] = "max" if self.result.is_maximized(y) else "min"
-        is_grouped = self.feasible[x].nunique() <= _MOST_GROUPS
-        marks = values == (self.feasible.groupby(x)[y].transform(best) if is_grouped else values.agg(best))
-        return self._chart(x, y, names, marks.to_numpy(), f"best at each {self.heading(x)}" if is_grouped else "best")
+        values = self.feasible[known[0]]
+        best: Literal["max", "min"] = "max" if self.result.is_maximized(known[0]) else "min"
+        for x in fields[:_MOST_CHARTS]:
+            is_grouped = self.feasible[x].nunique() <= _MOST_GROUPS
+            of_best = self.feasible.groupby(x)[known[0]].transform(best) if is_grouped else values.agg(best)
+            label = f"best at each {self.heading(x)}" if is_grouped else "best"
+            charts.append(self._chart(x, known[0], names, (values == of_best).to_numpy(), label))
+        return charts
 
     def _chart(
         self, x: str, y: str, names: Mapping[int, str], marks: npt.NDArray[np.bool_], label: str,
-        joined: Literal["line", "after", "before"] = "line",
+        joined: Any = "line",
     ) -> Chart:  # fmt: skip
         shown = list(dict.fromkeys([*self.names, x, y]))
         places = {point: place for place, point in enumerate(self.feasible["point"].tolist()) if point in names}
@@ -328,7 +327,17 @@ def sweep_report(result: SweepResult) -> Page:
     if lead:
         lead += charts[:1]
         charts = charts[1:]
-    overview = [*_warnings(points), Facts(_facts(points, reasons)), *([points.best_table()] if points.best else [])]
+    num, asked = len(result), result.description["num_points"]
+    overview: list[Part] = []
+    if num < asked:
+        text = f"{num:,} of {asked:,} points are done; others are not on this page. The same sweep continues."
+        overview.append(Text(text, title="This sweep is not finished"))
+    if num and not len(feasible):
+        overview.append(Text("The section Excluded points has the reasons.", title="No point is feasible"))
+    elif num and not len(front):
+        text = f"No point has all objectives ({', '.join(result.objectives)})."
+        overview.append(Text(text, title="There is no best design"))
+    overview += [Facts(_facts(points, reasons)), *([points.best_table()] if points.best else [])]
     sections = [Section("Overview", overview)]
     columns = [text_column("reason"), Column("points"), Column("first"), text_column("for example")]
     table = Table(columns, [list(row) for row in reasons.itertuples(index=False)], "Why points are excluded")
@@ -342,14 +351,14 @@ def sweep_report(result: SweepResult) -> Page:
         sections.append(Section("Best designs, and why", explained))
         sections.append(Section("Figures", _figures(points, points.best[-1].point)))
     if len(front):
-        caption = f"{_count(len(front), 'point')} that no other beats, {by_aim}"
+        caption = f"{counted(len(front), 'point')} that no other beats, {by_aim}"
         sections.append(Section("Pareto front", [points.table(front, caption, has_basis=True)]))
     if len(feasible):
         ranked = feasible.sort_values(aim, ascending=not result.is_maximized(aim), kind="stable")
         table = points.table(ranked, f"Points that hold all constraints, {by_aim}")
         sections += [Section("All points", [table]), *excluded]
     loads = ", ".join(load.name for load in result.workloads)
-    subtitle = f"{_count(result.description['num_points'], 'chip')}, {loads}"
+    subtitle = f"{counted(asked, 'chip')}, {loads}"
     return Page(f"Design space of {', '.join(result.bases)}", subtitle, sections, lead)
 
 
@@ -367,7 +376,13 @@ def _verdict(points: Points) -> Verdict:
     gains = _gains(points, first, runs)
     if gains:
         words.append(("It would gain from", "; ".join(gains[:_MOST_GAINS])))
-    words += [_other(points, design, first) for design in points.best[1:]]
+    for design in points.best[1:]:  # held against the first one in every objective
+        texts = []
+        for name in result.objectives:
+            value, other = float(design.row[name]), float(first.row[name])
+            ratio = f" ({value / other:.3g}x)" if other > 0 and abs(value / other - 1.0) >= _SAME_FRAC else ""
+            texts.append(f"{points.heading(name)} {points.say(name, value)}{ratio}")
+        words.append((f"{capital(_short(design.best_in))}: point {design.point}", ", ".join(texts)))
     factors = points.effects(aim)
     fields = points.strongest(aim)[:_MOST_FIELDS]
     if fields:
@@ -441,16 +456,6 @@ def _headline(points: Points, best: BestDesign) -> str:
     return f"{headline}, {value / base_value:.3g} times that of {than}."
 
 
-def _other(points: Points, design: BestDesign, first: BestDesign) -> tuple[str, str]:
-    """Another best design, held against the first one in every objective."""
-    words = []
-    for name in points.result.objectives:
-        value, other = float(design.row[name]), float(first.row[name])
-        ratio = f" ({value / other:.3g}x)" if other > 0 and abs(value / other - 1.0) >= _SAME_FRAC else ""
-        words.append(f"{points.heading(name)} {points.say(name, value)}{ratio}")
-    return f"{capital(_short(design.best_in))}: point {design.point}", ", ".join(words)
-
-
 def _short(best_in: str) -> str:
     text = best_in.replace("least latency_us", "fastest").replace(f", {BALANCE}", "")
     for end in ("_us", "_pj", "_mm2", "_w", "_bytes"):
@@ -458,46 +463,33 @@ def _short(best_in: str) -> str:
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
 
 
-def _warnings(points: Points) -> list[Part]:
-    num, asked = len(points.result), points.result.description["num_points"]
-    warnings: list[Part] = []
-    if num < asked:
-        text = f"{num:,} of {asked:,} points are done; others are not on this page. The same sweep continues."
-        warnings.append(Text(text, title="This sweep is not finished"))
-    if num and not len(points.feasible):
-        warnings.append(Text("The section Excluded points has the reasons.", title="No point is feasible"))
-    elif num and not len(points.front):
-        text = f"No point has all objectives ({', '.join(points.result.objectives)})."
-        warnings.append(Text(text, title="There is no best design"))
-    return warnings
-
-
 def _facts(points: Points, reasons: pd.DataFrame) -> list[tuple[str, str]]:
     result = points.result
     description, models = result.description, {arch.type for arch in result.bases.values()}
-    num_excluded = int(reasons["num_points"].sum())
+    num_excluded, sampling = int(reasons["num_points"].sum()), description["sampling"]
+    kind = sampling["kind"]
     better = {True: "more is better", False: "less is better"}
     facts = [
         ("base", ", ".join(result.bases)),
         ("points", f"{len(result):,}, {num_excluded:,} excluded, {len(points.front):,} on the front"),
-        ("sampling", say_sampling(description["sampling"])),
+        ("sampling", _SAMPLINGS.get(kind, str(sampling.get("said", kind))).format(**sampling)),
     ]
     for at, name in enumerate(result.objectives, 1):
         facts.append((f"objective {at}", f"{name}, {better[result.is_maximized(name)]}"))
     facts += [("constraint", limit) for limit in description["constraints"]]
     for load in result.workloads:
-        words = [_count(len(load.gemms), "GEMM"), "attention" if load.attention else "", scaled_text("flop", load.flop)]
-        words.append(_count(load.num_tokens, "token") if load.num_tokens else "")
+        words = [
+            counted(len(load.gemms), "GEMM"),
+            "attention" if load.attention else "",
+            scaled_text("flop", load.flop),
+        ]
+        words.append(counted(load.num_tokens, "token") if load.num_tokens else "")
         facts.append((f"workload {load.name}", ", ".join(filter(None, words))))
     for name, value in description["options"].items():
         if value not in (None, False):
             facts.append((name.replace("_", " "), "yes" if value is True else str(value)))
     versions = [version for kind, version in sorted(description["models"].items()) if kind in models]
     return [*facts, ("cost model", ", ".join(versions))]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _explained(points: Points, best: BestDesign) -> list[Part]:

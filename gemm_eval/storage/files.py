@@ -28,8 +28,7 @@ else:
 _ROOT_UID = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
-_USUAL_MODE = 0o666  # less what the umask takes
-_PRIVATE_MODE = 0o600
+_USUAL_MODE, _PRIVATE_MODE = 0o666, 0o600  # less what the umask takes
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
 _NUM_KEPT_ASIDE = 3
 _MAX_PATH_CHARS = 1024
@@ -143,7 +142,12 @@ def write_whole(path: Path, content: bytes, *, is_durable: bool = True, is_priva
     with staged(path, content, is_durable=is_durable, is_private=is_private) as temporary:
         temporary.replace(path)
     if is_durable:
-        _sync_folder(path.parent)
+        with contextlib.suppress(OSError):  # where folders can be synchronized, the name survives a loss of power too
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -154,16 +158,6 @@ def write_text(path: Path, text: str) -> None:
         write_whole(path, text.encode())
     except OSError as error:
         raise GemmEvalError(f"cannot write {path}: {error}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Let the new name survive a loss of power, where folders can be synchronized."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def set_aside(path: Path, name: str | None = None) -> Path:
@@ -199,10 +193,8 @@ def read_bounded(
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _EXTRA_FLAGS)) as file:
             is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             raw = file.read(max_bytes + 1) if is_regular else b""
-    except OSError as error:
-        raise unreadable(f"cannot read {name}: {error.strerror or error}") from error
-    except ValueError as error:  # a name that no file can have: a NUL, half a surrogate pair
-        raise unreadable(f"cannot read {name}: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL or half a surrogate
+        raise unreadable(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
     if not is_regular:
         raise unreadable(f"cannot read {name}: not a regular file, but a pipe or a device")
     if len(raw) > max_bytes:
@@ -243,16 +235,13 @@ class FileLock:
         self._path = path
         self._descriptor = -1
 
-    def acquire(self, *, shared: bool = False, timeout_s: float = 0.0) -> bool:
-        """Return True once it is held, False if others still hold it after `timeout_s`; raise `OSError` without a file.
-
-        `shared` with others that hold it shared; on Windows always alone.
-        """
+    def acquire(self, *, timeout_s: float = 0.0) -> bool:
+        """Return True once it is held, False if others hold it for `timeout_s`; raise `OSError` without a file."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         self._descriptor = os.open(self._path, flags, _PRIVATE_MODE)
         _held.add(self._descriptor)
         deadline_s = time.monotonic() + timeout_s
-        while not _try_lock(self._descriptor, shared=shared):
+        while not _try_lock(self._descriptor):
             if time.monotonic() >= deadline_s:
                 self._close()
                 return False
@@ -285,7 +274,7 @@ if hasattr(os, "register_at_fork"):
 
 if sys.platform == "win32":
 
-    def _try_lock(descriptor: int, *, shared: bool) -> bool:  # noqa: ARG001
+    def _try_lock(descriptor: int) -> bool:
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except PermissionError:
@@ -299,9 +288,9 @@ if sys.platform == "win32":
 
 else:
 
-    def _try_lock(descriptor: int, *, shared: bool) -> bool:
+    def _try_lock(descriptor: int) -> bool:
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:  # a file system without locks

@@ -4,6 +4,7 @@ Archs are data to the search, so a chunk of any chips compiles nothing and is a 
 of cores in it; GPUs go one by one through their evaluator.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,15 +78,14 @@ class SweepWork:
         return sizes, type_of, pack_layouts([problem.row_groups for problem in self.problems])
 
     @cached_property
-    def flop(self) -> tuple[dict[DType, int], ...]:
+    def flop(self) -> tuple[Mapping[DType, int], ...]:
         """The operations of each workload, by input type."""
-        flop_of_workloads = []
+        flop_of_workloads: list[Counter[DType]] = []
         for workload in self.workloads:
-            flop: dict[DType, int] = {}
+            flop_of_workloads.append(Counter())
             for problem, count in workload.problems:
                 dtype = problem.input_dtype if isinstance(problem, GemmProblem) else problem.dtype
-                flop[dtype] = flop.get(dtype, 0) + count * problem.flop
-            flop_of_workloads.append(flop)
+                flop_of_workloads[-1][dtype] += count * problem.flop
         return tuple(flop_of_workloads)
 
 
@@ -189,8 +189,13 @@ def evaluate_rows(
         for at in places if work.attention else ():
             if is_stopped():
                 raise StoppedError
-            if not chunk.excluded[at]:
-                _evaluate_attention(chunk, at)
+            if (arch := chunk.archs[at]) is None or chunk.excluded[at]:
+                continue
+            with chunk.excluding(at):
+                results = point_evaluator(arch, work.options).evaluate_attention_problems(work.attention)
+                chunk.costs["latency_us"][at, len(work.problems) :] = [result.latency_us for result in results]
+                chunk.costs["dram_bytes"][at, len(work.problems) :] = list(map(attention_dram_bytes, results))
+                chunk.costs["energy_pj"][at, len(work.problems) :] = [attention_energy_pj(arch, of) for of in results]
     metrics = metric_columns(work.workloads, chunk.totals(), ideal_us=chunk.ideal_us, area_mm2=chunk.area_mm2)
     late = [limit for limit in work.constraints if limit not in early]
     for at in range(num):
@@ -249,21 +254,6 @@ def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
             values[at, : len(problems)] = table[name]
         if not table.is_feasible.all():
             chunk.excluded[at] = f"infeasible: {table.problem(int(np.argmin(table.is_feasible)))}"
-
-
-def _evaluate_attention(chunk: _Chunk, at: int) -> None:
-    """Find the costs of the attention of a point."""
-    arch, work = chunk.archs[at], chunk.work
-    assert arch is not None
-    with chunk.excluding(at):
-        results = point_evaluator(arch, work.options).evaluate_attention_problems(work.attention)
-        costs = {
-            "latency_us": [result.latency_us for result in results],
-            "dram_bytes": [attention_dram_bytes(result) for result in results],
-            "energy_pj": [attention_energy_pj(arch, result) for result in results],
-        }
-        for name, values in chunk.costs.items():
-            values[at, len(work.problems) :] = costs[name]
 
 
 def _ideal_us(arch: ArchSpec, flop: Mapping[DType, int]) -> float:

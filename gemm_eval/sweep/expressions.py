@@ -50,14 +50,9 @@ class Names:
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression that has been read.
+    """An expression that has been read: the names that it uses, and a function of these."""
 
-    Attributes:
-        names: that it uses, ``"mac_pj.fp16"`` for an entry of a table.
-        function: of these names.
-    """
-
-    names: frozenset[str]
+    names: frozenset[str]  # "mac_pj.fp16" for an entry of a table
     function: _Function
 
     def __call__(self, known: Any) -> Number:
@@ -97,7 +92,11 @@ class _Compiler:
 
         match node:
             case ast.Constant(value=bool() | int() | float() as value):
-                return self._constant(value)
+                try:
+                    _bounded(value)
+                except OverflowError as error:
+                    raise self._refused(f"has an invalid number in it: {error}") from None
+                return lambda _: value
             case ast.Name(id=name):
                 return self._name(name)
             case ast.Attribute(value=ast.Name(id=top), attr=key):
@@ -114,28 +113,19 @@ class _Compiler:
                 is_true, then, otherwise = below(test), below(body), below(orelse)
                 return lambda names: then(names) if is_true(names) else otherwise(names)
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-                function = self._function(name, len(arguments))
+                if name not in _FUNCTIONS:
+                    known = ", ".join(_FUNCTIONS)
+                    raise self._refused(f"names {shown(name)}, which does not exist; functions are {known}")
+                function, least, most = _FUNCTIONS[name]
+                if not least <= (num := len(arguments)) <= most:
+                    takes = f"{least}" + f" to {most}" * (most > least)
+                    raise self._refused(f"gives {name} {num} arguments; it takes {takes}")
                 return _call(function, [below(one) for one in arguments])
         raise self._refused(f"has {type(node).__name__} in it, and {_ALLOWED}")
-
-    def _constant(self, value: Number) -> _Function:
-        try:
-            _bounded(value)
-        except OverflowError as error:
-            raise self._refused(f"has an invalid number in it: {error}") from None
-        return lambda _: value
 
     def _name(self, name: str) -> _Function:
         self.names.add(name)
         return lambda names: names[name]
-
-    def _function(self, name: str, num: int) -> Callable[..., Number]:
-        if name not in _FUNCTIONS:
-            raise self._refused(f"names {shown(name)}, which does not exist; functions are {', '.join(_FUNCTIONS)}")
-        function, least, most = _FUNCTIONS[name]
-        if not least <= num <= most:
-            raise self._refused(f"gives {name} {num} arguments; it takes {least}" + f" to {most}" * (most > least))
-        return function
 
     def _refused(self, why: str) -> InvalidOptionError:
         return InvalidOptionError(f"{shown(self._text)} {why}")
@@ -262,7 +252,10 @@ class Known:
             raise _DefinitionError(f"fields follow from each other in a circle: {' <- '.join([*self._asked, name])}")
         self._asked.append(name)
         try:
-            value = _plain(_apply(self._dependent[name], self))
+            of = self._dependent[name]
+            value = parse_expression(of)(self) if isinstance(of, str) else of(self)
+            value = value.item() if isinstance(value, np.generic) else value
+            check_value(value)
         except (_DefinitionError, NoValueError):
             raise
         except _MISTAKES as error:
@@ -308,14 +301,3 @@ def check_expression(name: str, text: str, known: Iterable[str], example: Mappin
             expression({})
         except (ArithmeticError, ValueError, TypeError) as error:
             raise InvalidOptionError(f"{name}: {shown(text)} has no value: {error}") from None
-
-
-def _apply(of: Callable[[Any], Any] | str, known: Any) -> Any:
-    return parse_expression(of)(known) if isinstance(of, str) else of(known)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    check_value(value)
-    return value

@@ -138,7 +138,10 @@ class FolderStore(Store):
             why = "its points choose something else"
         except GemmEvalError as error:
             why = str(error)
-        _set_aside(path, why)
+        with _storing(path.parent):
+            aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
+        text = f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated again"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
 
     def put(self, first: int, rows: Rows, table: Any) -> None:
@@ -264,17 +267,6 @@ def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) 
 
 def _part_name(first: int) -> str:
     return f"points-{first:010d}.parquet"
-
-
-def _set_aside(path: Path, why: str) -> None:
-    """Rename a file that is no part of the sweep beside it, under a name that is not read, and warn of that."""
-    with _storing(path.parent):
-        aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
-    warnings.warn(
-        f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated again",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +32,7 @@ from gemm_eval.transformer import (
     transformer_gemms,
     types_on,
 )
-from gemm_eval.units import FLOP_PER_MAC, per_s, tflop_per_s, watt
+from gemm_eval.units import FLOP_PER_MAC, per_s, pj_per_us, tflop_per_s, watt
 from gemm_eval.words import check_flag, needs_extra, shown
 from gemm_eval.workload import AttentionProblem, GemmProblem, make_problem
 
@@ -62,13 +64,15 @@ _MAX_CHARS = 200  # of a constraint
 def metric_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
     """Return the metric columns: those of all workloads together, then of each where there are several."""
 
-    def named(prefix: str, *, has_tokens: bool) -> list[str]:
-        return [f"{prefix}{metric}" for metric in METRICS if metric != "tokens_per_s" or has_tokens]
-
-    names = named("", has_tokens=any(load.num_tokens for load in workloads))
-    for load in workloads if len(workloads) > 1 else ():
-        names += named(f"{load.name}_", has_tokens=bool(load.num_tokens))
-    return tuple(names)
+    groups = [("", any(load.num_tokens for load in workloads))]
+    if len(workloads) > 1:
+        groups += [(f"{load.name}_", bool(load.num_tokens)) for load in workloads]
+    return tuple(
+        f"{prefix}{metric}"
+        for prefix, has_tokens in groups
+        for metric in METRICS
+        if metric != "tokens_per_s" or has_tokens
+    )
 
 
 def is_maximized(name: str, workloads: Sequence[Workload]) -> bool:
@@ -157,18 +161,15 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
         raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
-    return tuple(limit if isinstance(limit, Constraint) else _parsed(limit) for limit in constraints)
+    return tuple(limit if isinstance(limit, Constraint) else _constraint_of(limit) for limit in constraints)
 
 
-def _parsed(text: Any) -> Constraint:
+def _constraint_of(text: Any) -> Constraint:
     match = _CONSTRAINT.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _MAX_CHARS else None
-    try:
-        limit = float(match[3].replace("_", "")) if match else math.nan
-    except ValueError:
-        limit = math.nan
-    if match is None or math.isnan(limit):
-        raise InvalidOptionError(f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(text)}")
-    return Constraint(match[1], match[2], limit)
+    with suppress(ValueError):
+        if match and not math.isnan(limit := float(match[3].replace("_", ""))):
+            return Constraint(match[1], match[2], limit)
+    raise InvalidOptionError(f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(text)}")
 
 
 _ARROW = {"whole": "int64", "number": "float64", "truth": "bool", "text": "string", "json": "string"}
@@ -201,7 +202,7 @@ class Schema:
         for name, kind in self.kinds.items():
             values = columns[name]
             if not isinstance(values, np.ndarray):
-                values = [_PLAIN[kind](value) for value in values]
+                values = [_plain(kind, value) for value in values]
             arrays.append(pa.array(values, schema.field(name).type))
         return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -235,28 +236,19 @@ def make_schema(space: Space, workloads: Sequence[Workload], first_rows: Sequenc
     return Schema(kinds | dict.fromkeys(metrics, "number") | {"excluded": "text"})
 
 
-def _whole(value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if type(value) is int and -(2**63) <= value < 2**63 else None
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    try:
-        return float(value) if is_number else None
-    except OverflowError:
+def _plain(kind: str, value: Any) -> Any:
+    """Return a value as a column has it; None for one that a field cannot have, 8.5 cores: its point is excluded."""
+    if kind == "json":
+        return json.dumps(value, sort_keys=True, default=lambda of: of.item())
+    if kind == "text":
+        return str(value) if isinstance(value, str) else None
+    if kind == "truth" or isinstance(value, bool):
+        return value if isinstance(value, bool) and kind == "truth" else None
+    if not isinstance(value, int | float):
         return None
-
-
-# a value that a field cannot have, 8.5 cores, is none in the table; why the point is excluded tells it
-_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "whole": _whole,
-    "number": _number,
-    "json": lambda value: json.dumps(value, sort_keys=True, default=lambda of: of.item()),
-    "truth": lambda value: value if isinstance(value, bool) else None,
-    "text": lambda value: str(value) if isinstance(value, str) else None,
-}
+    if kind == "whole":
+        return int(value) if -(2**63) <= value < 2**63 and value == int(value) else None
+    return float(value) if abs(value) <= sys.float_info.max or isinstance(value, float) else None
 
 
 _TYPES: tuple[tuple[str, set[type]], ...] = (("truth", {bool}), ("whole", {int}), ("number", {int, float}))
@@ -357,13 +349,9 @@ def transformer_workloads(
         if fused:
             gemms = tuple(gemm for gemm in gemms if not gemm.name.startswith(_ATTENTION_GEMMS))
             of_step = {name: value for name, value in options.items() if name not in _GEMM_OPTIONS}
-            forward_phase = "prefill" if phase == "train" else phase
-            operations = model_operations(
-                config, phase=forward_phase, batch_size=batch_size, seq_len=seq_len, **of_step
-            )
-            forward = [
-                (item.work.problem, item.num_layers) for item in operations if isinstance(item.work, AttentionWork)
-            ]
+            pass_ = "prefill" if phase == "train" else phase
+            operations = model_operations(config, phase=pass_, batch_size=batch_size, seq_len=seq_len, **of_step)
+            forward = [(one.work.problem, one.num_layers) for one in operations if isinstance(one.work, AttentionWork)]
             backward = [(replace(problem, backward=True), num) for problem, num in forward if phase == "train"]
             attention = forward + backward
         counted = tuple((gemm.problem, gemm.total_count) for gemm in gemms)
@@ -423,7 +411,6 @@ def _gemms(items: Any, arch: ArchSpec, dtype: str | None) -> Iterable[tuple[Gemm
 
 
 _BITS_PER_BYTE = 8
-_PJ_PER_W_US = 1e6
 _SCORE_PASSES = 4  # unfused: written by the first GEMM, read and written by the softmax, read by the second GEMM
 
 
@@ -450,4 +437,4 @@ def attention_energy_pj(arch: ArchSpec, result: AttentionResult) -> float:
     operand_bytes = macs * (1 / arch.cube_m + 1 / arch.cube_n) * result.problem.dtype.bits / _BITS_PER_BYTE
     energy_pj = macs * mac_pj + dram_bytes * (arch.dram_pj_per_byte + (arch.noc_pj_per_byte or 0.0))
     energy_pj += (dram_bytes + operand_bytes) * arch.sram_pj_per_byte
-    return energy_pj + arch.static_w * _PJ_PER_W_US * result.latency_us
+    return energy_pj + pj_per_us(arch.static_w) * result.latency_us

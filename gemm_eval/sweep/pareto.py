@@ -62,20 +62,18 @@ def pareto_rank(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = None
 
 def _costs(values: npt.ArrayLike, maximize: Sequence[bool] | None) -> Floats:
     """Return [num_points, num_objectives]: the values, with smaller better in all columns."""
+    form = "values must be a table [num_points, num_objectives] of numbers that can be compared as float64"
     try:
         given = np.asarray(values)
-    except ValueError as error:  # rows of unequal length
-        raise InvalidOptionError(f"values must be a table [num_points, num_objectives] of numbers: {error}") from None
-    if given.ndim != 2 or given.shape[1] == 0:
+        table = given.astype(np.float64) if given.dtype.kind in "biufO" else None
+    except (TypeError, ValueError) as error:  # also rows of unequal length
+        raise InvalidOptionError(f"{form}: {error}") from None
+    if table is None:
+        raise InvalidOptionError(f"{form}, got {given.dtype}")
+    if table.ndim != 2 or table.shape[1] == 0:
         raise InvalidOptionError(
-            f"values must be a table [num_points, num_objectives] with an objective or more, got shape {given.shape}"
+            f"values must be a table [num_points, num_objectives] with an objective or more, got shape {table.shape}"
         )
-    if given.dtype.kind not in "biufO":
-        raise InvalidOptionError(f"values must be numbers that can be compared as float64, got {given.dtype}")
-    try:
-        table = given.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidOptionError(f"values must be numbers that can be compared as float64: {error}") from None
     num = table.shape[1]
     flags = [False] * num if maximize is None else maximize
     is_sequence = isinstance(flags, Sequence | np.ndarray) and not isinstance(flags, str) and len(flags) == num

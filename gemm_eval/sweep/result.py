@@ -126,8 +126,11 @@ class SweepResult:
         first_of: dict[str, list[Any]] = {}
         for table in self._store.parts(["point", "excluded"]):
             for point, reason in zip(*(table[name].to_pylist() for name in ("point", "excluded")), strict=True):
-                if reason:
-                    first_of.setdefault(_kind_of(reason), [0, point, reason])[0] += 1
+                if reason:  # points share its kind, or the columns of constraints
+                    head, colon, _ = reason.partition(": ")
+                    is_kind = colon and head in ("invalid", "unsupported", "infeasible")
+                    kind = head if is_kind else ", ".join(part.split(" ")[0] for part in reason.split("; "))
+                    first_of.setdefault(kind, [0, point, reason])[0] += 1
         rows = sorted(((kind, *of) for kind, of in first_of.items()), key=lambda row: -row[1])
         return pd.DataFrame(rows, columns=["reason", "num_points", "first_point", "example"])
 
@@ -204,7 +207,9 @@ class SweepResult:
         `objectives` are the columns whose values it starts with, as for `pareto`; None: those of the sweep.
         """
         row = self.row(point)
-        chip = ", ".join(f"{name} {_format_value(row[name])}" for name in self.field_names)
+        texts = {name: f"{row[name]:,}" if type(row[name]) is int else row[name] for name in self.field_names}
+        texts = {name: f"{text:,.6g}" if isinstance(text, float) else text for name, text in texts.items()}
+        chip = ", ".join(f"{name} {text}" for name, text in texts.items())
         lines = [f"Point {point}: {row['arch']}" + (f" with {chip}" if chip else "")]
         if row["excluded"]:
             lines.append(f"Excluded: {row['excluded']}")
@@ -274,14 +279,6 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     return SweepResult(FolderStore(folder, Schema(description["columns"]), description), description)
 
 
-def _kind_of(reason: str) -> str:
-    """Return the part of a reason that points share: its kind, or the column of a constraint."""
-    head, colon, _ = reason.partition(": ")
-    if colon and head in ("invalid", "unsupported", "infeasible"):
-        return head
-    return ", ".join(part.split(" ")[0] for part in reason.split("; "))
-
-
 _MOST = 5
 _TIMES = ("latency_us", "low_us", "high_us")
 _OF_ATTENTION = (*_TIMES, "source", "library")
@@ -304,9 +301,3 @@ def _explain_workload(workload: Workload, table: GEMMTable, of_attention: Sequen
             f"{gemm.latency_us:,.1f} us, {gemm.bound}, {gemm.mapping}"
         )
     return lines + ["  " + line for line in table[order[0]].explain().splitlines()]
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

@@ -20,7 +20,7 @@ from gemm_eval.sweep.fields import build_arch, check_field
 from gemm_eval.sweep.folder import FolderStore, Rows, Store, as_folder, claim
 from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, as_workloads, is_maximized, make_schema
 from gemm_eval.sweep.result import SweepResult
-from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
+from gemm_eval.sweep.space import Adaptive, Grid, LatinHypercube, Proposer, Random, Space, check_count
 from gemm_eval.sweep.sweep_file import chunks_of, describe
 from gemm_eval.words import check_extra, check_flag, did_you_mean, needs_extra, shown
 
@@ -103,7 +103,7 @@ def sweep(
     objectives: str | Sequence[str] = ("latency_us",),
     constraints: Any = (),
     *,
-    sampling: Sampling | Adaptive | None = None,
+    sampling: Grid | Random | LatinHypercube | Adaptive | None = None,
     dtype: str | None = None,
     path: str | os.PathLike[str] | None = None,
     executor: Any = None,
@@ -169,7 +169,7 @@ def sweep(
         most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // (len(work.problems) + len(work.attention))))
         chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), most)
     check_count("chunk_size", chunk_size)
-    description = describe(work, aims, sampling, num_points, chunk_size)
+    description = describe(work, aims, sampling, num_points, chunk_size, first_rows)
     store = Store(schema)
     with ExitStack() as stack:
         if path is not None:
@@ -201,11 +201,13 @@ def _run(
 
     def jobs() -> Iterator[Job]:
         for first, num in chunks:
-            rows = rows_of(first, first + num)
-            if store.holds(first, rows):
+            rows = known = rows_of(first, first + num)
+            if any(map(callable, work.space.dependent.values())):  # what a function says tells it from another
+                known = [tuple(work.space.values(row)[0].values()) for row in rows]
+            if store.holds(first, known):
                 advance(num)
             else:
-                waiting[first] = rows
+                waiting[first] = known
                 yield first, evaluate_rows, (work, rows, first)
 
     # closed at once after an error: what waits must not run on until somebody has dealt with it
@@ -291,7 +293,11 @@ def what_if(
             raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
         named = {str(name): change for name, change in changes.items()}
     else:
-        named = {", ".join(map(_say_value, change.items())): change for change in changes}
+        named = {}
+        for change in changes:
+            is_number = {name: isinstance(of, int | float) and not isinstance(of, bool) for name, of in change.items()}
+            texts = [f"{name} {of:,}" if is_number[name] else f"{name} {of}" for name, of in change.items()]
+            named[", ".join(texts)] = change
     archs = {"as it is": base}
     for name, change in named.items():
         for field in change:
@@ -307,8 +313,3 @@ def what_if(
         column = table[name].to_numpy(np.float64)
         table.insert(list(table.columns).index(name) + 1, f"{name}_ratio", column / column[0])
     return table
-
-
-def _say_value(item: tuple[str, Any]) -> str:
-    name, value = item
-    return f"{name} {value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} {value}"

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,19 +42,9 @@ _BLOCK = 4096  # points that one seed draws: any chunk of points is found withou
 Rows = list[tuple[Any, ...]]
 
 
-class Sampling(Protocol):
-    """Points by number: the same number is the same point, however the work is cut."""
-
-    def num_points_of(self, space: Space) -> int:
-        """Return how many points there are."""
-
-    def rows(self, space: Space, start: int, stop: int) -> Rows:
-        """Return what points start..stop-1 choose."""
-
-
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of the values."""
+    """All combinations of the values; as in every sampling, a number is the same point however the work is cut."""
 
     def num_points_of(self, space: Space) -> int:
         """Return how many points there are."""

@@ -1,13 +1,10 @@
 """The description of a sweep: plain values with a digest, and the YAML files that `gemm-eval sweep` runs."""
 
-import contextlib
 import dataclasses
 import enum
-import functools
 import hashlib
 import json
 import os
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,67 +48,6 @@ class Chunks(NamedTuple):
             start += num
 
 
-def fingerprint(function: Callable[..., Any]) -> str:
-    """Return the digest. Functions that differ in code, defaults, closures or globals that they name have another.
-
-    An object that can only be told by its address counts by its type alone.
-    """
-    digest = hashlib.sha256()
-    for part in _parts(function, {}):
-        digest.update(part)
-        digest.update(b"\0")
-    return digest.hexdigest()[:16]
-
-
-def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
-    """Yield what makes up a value, without addresses and without the order of sets, which differ between processes."""
-    yield type(value).__qualname__.encode()
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        yield repr(value).encode()
-        return
-    if id(value) in seen:  # functions that call each other
-        return
-    seen[id(value)] = value  # kept, or its id would go to another
-    if isinstance(value, types.CodeType):
-        yield value.co_code
-        yield repr((value.co_names, value.co_varnames, value.co_freevars)).encode()
-        for constant in value.co_consts:
-            yield from _parts(constant, seen)
-    elif isinstance(value, types.FunctionType):
-        yield from _parts(value.__code__, seen)
-        yield from _parts([value.__defaults__, value.__kwdefaults__], seen)
-        for cell in value.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not filled yet
-                yield from _parts(cell.cell_contents, seen)
-        for name in _names(value.__code__):
-            if name in value.__globals__:
-                yield from _parts(value.__globals__[name], seen)
-    elif isinstance(value, functools.partial):
-        yield from _parts([value.func, value.args, value.keywords], seen)
-    elif isinstance(value, types.MethodType):
-        yield from _parts([value.__func__, value.__self__], seen)
-    elif isinstance(value, types.ModuleType | type | types.BuiltinFunctionType):
-        yield f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _parts(item, seen)
-    elif isinstance(value, set | frozenset):
-        yield from sorted(b"\0".join(_parts(item, seen)) for item in value)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _parts([key, item], seen)
-    else:
-        with contextlib.suppress(Exception):  # an object may raise anything where it is copied
-            yield from _parts(value.__reduce_ex__(4), seen)
-        yield from _parts(vars(type(value)).get("__call__"), seen)
-
-
-def _names(code: types.CodeType) -> list[str]:
-    """Names that code may look up among globals, its inner functions included."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return [*code.co_names, *(name for function in inner for name in _names(function))]
-
-
 DESCRIPTION = "_sweep.json"
 """The name of the file; readers of parquet folders pass over names that begin with _."""
 
@@ -124,18 +60,29 @@ T = TypeVar("T")
 
 
 def describe(
-    work: SweepWork, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int
-) -> dict[str, Any]:
-    """Return a sweep as plain values. Functions stand in it by a digest, see `fingerprint`."""
+    work: SweepWork, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int,
+    first_rows: Sequence[tuple[Any, ...]],
+) -> dict[str, Any]:  # fmt: skip
+    """Return a sweep as plain values; a function among its fields is known by its values at the first points."""
     space = work.space
+    points = [space.values(row)[0] for row in first_rows]
+
+    def fields(of_space: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: {"kind": "Dependent", "values": [_plain(point[name]) for point in points]}
+            if isinstance(field, Dependent) and callable(field.of)
+            else _described(field)
+            for name, field in of_space.items()
+        }
+
     gpus = {name: arch for name, arch in space.bases.items() if isinstance(arch, GpuSpec)}
     description = {
         "version": VERSION,
         "models": {"multicore": MODEL_VERSION, "gpu": GPU_MODEL_VERSION},
         "calibrations": {name: calibration_stamp(arch) for name, arch in gpus.items()},
         "bases": {name: arch.model_dump(mode="json") for name, arch in space.bases.items()},
-        "variables": {name: _described(field) for name, field in space.variables.items()},
-        "fields": {name: _described(field) for name, field in space.fields.items()},
+        "variables": fields(space.variables),
+        "fields": fields(space.fields),
         "workloads": [
             {
                 "name": load.name,
@@ -164,8 +111,6 @@ def _counted(problem: GemmProblem | AttentionProblem, count: int) -> dict[str, A
 
 def _described(value: Any) -> dict[str, Any]:
     """Return a dataclass as its name and fields; of anything else, such as a user's own sampling, its repr."""
-    if isinstance(value, Dependent) and not isinstance(value.of, str):
-        return {"kind": "Dependent", "function": fingerprint(value.of)}
     if not dataclasses.is_dataclass(value):
         return {"kind": type(value).__name__, "said": repr(value)}
     names = (field.name for field in dataclasses.fields(value) if field.repr)

@@ -118,7 +118,7 @@ def test_a_lock_ends_with_its_process_and_not_with_its_children(tmp_path: Path) 
     child = int(process.stdout.readline())
     try:
         assert not FileLock(path).acquire()
-        assert not FileLock(path).acquire(shared=True, timeout_s=0.02)
+        assert not FileLock(path).acquire(timeout_s=0.02)
         process.kill()
         process.wait()
         lock = FileLock(path)

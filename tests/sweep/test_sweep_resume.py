@@ -139,6 +139,16 @@ def test_another_sweep_is_refused(tmp_path: Path, options: dict[str, Any], diffe
     assert before == {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
 
 
+def test_functions_are_told_apart_by_their_values(tmp_path: Path) -> None:
+    def of_factor(factor: float) -> Space:
+        return Space("demo-8core", {**SPACE.fields, "area_mm2": lambda a: factor * a.num_cores})
+
+    first = sweep(of_factor(1.0), SHAPES, AIMS, path=tmp_path)
+    assert sweep(of_factor(1.0), SHAPES, AIMS, path=tmp_path).to_arrow() == first.to_arrow()
+    with pytest.raises(InvalidOptionError, match="it differs in fields"):
+        sweep(of_factor(2.0), SHAPES, AIMS, path=tmp_path)
+
+
 def test_what_killed_writers_left_is_not_read(tmp_path: Path) -> None:
     whole = go(tmp_path).to_arrow()
     ours = tmp_path / f".points-0000000006.parquet.{'a' * 32}.tmp"

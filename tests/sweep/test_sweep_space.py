@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,6 @@ from gemm_eval import load_arch
 from gemm_eval.errors import ArchValidationError, InvalidOptionError
 from gemm_eval.sweep import Adaptive, Choices, Dependent, LatinHypercube, LogRange, Random, Range, Space
 from gemm_eval.sweep.fields import as_field
-from gemm_eval.sweep.sweep_file import fingerprint
 
 DEMO = "demo-8core"
 
@@ -255,57 +251,6 @@ def test_a_space_with_expressions_can_be_sent() -> None:
     assert [again.arch(values) for values in grid(again)] == [space.arch(values) for values in grid(space)]
     rows = Random(10).rows(space, 0, 10)
     assert rows == Random(10).rows(again, 0, 10)
-
-
-_FACTOR = 2.0
-_SCRIPT = """
-from gemm_eval.sweep.sweep_file import fingerprint
-from tests.sweep.test_sweep_space import some_functions
-print(*map(fingerprint, some_functions()))
-"""
-
-
-def _per_core(a: Any, *, scale: float = 1.0) -> float:
-    return a.num_cores * scale * _FACTOR
-
-
-def some_functions() -> list[Any]:
-    from functools import partial
-
-    def with_closure(factor: float) -> Any:
-        return lambda a: a.num_cores * factor
-
-    return [
-        lambda a: a.num_cores,
-        lambda a: a.sram_bytes,
-        lambda a: _per_core(a),
-        with_closure(1.0),
-        with_closure(2.0),
-        partial(_per_core, scale=2.0),
-        partial(_per_core, scale=3.0),
-        _per_core,
-        lambda a: (
-            1.0 if a.load_sharing in {"private", "multicast", "other"} else max(x * 2 for x in (1.0, a.num_cores))
-        ),
-        lambda a, by=3: a.num_cores * by,
-        lambda a, by=4: a.num_cores * by,
-        max,
-        with_closure(np.array([1.0])),  # type: ignore[arg-type]
-        with_closure(np.array([2.0])),  # type: ignore[arg-type]
-        with_closure(load_arch(DEMO)),  # type: ignore[arg-type]
-    ]
-
-
-def test_functions_are_told_apart_in_every_process_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = list(map(fingerprint, some_functions()))
-    assert len(set(here)) == len(here)
-    assert list(map(fingerprint, some_functions())) == here
-    env = {**os.environ, "PYTHONHASHSEED": "7"}
-    run = subprocess.run([sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == here
-    monkeypatch.setitem(globals(), "_FACTOR", 3.0)  # a constant that a function names
-    changed = list(map(fingerprint, some_functions()))
-    assert [at for at, (a, b) in enumerate(zip(here, changed, strict=True)) if a != b] == [2, 5, 6, 7]
 
 
 def test_representations_say_what_there_is() -> None:

@@ -150,7 +150,8 @@ class LoopCard(NamedTuple):
     @property
     def warp_flop(self) -> float:
         """Tensor-core FLOP of one warp: of wgmma its quarter."""
-        return sum(2.0 * one.m * one.n * one.k * one.num / _warps_of(one) for one in self.mma)
+        warps = {_WGMMA_M: _WARPS_PER_WGMMA}  # that issue one instruction together
+        return sum(2.0 * one.m * one.n * one.k * one.num / warps.get(one.m, 1) for one in self.mma)
 
     @property
     def copied_bytes(self) -> int | None:
@@ -215,13 +216,7 @@ def _counts_of(ops: OpCounts) -> dict[str, int]:
     return ops._asdict() | {"total": ops.total}
 
 
-def _warps_of(mma: MmaCount) -> int:
-    """Return the number of warps that issue one instruction together."""
-    return _WARPS_PER_WGMMA if mma.m == _WGMMA_M else 1
-
-
 _WAVEFRONT_BYTES = 128
-_SHARED = {"ldmatrix", "load_shared", "store_shared"}
 _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: (DType.TF32,)}
 """Types of operands by bits; types of one width have one rate where a GPU has both."""
 
@@ -279,25 +274,23 @@ def kernel_code(
     k = loop_k(card.loop, block_m=block_m, block_n=block_n, num_warps=num_warps)
     if block_k is not None:
         k = (card.loop.copy_waits or max(1, k // block_k)) * block_k
+    wavefronts = sum(  # of an access whose width the code does not say: one
+        access.num * max(1, (access.width_bytes or 0) * THREADS_PER_WARP // _WAVEFRONT_BYTES)
+        for access in card.loop.accesses
+        if access.kind in {"ldmatrix", "load_shared", "store_shared"}
+    )
     loop = MainLoop(
         k=k, mma=card.loop.mma, issue=ops.total, alu=ops.integer, fma=ops.imad + ops.half + ops.single,
         convert=ops.convert, shared=ops.ldmatrix + ops.load_shared + ops.store_shared,
         copy=ops.cp_async + ops.tma + ops.load_global, store=ops.store_global + ops.atomic, barrier=ops.barrier,
         wait=ops.wait, branch=ops.branch, spill=ops.spill,
-        shared_wavefronts=sum(map(_wavefronts, card.loop.accesses)), mma_wait=card.loop.mma_waits,
+        shared_wavefronts=wavefronts, mma_wait=card.loop.mma_waits,
     )  # fmt: skip
     return KernelCode(
         num_warps=num_warps, registers=card.registers, stack_bytes=card.stack_bytes or 0,
         smem_bytes=(card.static_smem_bytes or 0) if smem_bytes is None else smem_bytes,
         outside=card.ops.total - ops.total, loop=loop, is_compiled=card.source != "ptx",
     )  # fmt: skip
-
-
-def _wavefronts(access: Access) -> int:
-    """Return the wavefronts of a shared-memory access; one where the code does not say its width."""
-    if access.kind not in _SHARED:
-        return 0
-    return access.num * max(1, (access.width_bytes or 0) * THREADS_PER_WARP // _WAVEFRONT_BYTES)
 
 
 def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None = None) -> Occupancy | None:

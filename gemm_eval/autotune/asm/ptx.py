@@ -209,7 +209,9 @@ def kind_of(instruction: Instruction) -> str:
     if name == "cp":
         return _copy_kind(opcode)
     if name in {"ld", "ldu", "st"}:
-        return _memory_kind(name, opcode)
+        space = next((space for space in ("shared", "local") if f".{space}" in opcode), "global")
+        is_constant = ".param" in opcode or ".const" in opcode
+        return "other" if is_constant else f"{'store' if name == 'st' else 'load'}_{space}"
     if name == "bar" and ".warp" in opcode:
         return "wait"
     if kind := _KINDS.get(name):
@@ -233,13 +235,6 @@ def _copy_kind(opcode: str) -> str:
     if ".bulk" in opcode:
         return "store_global" if ".global.shared" in opcode else "tma"
     return "cp_async"
-
-
-def _memory_kind(name: str, opcode: str) -> str:
-    if ".param" in opcode or ".const" in opcode:
-        return "other"
-    space = next((space for space in ("shared", "local") if f".{space}" in opcode), "global")
-    return f"{'store' if name == 'st' else 'load'}_{space}"
 
 
 def width_of(instruction: Instruction) -> int | None:

@@ -238,16 +238,14 @@ def _cards_of_text(text: str, language: str) -> Cards:
     code = f"{language}\n{text}".encode(errors="surrogatepass")
     cards = _load_cards(code)
     if cards is None:
-        cards = tuple(_cards_of_ptx(text) if language == "ptx" else _cards_of_sass(text))
+        if language == "ptx":
+            cards = tuple(_counted(card, instructions, ptx) for card, instructions in split_ptx(text))
+        else:
+            cards = tuple(_cards_of_sass(text))
+        if language == "ptx" and not cards:
+            raise InvalidInputError("this PTX has no kernels")
         _save_cards(code, cards)
     return cards
-
-
-def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
-    kernels = list(split_ptx(text))
-    if not kernels:
-        raise InvalidInputError("this PTX has no kernels")
-    return (_counted(card, instructions, ptx) for card, instructions in kernels)
 
 
 def _cards_of_sass(text: str) -> Iterator[ScoreCard]:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gemm_eval.workload import GemmProblem
-
 
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
 _OTHER = "other_us"
@@ -63,7 +61,10 @@ def plot_breakdown(
             raise InvalidInputError(f"{what} must be as many as results ({len(gemms)}), got {len(given)}")
     if counts is not None and min(counts) < 1:
         raise InvalidInputError(f"counts must be >= 1, got {min(counts)}")
-    labels = [_name(result.problem) for result in gemms] if names is None else list(names)
+    labels = [] if names is None else list(names)
+    for problem in (result.problem for result in gemms) if names is None else ():
+        rows = f"G{problem.G} M{problem.M}" if problem.row_groups is None else f"{problem.rows} rows in G{problem.G}"
+        labels.append(f"{rows} K{problem.K} N{problem.N}")
     if counts is not None:
         labels = [f"{name}  x{int(count)}" for name, count in zip(labels, counts, strict=True)]
     times = np.ones(len(gemms)) if counts is None else np.asarray(counts, float)
@@ -91,17 +92,12 @@ def plot_breakdown(
         latency_us, places - 0.44, places + 0.44, color=figures.TEXT, linewidth=2.2, label="latency", zorder=4
     )
     for place, (end, value) in enumerate(zip(ends.tolist(), latency_us.tolist(), strict=True)):
-        _write_time(axes, value, max(end, value), place)
+        _write_beside(axes, time_text(value), max(end, value), place)
     what = "time, terms stacked_us" if counts is None else "time of all runs, terms stacked_us"
     finish_bars(axes, labels, what, ends, 1.12 * ends.max())
     figure.suptitle(f"Where the time goes: {', '.join(dict.fromkeys(result.arch_name for result in gemms))}")
     figures.add_legend(figure, [line, *handles, Patch(facecolor="none", **hidden)])
     return figure
-
-
-def _name(problem: GemmProblem) -> str:
-    rows = f"G{problem.G} M{problem.M}" if problem.row_groups is None else f"{problem.rows} rows in G{problem.G}"
-    return f"{rows} K{problem.K} N{problem.N}"
 
 
 def _term_name(term: str) -> str:
@@ -111,8 +107,8 @@ def _term_name(term: str) -> str:
     return f"{name[:-1]}{name[-1].upper()}" if name[-2:-1] == " " else name  # of an operand
 
 
-def _write_time(axes: Axes, us: float, x: float, y: float) -> None:
-    axes.annotate(time_text(us), (x, y), (5, 0), textcoords="offset points", va="center", fontsize=figures.SMALL)
+def _write_beside(axes: Axes, text: str, x: float, y: float) -> None:
+    axes.annotate(text, (x, y), (5, 0), textcoords="offset points", va="center", fontsize=figures.SMALL)
 
 
 def finish_bars(axes: Axes, labels: list[str], name: str, values: npt.NDArray[np.float64], right: float) -> None:
@@ -156,8 +152,8 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
     if not given:
         raise InvalidInputError("estimates must hold at least one ModelEstimate, got none")
     phases = {
-        "prefill": _distinct([(item.arch_name, item.prefill) for item in given]),
-        "decode": _distinct([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in given]),
+        "prefill": _without_doubles([(item.arch_name, item.prefill) for item in given]),
+        "decode": _without_doubles([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in given]),
     }
     sizes = [len(steps) for steps in phases.values()]
     figure = figures.new_figure(8.4, 2.0 + 0.37 * sum(sizes))
@@ -175,7 +171,7 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
     return figure
 
 
-def _distinct(steps: list[tuple[str, StepEstimate]]) -> list[tuple[str, StepEstimate]]:
+def _without_doubles(steps: list[tuple[str, StepEstimate]]) -> list[tuple[str, StepEstimate]]:
     """Drop steps that have the label and the times of another: batches of decode share their prefill."""
     return list({(label, step.latency_us, *step.us_by_kind.values()): (label, step) for label, step in steps}.values())
 
@@ -196,7 +192,7 @@ def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> No
         if us >= letter_us * (len(word) + 0.5):
             axes.text(end + us / 2, row, word, color=figures.ink_on(color), **look)
         end += us
-    _write_time(axes, end, end, row)
+    _write_beside(axes, time_text(end), end, row)
 
 
 _STAGE, _EDGE = 0.78, 0.3
@@ -248,10 +244,7 @@ def plot_training_step(estimate: TrainingEstimate) -> Figure:
             handles.append(Patch(color=color, label=name))
     for row in range(len(stages)):
         busy_us = sum(us for each in spans.values() for at, _, us in each if at == row)
-        axes.annotate(
-            f"{busy_us / end_us:.0%}", (end_us, row), (5, 0), textcoords="offset points", va="center",
-            fontsize=figures.SMALL,
-        )  # fmt: skip
+        _write_beside(axes, f"{busy_us / end_us:.0%}", end_us, row)
     labels = [f"stage {row}" for row in range(len(stages))]
     finish_bars(axes, labels, "time of a step_us", np.array([end_us]), 1.06 * end_us)
     figures.add_title(
@@ -408,7 +401,10 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
         raise InvalidOptionError(f"reduce must be one of {', '.join(_REDUCTIONS)}, got {shown(reduce)}")
     kept = _feasible_rows(table, value)
     rows = list(zip(*(_read_column(table, name)[kept].tolist() for name in (x, y, value)), strict=True))
-    across, up = (_distinct_values([row[at] for row in rows]) for at in (0, 1))
+    across, up = ([*dict.fromkeys(row[at] for row in rows)] for at in (0, 1))
+    for items in (across, up):
+        if all(isinstance(item, int | float) for item in items):
+            items.sort()
     column_of, row_of = ({item: place for place, item in enumerate(items)} for items in (across, up))
     of_cells: dict[tuple[int, int], list[float]] = {}
     for a, b, number in rows:
@@ -455,11 +451,6 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
         gap = Patch(facecolor=figures.LINE, edgecolor=figures.MUTED, linewidth=0.5, label="no feasible design")
         figures.add_legend(figure, [gap])
     return figure
-
-
-def _distinct_values(items: list[Any]) -> list[Any]:
-    distinct = list(dict.fromkeys(items))
-    return sorted(distinct) if all(isinstance(item, int | float) for item in distinct) else distinct
 
 
 def _names(table: Any) -> list[str]:

@@ -41,8 +41,7 @@ def plot_mapping(result: GEMMResult) -> Figure:
     model does not number cores; here G is outermost, then M, N and K). Beside it the block of core 0: A, B and C cut
     into tiles, the first of each filled, with arrows along the first steps of the loops; below it what the tiles take
     of one core's SRAM, buffers included, in the same colours. Where K is split, the cores of a block each sum one part
-    of K over all of it; the stripes in the block are the shares that each of them finishes in the reduction. Where
-    blocks are too small for numbers, those of whole rows of blocks stand on the right.
+    of K over all of it; the stripes in the block are the shares that each of them finishes in the reduction.
 
     A GPU: C, cut into the tiles of the CTAs, coloured by the wave in which they run under the kernel's raster (clusters
     stay together, the parts of a split K follow each other), the last wave standing out. Beside it how many CTAs each
