@@ -67,7 +67,7 @@ def find_best_few(
     larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed.
     """
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    costs = _run(arch, problem, params, partitions, limit, allow_idle_cores)
+    costs = find_best_of_partitions(arch, problem, params, partitions, limit, has_all_products=allow_idle_cores)
     if not len(costs):
         raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
     return costs
@@ -81,7 +81,7 @@ def find_best_of_each_partition(
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
         parts = _parts(problem, params, row.tolist())
         if parts not in best:
-            costs = _run(arch, problem, params, row.reshape(1, 4), 1, False)
+            costs = find_best_of_partitions(arch, problem, params, row.reshape(1, 4), 1)
             if len(costs):
                 best[parts] = costs
     if not best:
@@ -165,9 +165,11 @@ def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
         )
 
 
-def _run(
-    arch: MulticoreSpec, problem: GemmProblem, params: Records, partitions: Integers, limit: int, has_all_products: bool
-) -> Records:
+def find_best_of_partitions(
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, partitions: Integers, limit: int, *,
+    has_all_products: bool = False,
+) -> Records:  # fmt: skip
+    """Find the `limit` best mappings of partitions [num, 4], best first; `has_all_products`: these are all."""
     out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = model.params_in_room(params, problem)
