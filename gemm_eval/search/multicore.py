@@ -95,15 +95,9 @@ def sort_costs(costs: Records) -> Records:
 
 
 def find_best_many(
-    num_cores: int,
-    params: Records,
-    type_of: Integers,
-    sizes: Integers,
-    layouts: Layouts = NO_LAYOUTS,
-    *,
-    allow_idle_cores: bool,
-    run: Run = run_in_chunks,
-) -> Records:
+    num_cores: int, params: Records, type_of: Integers, sizes: Integers, layouts: Layouts = NO_LAYOUTS, *,
+    allow_idle_cores: bool, run: Run = run_in_chunks,
+) -> Records:  # fmt: skip
     """Find the best mapping of many problems; active_cores is 0 where nothing fits.
 
     Args:

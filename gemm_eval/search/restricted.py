@@ -208,16 +208,9 @@ _RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "
 
 
 def find_ruled_many(
-    arch: MulticoreSpec,
-    rules: LibraryRules,
-    params: Records,
-    type_of: Integers,
-    sizes: Integers,
-    layouts: Layouts = NO_LAYOUTS,
-    *,
-    allow_idle_cores: bool,
-    run: Run = run_in_chunks,
-) -> Records:
+    arch: MulticoreSpec, rules: LibraryRules, params: Records, type_of: Integers, sizes: Integers,
+    layouts: Layouts = NO_LAYOUTS, *, allow_idle_cores: bool, run: Run = run_in_chunks,
+) -> Records:  # fmt: skip
     """Find the best mapping of many problems among those that a library has; else as `find_best_many`.
 
     GEMMs whose groups differ are searched as if there were no rules.
@@ -245,15 +238,9 @@ def find_ruled_many(
 
 
 def find_ruled_few(
-    arch: MulticoreSpec,
-    rules: LibraryRules,
-    problem: GemmProblem,
-    params: Records,
-    limit: int,
-    *,
-    by_partition: bool,
+    arch: MulticoreSpec, rules: LibraryRules, problem: GemmProblem, params: Records, limit: int, *, by_partition: bool,
     allow_idle_cores: bool,
-) -> Records:
+) -> Records:  # fmt: skip
     """Find the best few mappings of a library (`by_partition`: of each), costed as it believes; none: nothing fits."""
     sizes = model.batch_sizes(problem)
     if sizes is None or not (rules.restricts_tiles or rules.restricts_partitions):

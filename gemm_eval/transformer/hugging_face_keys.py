@@ -296,13 +296,9 @@ def biases_of(keys: Keys, names: Sequence[str]) -> Fields:
 
 
 def experts_of(
-    keys: Keys,
-    layers: Iterable[int],
-    num_key: str,
-    width_key: str,
-    chosen_key: str = "num_experts_per_tok",
+    keys: Keys, layers: Iterable[int], num_key: str, width_key: str, chosen_key: str = "num_experts_per_tok",
     **more: Any,
-) -> Fields | None:
+) -> Fields | None:  # fmt: skip
     """Return the experts of some layers; None: no layers."""
     result = tuple(layers)
     if not result:
