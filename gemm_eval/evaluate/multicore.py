@@ -160,22 +160,7 @@ class MulticoreBackend(Backend):
         return None if place == _NO_PATH else self._on_paths[place]
 
     def find(self, problem: GemmProblem, packed: Records) -> Records:
-        return self._corrected(problem, self._find(problem, packed))
-
-    def _find(self, problem: GemmProblem, packed: Records) -> Records:
-        if (path := self._path_of(problem)) is not None:
-            return path[1].find_of(problem)
-        if self._rules is not None:
-            layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups])
-            sizes = np.array([problem.sizes], np.int64)
-            problems = Problems([Kind(problem.types, NOTHING_SAID)], [packed], np.zeros(1, np.int64), sizes, layouts)
-            records = self._find_ruled_many(problems, None)
-            if not records["active_cores"][0]:
-                self._raise_ruled_out(problem, packed)
-            return records
-        if self._library is not None:
-            return self._find_top(problem, packed, 1, "mapping")
-        return search.find_best(self.arch, problem, packed, **self._idle)
+        return self.find_top(problem, packed, 1, "mapping")
 
     def _corrected(self, problem: GemmProblem, records: Records) -> Records:
         """Return records of mappings of a problem with its correction; groups of rows have none."""
@@ -444,32 +429,17 @@ def _choose_paths(paths: Sequence[LibraryPath], types: GemmTypes, sizes: Integer
 
 
 _DOUBLED = (
-    ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"),
-    ("dram_core_limit_gb_per_s",),
-    ("dram_write_gb_per_s",),
-    ("shared_gb_per_s",),
-    ("shared_bytes",),
-    ("noc_gb_per_s",),
-    ("cube_steps_per_cycle",),
-    ("feed_bytes_per_cycle",),
-    ("vector_ops_per_cycle",),
-    ("pack_gb_per_s",),
-    ("num_cores",),
-    ("sram_bytes",),
+    ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"), ("dram_core_limit_gb_per_s",),
+    ("dram_write_gb_per_s",), ("shared_gb_per_s",), ("shared_bytes",), ("noc_gb_per_s",), ("cube_steps_per_cycle",),
+    ("feed_bytes_per_cycle",), ("vector_ops_per_cycle",), ("pack_gb_per_s",), ("num_cores",), ("sram_bytes",),
     ("frequency_ghz",),
-)
+)  # fmt: skip
 """Fields that are doubled together; the first names the change."""
 
 _IDEAL = {
-    "input_buffers": 2,
-    "output_buffers": 2,
-    "overlap_frac": 1.0,
-    "launch_us": 0.0,
-    "launch_floor_us": 0.0,
-    "task_us": 0.0,
-    "sync_us": 0.0,
-    "weight_load_cycles": 0.0,
-}
+    "input_buffers": 2, "output_buffers": 2, "overlap_frac": 1.0, "launch_us": 0.0, "launch_floor_us": 0.0,
+    "task_us": 0.0, "sync_us": 0.0, "weight_load_cycles": 0.0,
+}  # fmt: skip
 """Fields that are set to what they are at best."""
 
 

@@ -301,9 +301,6 @@ class MoeLayer:
             )
         object.__setattr__(self, "distribution", parse_distribution(self.distribution))
         object.__setattr__(self, "rank", _check_rank(self.rank, self.ep))
-        self._check_shared()
-
-    def _check_shared(self) -> None:
         if self.shared_inter is not None:
             if self.num_shared_experts == 0:
                 raise InvalidOptionError("shared_inter is for num_shared_experts >= 1, got 0")

@@ -82,21 +82,14 @@ def rates_of(p: Any, chip: Block) -> Rates:
     passes = 0.0 if p["has_shared"] else 1.0
     a_dram, b_dram, c_dram = passes * p["a_dram"], passes * p["b_dram"], passes * p["c_dram"]
     return Rates(
-        p["a_half_bits"] / 16.0,
-        p["b_half_bits"] / 16.0,
-        p["group_half_bits"] / 16.0,
-        store_half_bits(p, chip.E_K) / 16.0 * chip.write_cost,
-        p["spill_half_bits"] / 16.0 * (1.0 + chip.write_cost),
-        a_dram / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share),
-        b_dram / chip.dram_share,
-        c_dram / chip.dram_share,
-        1.0 / p["noc_bytes_per_us"],
+        p["a_half_bits"] / 16.0, p["b_half_bits"] / 16.0, p["group_half_bits"] / 16.0,
+        store_half_bits(p, chip.E_K) / 16.0 * chip.write_cost, p["spill_half_bits"] / 16.0 * (1.0 + chip.write_cost),
+        a_dram / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share), b_dram / chip.dram_share,
+        c_dram / chip.dram_share, 1.0 / p["noc_bytes_per_us"],
         p["c_dram"] / max(1.0, chip.write_cost) / p["noc_bytes_per_us"],
-        cube_us * ceil_div(chip.n, p["cube_n"]) * ceil_div(chip.k, p["cube_k"]),
-        cube_us,
-        p["fill_drain_cycles"] / p["cycles_per_us"],
-        vector_us,
-    )
+        cube_us * ceil_div(chip.n, p["cube_n"]) * ceil_div(chip.k, p["cube_k"]), cube_us,
+        p["fill_drain_cycles"] / p["cycles_per_us"], vector_us,
+    )  # fmt: skip
 
 
 @kernel

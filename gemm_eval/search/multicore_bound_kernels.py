@@ -100,31 +100,17 @@ def bound_of(p: Any, blk: Block) -> Bound:
     kept_bytes = kept_a * a / blk.E_N * p["a_dram"] + kept_b * b / blk.E_M * p["b_dram"]
     spill = partial * (1.0 + write_cost) * (1.0 - kept_c)
     return Bound(
-        a,
-        b,
-        scale_row,
-        c_elems * store_half_bits(p, blk.E_K) / 16.0 * write_cost,
-        spill,
+        a, b, scale_row, c_elems * store_half_bits(p, blk.E_K) / 16.0 * write_cost, spill,
         p["a_dram"] * (1.0 - kept_a) / (a_cores * blk.dram_share),
-        p["b_dram"] * (1.0 - kept_b) / (b_cores * blk.dram_share),
-        p["c_dram"] / blk.dram_share,
-        kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK),
-        1.0 / p["noc_bytes_per_us"],
-        c_per_byte / p["noc_bytes_per_us"],
-        a_per_shared,
-        b_per_shared,
-        c_per_shared,
-        once.feed_us,
+        p["b_dram"] * (1.0 - kept_b) / (b_cores * blk.dram_share), p["c_dram"] / blk.dram_share,
+        kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK), 1.0 / p["noc_bytes_per_us"],
+        c_per_byte / p["noc_bytes_per_us"], a_per_shared, b_per_shared, c_per_shared, once.feed_us,
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
-        p["weight_load_cycles"] / p["cycles_per_us"],
-        p["fill_drain_cycles"] / p["cycles_per_us"],
-        once.vector_us,
+        p["weight_load_cycles"] / p["cycles_per_us"], p["fill_drain_cycles"] / p["cycles_per_us"], once.vector_us,
         p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us + once.sync_us + once.pack_us,
-        1.0 if p["is_pipeline"] else p["overlap_frac"],
-        0.0 if p["is_pipeline"] else once.cube_us,
-        p["input_buffers"] == 1,
-        p["output_buffers"] == 1,
-    )
+        1.0 if p["is_pipeline"] else p["overlap_frac"], 0.0 if p["is_pipeline"] else once.cube_us,
+        p["input_buffers"] == 1, p["output_buffers"] == 1,
+    )  # fmt: skip
 
 
 @kernel
