@@ -241,7 +241,6 @@ def place_values(data: Mapping[str, Any], coefficients: Mapping[str, float]) -> 
 
 
 def _plain(value: Any) -> Any:
-    """Turn frozen tables into dicts."""
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 

@@ -243,7 +243,6 @@ def _samples(max_M: int) -> Integers:
 
 
 def _undecided(M: Integers, is_win: npt.NDArray[np.bool_]) -> Integers:
-    """Return the M in the middle of neighbours that differ in the winner and are not next to each other."""
     gaps = np.flatnonzero((is_win[1:] != is_win[:-1]) & (np.diff(M) > 1))
     middles: Integers = (M[gaps] + M[gaps + 1]) // 2
     return middles

@@ -170,7 +170,6 @@ class MulticoreBackend(Backend):
         return records
 
     def _correct(self, types: GemmTypes, sizes: Integers, records: Records) -> None:
-        """Correct records [num], no faster than the peak; sizes [num, 4]."""
         assert self._correction is not None
         self._correction.correct(types, sizes, records, self.highest_tflop_per_s(types.a.dtype))
 
@@ -213,7 +212,6 @@ class MulticoreBackend(Backend):
     def _replayed(
         self, packed: Records, kind_of: Integers, sizes: Integers, layouts: Layouts, chosen: Records
     ) -> Records:
-        """Return what the mappings of a search cost, with the counts of the search."""
         records = search.replay_mappings(packed, kind_of, sizes, chosen, layouts=layouts)
         for name in self.search_counts:
             records[name] = chosen[name]
@@ -248,7 +246,6 @@ class MulticoreBackend(Backend):
         return np.where(is_faster & self.is_feasible(library), library, records)
 
     def _find_anew(self, problems: Problems, advance: Callable[[int], None]) -> Records:
-        """Return `find_many` of problems that another backend packed."""
         return self.find_many(problems._replace(packed=[self.pack(kind) for kind in problems.kinds]), advance)
 
     def _find_many_by_path(self, problems: Problems, advance: Callable[[int], None]) -> Records:

@@ -177,7 +177,6 @@ def least_loads_beside(
 
 @kernel
 def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
-    """Least traffic of a partition, given what a byte of A, B and C counts."""
     loads = least_loads(a * q.a, b * (q.b + q.scale_row), q.c_spill * c, trips_mn, trips_mk, trips_nk)
     return q.c_store * c + loads
 
@@ -206,7 +205,6 @@ def _b_bytes(p: Any, blk: Block) -> float:
 
 @kernel
 def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
-    """Time to move these bytes."""
     return max(
         a * q.a_per_share + b * q.b_per_share + c * q.c_per_share + q.kept_us,
         (a + b) * q.per_port + c * q.c_per_port,
@@ -236,7 +234,6 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
 
 @kernel
 def _refills(p: Any, blk: Block, T_m: int) -> float:
-    """See `Edges`."""
     if p["weight_load_cycles"] == 0.0 or T_m == 1:
         return 0.0
     return float(blk.g) * (T_m - 1) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])

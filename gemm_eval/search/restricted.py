@@ -183,7 +183,6 @@ def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmPr
 def _best_tiles(
     arch: MulticoreSpec, params: Records, problem: GemmProblem, partition: Partition, limit: int
 ) -> Iterable[Tile]:
-    """Return the tiles of the best mappings of a partition, each once."""
     records = exact.find_best_of_partitions(arch, problem, params, np.array([partition]), limit)
     return dict.fromkeys(unpack_cost(record).mapping.tile for record in records)
 

@@ -412,7 +412,6 @@ def transfer_us(reader: StepTimes, decoder: StepTimes, num_devices: int) -> tupl
 
 
 def _grid(most: int, bits: int = _GRID_BITS) -> list[int]:
-    """Return the numbers of the grid up to the first at or above `most`."""
     numbers = [1]
     while numbers[-1] < most:
         numbers.append(numbers[-1] + _spacing(numbers[-1], bits))
@@ -492,6 +491,5 @@ class StepPredictor:
 
 
 def _rounded(value: float) -> int:
-    """Return the nearest number of 4 leading bits."""
     spacing = 1 << max(0, int(value).bit_length() - _BITS)
     return max(0 if value < 1 else 1, round(value / spacing) * spacing)

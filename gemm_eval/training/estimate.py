@@ -233,7 +233,6 @@ def _plans(
     layout: Layout, micro_batches: Iterable[int], zeros: Iterable[int], recomputes: Iterable[str],
     schedules: Iterable[str], max_chunks: int,
 ) -> Iterator[Plan]:  # fmt: skip
-    """Yield plans for a layout; a pipeline of one stage has one schedule."""
     runs = [("1f1b", 1)]
     if layout.pipeline > 1:
         chunks = [1 << power for power in range(1, max_chunks.bit_length()) if 1 << power <= max_chunks]
@@ -282,11 +281,9 @@ class _Training:
         )  # fmt: skip
 
     def num_microbatches(self, layout: Layout, plan: Plan) -> int:
-        """Return the microbatches of each pipeline in a step."""
         return self.global_batch // (layout.data * plan.micro_batch)
 
     def check(self, layout: Layout, plan: Plan) -> None:
-        """Raise `InvalidOptionError` where options are out of their range, or do not go together."""
         size = layout.data * plan.micro_batch
         if self.global_batch % size:
             raise InvalidOptionError(
@@ -301,7 +298,6 @@ class _Training:
         plan.check_layout(layout, self.config, self.num_microbatches(layout, plan))
 
     def memory(self, layout: Layout, plan: Plan) -> TrainingMemory:
-        """Return the memory of the stage that holds most."""
         parts = self.prices.parts(layout.tensor, layout.context, layout.expert, plan.micro_batch)
         num, memories = self.num_microbatches(layout, plan), []
         stages = stage_parts(parts, self.config.num_layers, layout.pipeline, plan.num_chunks)
@@ -317,11 +313,9 @@ class _Training:
         return max(memories, key=lambda memory: memory.total_bytes)
 
     def fits(self, layout: Layout, plan: Plan) -> bool:
-        """Say whether each device holds its share, as far as the arch says what it can hold."""
         return self.limit_bytes is None or self.memory(layout, plan).total_bytes <= self.limit_bytes
 
     def check_memory(self, layout: Layout, plan: Plan) -> None:
-        """Raise `InfeasibleError` where it does not fit, with the changes of one option or degree that would do."""
         if self.fits(layout, plan):
             return
         memory, levers = self.memory(layout, plan), []
@@ -341,7 +335,6 @@ class _Training:
         )  # fmt: skip
 
     def estimate(self, layout: Layout, plan: Plan) -> TrainingEstimate:
-        """Return the estimate of a layout and a plan, which were checked before."""
         prices, num = self.prices, self.num_microbatches(layout, plan)
         stages = list(stages_of(
             prices, layout, plan.micro_batch, plan.schedule, plan.num_chunks, plan.recompute, self.overlap, plan.zero
@@ -389,7 +382,6 @@ class _Training:
 
 
 def _changes(layout: Layout, plan: Plan) -> Iterator[tuple[str, Layout, Plan]]:
-    """Yield changes of one option, or of one degree, that need less memory, in words and as they are."""
     for name in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
         yield f"recompute={name}", layout, replace(plan, recompute=name)
     for zero in range(plan.zero + 1, _MAX_ZERO + 1):

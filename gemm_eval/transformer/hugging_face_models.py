@@ -273,7 +273,6 @@ def _grouped(keys: Keys, size: int, rotary_dim: int | None = 0) -> Fields:
 def _mixer(
     kind: str, layers: Sequence[int], num: int, heads: int, value_dim: int, key_heads: int, key_dim: int, width: int
 ) -> Fields:
-    """Return linear attention in some of `num` layers."""
     return {
         "kind": kind, "num_layers": len(layers), "layers": some(layers, num), "num_heads": heads,
         "key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim, "conv_width": width,

@@ -616,7 +616,6 @@ def fill_times(p: Any, blk: Any, cost: CoreCost, out: Any) -> None:
 
 @kernel
 def _phase_us(times: Times, phase: int) -> float:
-    """Return the sum of the terms of a phase."""
     total = 0.0
     for place in range(len(times)):
         if _PHASE_OF[place] == phase:
