@@ -340,31 +340,27 @@ class CollectiveProblem:
     def __post_init__(self) -> None:
         if self.what not in COLLECTIVES:
             raise InvalidProblemError(refusal("what", self.what, COLLECTIVES))
-        for name, limit in (("message_bytes", MAX_MESSAGE_BYTES), ("num_ranks", MAX_RANKS)):
-            given = getattr(self, name)
-            value = plain_integer(given)
-            if value is None or not 1 <= value <= limit:
-                raise InvalidProblemError(f"{name} must be an integer in 1..{limit:,}, got {shown(given)}")
-            _set(self, name, value)
+        self._check_integers(("message_bytes", 1, MAX_MESSAGE_BYTES), ("num_ranks", 1, MAX_RANKS))
         if self.what == "send" and self.num_ranks > 2:
             raise InvalidProblemError(f"num_ranks of a send must be 2, or 1 for none, got {self.num_ranks}")
         _set(self, "dtype", parse_dtype(self.dtype))
-        if self.ranks_per_node is not None or self.network_bytes is not None:
-            self._check_nodes()
-
-    def _check_nodes(self) -> None:
-        for name, least, most in (("ranks_per_node", 1, MAX_RANKS), ("network_bytes", 0, self.message_bytes)):
-            given = getattr(self, name)
-            if given is not None:
-                value = plain_integer(given)
-                if value is None or not least <= value <= most:
-                    raise InvalidProblemError(f"{name} must be an integer in {least}..{most:,}, got {shown(given)}")
-                _set(self, name, value)
+        if self.ranks_per_node is not None:
+            self._check_integers(("ranks_per_node", 1, MAX_RANKS))
+        if self.network_bytes is not None:
+            self._check_integers(("network_bytes", 0, self.message_bytes))
         per_node = self.ranks_per_node
         if per_node is not None and per_node < self.num_ranks and self.num_ranks % per_node:
             raise InvalidProblemError(f"ranks_per_node must divide num_ranks = {self.num_ranks}, got {per_node}")
         if self.network_bytes is not None and self.what != "all_to_all":
             raise InvalidProblemError(f"network_bytes are of an all_to_all, got {self.what}")
+
+    def _check_integers(self, *ranges: tuple[str, int, int]) -> None:
+        for name, least, most in ranges:
+            value = plain_integer(getattr(self, name))
+            if value is None or not least <= value <= most:
+                given = shown(getattr(self, name))
+                raise InvalidProblemError(f"{name} must be an integer in {least}..{most:,}, got {given}")
+            _set(self, name, value)
 
     def __str__(self) -> str:
         nodes = "" if self.ranks_per_node is None else f" in nodes of {self.ranks_per_node}"
