@@ -274,7 +274,7 @@ class MulticoreBackend(Backend):
                 library = self._library.find_of(problem)
         try:
             if distinct == "mapping":
-                records = search.find_best_few(self._chip, problem, packed, k, **self._idle)
+                records = search.find_best(self._chip, problem, packed, k, **self._idle)
             else:
                 records = search.find_best_of_each_partition(self._chip, problem, packed, **self._idle)
         except InfeasibleError:

@@ -45,8 +45,13 @@ _KEY = (
 )
 
 
-def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool) -> Records:
-    """Find the best mapping over every partition, legal tile and loop order; return its record [1].
+def find_best(
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, limit: int = 1, *, allow_idle_cores: bool
+) -> Records:
+    """Find the `limit` best mappings over every partition, legal tile and loop order; fewer if that is all.
+
+    Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
+    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed.
 
     Args:
         params: from `pack_params(arch, problem.types)`.
@@ -54,17 +59,6 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, all
 
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
-    """
-    return find_best_few(arch, problem, params, 1, allow_idle_cores=allow_idle_cores)
-
-
-def find_best_few(
-    arch: MulticoreSpec, problem: GemmProblem, params: Records, limit: int, *, allow_idle_cores: bool
-) -> Records:
-    """Find the `limit` best mappings, best first (fewer when there are not so many); else as `find_best`.
-
-    Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
-    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed.
     """
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     costs = find_best_of_partitions(arch, problem, params, partitions, limit, has_all_products=allow_idle_cores)

@@ -247,7 +247,7 @@ def find_ruled_few(
             if by_partition:
                 costs = exact.find_best_of_each_partition(arch, problem, params, allow_idle_cores=allow_idle_cores)
                 return costs[:limit]
-            return exact.find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
+            return exact.find_best(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
         except InfeasibleError:
             return np.zeros(0, COST_DTYPE)
     params = model.params_in_room(read_only(params), problem)
