@@ -30,15 +30,8 @@ from gemm_eval.mapping import (
     Partition,
     Tile,
 )
+from gemm_eval.models.multicore import cost_kernels as costs
 from gemm_eval.models.multicore.attention_kernels import ATTENTION_COST_DTYPE, AttentionSizes
-from gemm_eval.models.multicore.cost_kernels import (
-    COST_DTYPE,
-    RULES,
-    block_of,
-    evaluate_range,
-    find_broken_rule,
-    sram_used_bytes,
-)
 from gemm_eval.models.multicore.group_kernels import evaluate_grouped
 from gemm_eval.models.multicore.terms import BREAKDOWN
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
@@ -327,7 +320,7 @@ class MulticoreCost(SimpleNamespace):
     breakdown: dict[str, float]
 
 
-_COST_NAMES, _ATTENTION_NAMES = (dtype.names or () for dtype in (COST_DTYPE, ATTENTION_COST_DTYPE))
+_COST_NAMES, _ATTENTION_NAMES = (dtype.names or () for dtype in (costs.COST_DTYPE, ATTENTION_COST_DTYPE))
 _NUMBERS = _COST_NAMES[:8]  # of a mapping
 _TERMS = (*BREAKDOWN, "correction_us")
 _terms_of = operator.itemgetter(*map(_COST_NAMES.index, _TERMS))
@@ -364,11 +357,11 @@ def cost_of_mapping(
     params: npt.NDArray[np.void], problem: GemmProblem, mapping: MulticoreMapping, *, as_groups: bool = False
 ) -> npt.NDArray[np.void]:
     """Return the cost [1] of a mapping, unchecked; `as_groups`: by the kernels for groups that differ."""
-    stored, out = np.zeros((2, 1), COST_DTYPE)
+    stored, out = np.zeros((2, 1), costs.COST_DTYPE)
     for name, number in zip(_NUMBERS, (*mapping.partition, *mapping.tile, mapping.loop_order), strict=True):
         stored[name] = number
     sizes = kernel_sizes(problem, as_groups=as_groups)
-    evaluate: Callable[..., None] = evaluate_range if len(sizes) == 1 else evaluate_grouped
+    evaluate: Callable[..., None] = costs.evaluate_range if len(sizes) == 1 else evaluate_grouped
     evaluate(params, FIRST, *sizes, 0, 1, False, stored, out.reshape(1, 1))
     return out
 
@@ -397,10 +390,10 @@ def _check_rules(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
 ) -> None:
     partition, tile = mapping.partition, mapping.tile
-    broken = find_broken_rule(params, *problem.sizes, *partition, *tile)
+    broken = costs.find_broken_rule(params, *problem.sizes, *partition, *tile)
     if broken < 0:
         return
-    rule = RULES[broken]
+    rule = costs.RULES[broken]
     if rule == "num_cores":
         used = math.prod(partition)
         text = f"P_G*P_M*P_N*P_K must be <= num_cores = {arch.num_cores}, got {used} ({arch.name})"
@@ -409,7 +402,7 @@ def _check_rules(
             f"P_K must be 1, got {partition.P_K}: {arch.name} cannot add partial results (reduction: {arch.reduction})"
         )
     elif rule == "sram":
-        demand, room = sram_used_bytes(params[0], *tile), int(params["sram_usable_bytes"][0])
+        demand, room = costs.sram_used_bytes(params[0], *tile), int(params["sram_usable_bytes"][0])
         beside = " beside resident operands" if arch.resident else ""
         text = (
             f"the tiles need {demand:,} bytes of SRAM, {arch.name} has {room:,} usable{beside}: "
@@ -418,7 +411,7 @@ def _check_rules(
     else:
         name = rule.rsplit("_", 1)[0]
         size, dimension = getattr(tile, name), name[-1]
-        block_size = getattr(block_of(params[0], *problem.sizes, *partition), dimension)
+        block_size = getattr(costs.block_of(params[0], *problem.sizes, *partition), dimension)
         if rule.endswith("_block"):
             text = f"{name} must be <= {block_size}, a core's block, got {size}"
         else:
