@@ -120,7 +120,7 @@ class ModelConfig(Frozen):
     @property
     def linear_layers(self) -> tuple[int, ...]:
         """The layers of linear attention, counted from 0."""
-        return _layers_of(self.linear and self.linear.layers, range(self.num_linear_layers))
+        return _layers_of(self.linear.layers if self.linear else None, range(self.num_linear_layers))
 
     @property
     def num_moe_layers(self) -> int:
@@ -145,7 +145,7 @@ class ModelConfig(Frozen):
     @property
     def moe_layers(self) -> tuple[int, ...]:
         """The layers with experts, counted from 0."""
-        return _layers_of(self.moe and self.moe.layers, range(self.num_dense_layers, self.num_layers))
+        return _layers_of(self.moe.layers if self.moe else None, range(self.num_dense_layers, self.num_layers))
 
     @property
     def dense_layers(self) -> tuple[int, ...]:
@@ -216,9 +216,9 @@ def stage_config(config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
     index_of = {layer: index for index, layer in enumerate(layers)}
     changes: dict[str, Any] = {"num_layers": len(layers), "attention": _attention_of(config, index_of)}
     for name, of_part in (("moe", config.moe_layers), ("linear", config.linear_layers)):
-        inside, part = _placed(of_part, index_of), getattr(config, name)
-        named = {"num_layers": len(inside), "layers": layers_text(inside)}
-        changes[name] = part.model_copy(update=named) if inside else None
+        placed, part = _placed(of_part, index_of), getattr(config, name)
+        named = {"num_layers": len(placed), "layers": layers_text(placed)}
+        changes[name] = part.model_copy(update=named) if placed else None
     bare_layers = _placed(config.bare_layers, index_of)
     num_others = len(bare_layers) + (changes["moe"].num_layers if changes["moe"] else 0)
     changes |= {

@@ -189,8 +189,10 @@ def read_ernie_moe(keys: Keys) -> Fields:
     last = num_layers(keys) - 1 if end is None else min(end, num_layers(keys) - 1)
     keys.ignore("moe_capacity", "moe_gate", "moe_gate_act", "moe_use_aux_free", "moe_norm_min", "moe_layer_interval")
     layers = [at for at in range(first, last + 1) if (at + 1) % keys.size("moe_layer_interval", 1) == 0]
-    shared = {"shared_key": "moe_num_shared_experts", "router_bias": True}
-    moe = experts_of(keys, layers, "moe_num_experts", "moe_intermediate_size", "moe_k", **shared)
+    moe = experts_of(
+        keys, layers, "moe_num_experts", "moe_intermediate_size", "moe_k", shared_key="moe_num_shared_experts",
+        router_bias=True,
+    )  # fmt: skip
     return {**sizes(keys, tied=True), "attention": attention(keys), "ffn": dense_ffn(keys, moe), "moe": moe}
 
 
