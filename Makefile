@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-all test-torch test-torch-cuda docs check kernels unit slow browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
+.PHONY: help demo host test test-all test-torch test-torch-cuda docs check kernels unit slow browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates figures compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -119,9 +119,6 @@ bench: $(VENV)/.dev  ## speed, as ratios within one run
 
 rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and memory of a million points (5 minutes)
 	$(BIN)/python -m tools.sweep_rates
-
-plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search
-	$(BIN)/python -m tools.plan_losses
 
 figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN="gpu w4a16" makes these anew first
 	$(BIN)/python -m tools.figures $(if $(RUN),--run $(RUN))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gemm_eval.arch.gpu import (
         GFX_ARCHS,
         LINKS,
-        ONE_SOCKET,
         PCIE_BOXES,
         SM_ARCHS,
         THREADS_PER_WARP,
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.paths import data_root, preset_files
 
 __all__ = [
-    "GFX_ARCHS", "LINKS", "MAX_CORES", "MEASURED_L2_STATES", "ONE_SOCKET", "PCIE_BOXES", "SM_ARCHS", "THREADS_PER_WARP",
+    "GFX_ARCHS", "LINKS", "MAX_CORES", "MEASURED_L2_STATES", "PCIE_BOXES", "SM_ARCHS", "THREADS_PER_WARP",
     "TWO_SOCKETS", "ArchSpec", "CheckFinding", "ChipLink", "ClockState", "DeviceLimits", "Frozen", "GpuSpec",
     "Interconnect", "L2State", "LibraryPath", "LibraryRules", "MulticoreCalibration", "MulticoreErrors",
     "MulticoreSpec", "Network", "Occupancy", "Provenance", "ProvenanceKind", "Published", "Table", "build_spec",

@@ -95,36 +95,16 @@ class Interconnect(Frozen):
 
 
 _INSTINCT = ("mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "mi300a", "mi250x", "mi210")
-_KNOWN = {
-    "NVIDIA GB300": "gb300",
-    "NVIDIA B300 SXM6 AC": "b300",
-    "NVIDIA GB200": "gb200",
-    "NVIDIA B200": "b200",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
-    "NVIDIA GeForce RTX 5090": "rtx-5090",
-    "NVIDIA GeForce RTX 5070": "rtx-5070",
-    "NVIDIA H200": "h200-sxm",
-    "NVIDIA H200 NVL": "h200-nvl",
-    "NVIDIA H100 80GB HBM3": "h100-sxm",
-    "NVIDIA H100 PCIe": "h100-pcie",
-    "NVIDIA H100 NVL": "h100-nvl",
-    "NVIDIA H20": "h20-sxm",
-    "NVIDIA L40S": "l40s",
-    "NVIDIA L4": "l4",
-    "NVIDIA GeForce RTX 4090": "rtx-4090",
-    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
-    "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb",
-    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
-    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
-    "NVIDIA A30": "a30",
-    "Tesla T4": "t4",
-    "Tesla V100-SXM2-16GB": "v100",
-    "Tesla V100-SXM2-32GB": "v100",
-    **{f"AMD Instinct {name.upper()}": name for name in _INSTINCT},
-    "AMD Instinct MI300X VF": "mi300x",
-    "AMD Instinct MI250X / MI250": "mi250x",
-}
-"""The newest first. Older drivers leave out "NVIDIA", and new ones still do for GPUs before Ampere."""
+_SLUGS = {
+    "b300-sxm6-ac": "b300", "rtx-pro-6000-blackwell-server-edition": "rtx-pro-6000-server",
+    "geforce-rtx-5090": "rtx-5090", "geforce-rtx-5070": "rtx-5070", "geforce-rtx-4090": "rtx-4090",
+    "h200": "h200-sxm", "h100-80gb-hbm3": "h100-sxm", "h20": "h20-sxm", "a100-sxm4-80gb": "a100-sxm-80gb",
+    "a100-sxm4-40gb": "a100-sxm-40gb", "a100-80gb-pcie": "a100-pcie-80gb", "tesla-t4": "t4",
+    "tesla-v100-sxm2-16gb": "v100", "tesla-v100-sxm2-32gb": "v100",
+    **{f"amd-instinct-{name}": name for name in _INSTINCT},
+    "amd-instinct-mi300x-vf": "mi300x", "amd-instinct-mi250x-mi250": "mi250x",
+}  # fmt: skip
+"""Names of drivers, without the "NVIDIA" that some leave out, that are not those of presets."""
 
 ALIASES = {"mi300": "mi300x", "mi308": "mi308x", "mi325": "mi325x", "mi350": "mi350x", "mi355": "mi355x"}
 """What else people call presets."""
@@ -132,8 +112,8 @@ ALIASES = {"mi300": "mi300x", "mi308": "mi308x", "mi325": "mi325x", "mi350": "mi
 
 def gpu_slug(name: str) -> str:
     """Return the name that files and archs use for a GPU as its driver calls it."""
-    known = _KNOWN.get(name) or _KNOWN.get(f"NVIDIA {name}")
-    return known or re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+    return _SLUGS.get(slug, slug)
 
 
 _Nvidia = Literal["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
@@ -441,17 +421,8 @@ def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
         raise InvalidOptionError(f"arch must be a GpuSpec, got {shown(arch)}")
     if arch.sm_arch not in SM_ARCHS:
         raise UnsupportedError(f"CUDA kernels need an NVIDIA GPU, {arch.name} is {arch.sm_arch}")
-    digits = arch.sm_arch.removeprefix("sm_")
-    return DeviceLimits(
-        compute_capability=(int(digits[:-1]), int(digits[-1])),
-        num_sms=arch.num_sms,
-        smem_per_cta_bytes=arch.smem_per_cta_bytes,
-        smem_per_sm_bytes=arch.smem_per_sm_bytes,
-        smem_reserved_bytes=arch.smem_reserved_bytes,
-        registers_per_sm=arch.registers_per_sm,
-        max_threads_per_sm=arch.max_threads_per_sm,
-        max_ctas_per_sm=arch.max_ctas_per_sm,
-    )
+    capability = divmod(int(arch.sm_arch.removeprefix("sm_")), 10)
+    return DeviceLimits(capability, *(getattr(arch, name) for name in DeviceLimits._fields[1:8]))
 
 
 def ctas_by_resource(

@@ -310,7 +310,6 @@ def _note_unsourced_numbers(arch: ArchSpec) -> Iterator[CheckFinding]:
 
 
 def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what tables of any depth hold, each with its path."""
     if not isinstance(value, Mapping):
         yield path, value
         return

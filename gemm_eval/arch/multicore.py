@@ -241,7 +241,6 @@ def place_values(data: Mapping[str, Any], coefficients: Mapping[str, float]) -> 
 
 
 def _plain(value: Any) -> Any:
-    """Turn frozen tables into dicts."""
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -519,13 +518,7 @@ class MulticoreSpec(BaseSpec):
         macs_per_cycle = self.cube_m * self.cube_k_of(dtype) * self.cube_n * self.cube_steps_per_cycle[dtype]
         return tflop_per_s(FLOP_PER_MAC * macs_per_cycle * self.num_cores * cycles_per_us(self.frequency_ghz), 1.0)
 
-    def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """Return the FLOP/s that no GEMM can beat, 1e12/s: the peak.
-
-        Raises:
-            KeyError: the matrix unit does not take that type.
-        """
-        return self.peak_tflop_per_s(dtype)
+    highest_tflop_per_s = peak_tflop_per_s
 
 
 @lru_cache(maxsize=256)

@@ -292,15 +292,10 @@ class Price(NamedTuple):
             result.high_us, has_positions, library=getattr(result, "library", None) or "",
         )  # fmt: skip
 
-    def longer(self, more_us: float) -> Self:
-        """Return a price of as much more time, its interval moved with it."""
-        low_us, high_us = (None if us is None else us + more_us for us in (self.low_us, self.high_us))
-        return self._replace(latency_us=self.latency_us + more_us, low_us=low_us, high_us=high_us)
-
-    def times(self, factor: float) -> Self:
-        """Return a price of so many times the time, its interval likewise."""
-        low_us, high_us = (None if us is None else us * factor for us in (self.low_us, self.high_us))
-        return self._replace(latency_us=self.latency_us * factor, low_us=low_us, high_us=high_us)
+    def longer(self, more_us: float, factor: float = 1.0) -> Self:
+        """Return a price of so many times the time, and as much more, its interval likewise."""
+        low_us, high_us = (None if us is None else us * factor + more_us for us in (self.low_us, self.high_us))
+        return self._replace(latency_us=self.latency_us * factor + more_us, low_us=low_us, high_us=high_us)
 
     @property
     def interval(self) -> tuple[float, float, float]:
@@ -391,9 +386,9 @@ class Prices:
                 if behind.source == "corrected" != price.source:
                     terms = tables[source][place].breakdown
                     share = 1.0 - sum(terms.get(term, 0.0) for term in _QUANTIZATION) / behind.latency_us
-                    price = behind.times(share)._replace(bound=price.bound, source=price.source)
+                    price = behind.longer(0.0, share)._replace(bound=price.bound, source=price.source)
             frac = self._gemm_frac.get(str(work.problem.input_dtype), 1.0)
-            prices.append(self._between(price.times(frac), work.problem.rows))
+            prices.append(self._between(price.longer(0.0, frac), work.problem.rows))
         return prices
 
     def _table_rows(self, table: GEMMTable) -> list[Price]:

@@ -7,29 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
+from gemm_eval import transformer as models
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate.price import IDEAL, Engine, OperationCost, costs_of, load_engine, shared_prices
 from gemm_eval.evaluate import GEMMEvaluator, sum_interval
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
-from gemm_eval.transformer import (
-    Fusions,
-    ModelConfig,
-    ModelMemory,
-    Operation,
-    check_memory,
-    largest_batch,
-    load_model,
-    model_memory,
-    model_on,
-    model_operations,
-    num_joined,
-    sends_to_other_node,
-    stage_config,
-    stage_layers,
-    types_on,
-)
 from gemm_eval.words import check_word, shown
 from gemm_eval.workload import MAX_DIM
 
@@ -179,13 +163,14 @@ class Replica:
     """
 
     def __init__(
-        self, model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str], *,
-        tensor_parallel: int = 1, pipeline_parallel: int = 1, expert_parallel: int = 1, dtype: str | None = None,
+        self, model: models.ModelConfig | str | os.PathLike[str],
+        arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str], *, tensor_parallel: int = 1,
+        pipeline_parallel: int = 1, expert_parallel: int = 1, dtype: str | None = None,
         dense_dtype: str | None = None, expert_dtype: str | None = None, kv_dtype: str | None = None,
-        chunk_tokens: int | None = None, expert_load: str | Distribution = "uniform", fusions: Fusions | None = None,
-        fused: bool | None = None, attention_library: str | None = None, collective_library: str | None = None,
-        expert_library: str | None = None, interconnect: str | None = None, memory_frac: float | None = None,
-        engine: Engine | str | os.PathLike[str] = IDEAL,
+        chunk_tokens: int | None = None, expert_load: str | Distribution = "uniform",
+        fusions: models.Fusions | None = None, fused: bool | None = None, attention_library: str | None = None,
+        collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
+        memory_frac: float | None = None, engine: Engine | str | os.PathLike[str] = IDEAL,
     ) -> None:  # fmt: skip
         self.evaluator = evaluator = evaluator_of(arch)
         self.arch = evaluator.arch
@@ -194,16 +179,17 @@ class Replica:
             engine = engine.model_copy(update={"step_us": engine.step_us + self.arch.host_us})
         self.engine = engine
         self.chunk_tokens = engine.chunk_tokens if chunk_tokens is None else chunk_tokens
-        fusions = Fusions(**engine.fusions) if fusions is None else fusions
-        published = model if isinstance(model, ModelConfig) else load_model(model)
-        self.config = config = model_on(self.arch, published)
+        fusions = models.Fusions(**engine.fusions) if fusions is None else fusions
+        published = model if isinstance(model, models.ModelConfig) else models.load_model(model)
+        self.config = config = models.model_on(self.arch, published)
         self.has_expanded_weights = dtype is None and config != published
         degrees = {
             "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel,
             "expert_parallel": expert_parallel,
         }  # fmt: skip
         types: dict[str, Any] = {
-            **types_on(self.arch, dtype, dense_dtype, config), "expert_dtype": expert_dtype, "kv_dtype": kv_dtype,
+            **models.types_on(self.arch, dtype, dense_dtype, config), "expert_dtype": expert_dtype,
+            "kv_dtype": kv_dtype,
         }  # fmt: skip
         libraries: dict[str, Any] = {
             "attention_library": attention_library, "collective_library": collective_library,
@@ -220,11 +206,11 @@ class Replica:
         }  # fmt: skip
         self._asked: dict[str, Any] = {**degrees, **types, "expert_load": expert_load, "fusions": fusions}
         if self.arch.interconnect is not None:
-            self._asked["node_devices"] = num_joined(self.arch)
+            self._asked["node_devices"] = models.num_joined(self.arch)
         self._stages = _equal_stages(
             config, pipeline_parallel, max(tensor_parallel, expert_parallel), self._asked.get("node_devices", MAX_DIM)
         )
-        self._fitting: dict[tuple[int, int], ModelMemory] = {}
+        self._fitting: dict[tuple[int, int], models.ModelMemory] = {}
         self._largest: dict[int, int] = {}
         self._prices = shared_prices(evaluator, engine, fused=fused, interconnect=box, **libraries)
         self.options: dict[str, Any] = degrees | types | {
@@ -244,15 +230,15 @@ class Replica:
         """Devices of the replica."""
         return self.pipeline_parallel * self.tensor_parallel * self.num_groups
 
-    def memory(self, batch: int, seq_len: int) -> ModelMemory:
+    def memory(self, batch: int, seq_len: int) -> models.ModelMemory:
         """Return what the device that holds most holds with `batch` sequences of `seq_len` positions a group."""
-        return model_memory(self.config, batch_size=batch, seq_len=seq_len, **self.held)
+        return models.model_memory(self.config, batch_size=batch, seq_len=seq_len, **self.held)
 
-    def check_memory(self, batch: int, seq_len: int, output_len: int = 0) -> ModelMemory:
+    def check_memory(self, batch: int, seq_len: int, output_len: int = 0) -> models.ModelMemory:
         """Return `memory`; InfeasibleError: it does not fit, with each change that would do, the output as it is."""
         if (batch, seq_len) not in self._fitting:
             held = {**self.held, "batch_size": batch, "seq_len": seq_len}
-            memory = check_memory(self.config, self.arch, share=self._share, output_len=output_len, **held)
+            memory = models.check_memory(self.config, self.arch, share=self._share, output_len=output_len, **held)
             self._fitting[batch, seq_len] = memory
         return self._fitting[batch, seq_len]
 
@@ -261,7 +247,7 @@ class Replica:
         if self.memory_limit is None:
             return None
         if seq_len not in self._largest:
-            self._largest[seq_len] = largest_batch(self.config, self.memory_limit, seq_len=seq_len, **self.held)
+            self._largest[seq_len] = models.largest_batch(self.config, self.memory_limit, seq_len=seq_len, **self.held)
         return self._largest[seq_len]
 
     def steps(self, sizes: Iterable[StepSize]) -> list[StepEstimate]:
@@ -284,17 +270,17 @@ class Replica:
         return estimates
 
 
-def _equal_stages(config: ModelConfig, num_stages: int, devices: int, node_devices: int) -> tuple[int, ...]:
+def _equal_stages(config: models.ModelConfig, num_stages: int, devices: int, node_devices: int) -> tuple[int, ...]:
     """Return for each pipeline stage, of so many devices, the first one that runs the same operations."""
     first: dict[Any, int] = {}
     return tuple(
         first.setdefault(
             (
-                stage_config(config, layers), index if index in (0, num_stages - 1) else None,
-                sends_to_other_node(index, num_stages, devices, node_devices),
+                models.stage_config(config, layers), index if index in (0, num_stages - 1) else None,
+                models.sends_to_other_node(index, num_stages, devices, node_devices),
             ), index,
         )
-        for index, layers in enumerate(stage_layers(config.num_layers, num_stages))
+        for index, layers in enumerate(models.stage_layers(config.num_layers, num_stages))
     )  # fmt: skip
 
 
@@ -315,15 +301,15 @@ def _interconnect(arch: ArchSpec, asked: str | None) -> str | None:
     return (asked or link.topology) if link is not None and link.topology in PCIE_BOXES else None
 
 
-_cached_operations = lru_cache(maxsize=1024, typed=True)(model_operations)
+_cached_operations = lru_cache(maxsize=1024, typed=True)(models.model_operations)
 
 
-def _operations(config: ModelConfig, **asked: Any) -> tuple[Operation, ...]:
+def _operations(config: models.ModelConfig, **asked: Any) -> tuple[models.Operation, ...]:
     """Return `model_operations`, which other archs and points have too."""
     try:
         return _cached_operations(config, **asked)
     except TypeError:  # an argument that has no hash, and no meaning either
-        return model_operations(config, **asked)
+        return models.model_operations(config, **asked)
 
 
 def pipeline_us(chunk_us: Sequence[Sequence[float]]) -> float:

@@ -158,11 +158,9 @@ def attention_kernels(arch: ArchSpec, fused: bool | None, library: str | None) -
 
 
 def attention_results(
-    arch: ArchSpec,
-    problems: Sequence[AttentionProblem],
-    kernels: str | None,
+    arch: ArchSpec, problems: Sequence[AttentionProblem], kernels: str | None,
     evaluate: Callable[[GemmProblem], GEMMResult],
-) -> list[AttentionResult]:
+) -> list[AttentionResult]:  # fmt: skip
     """Return the times of attention by `attention_kernels`; `evaluate` answers for the GEMMs of unfused attention."""
     check_carried(arch, "attention")
     if isinstance(arch, GpuSpec) and kernels is not None:

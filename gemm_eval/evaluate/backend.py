@@ -16,7 +16,6 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, Ru
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
-    from gemm_eval.search import PlanOptions, SearchPlan
 
 
 NUM_PACKED = 256
@@ -73,7 +72,6 @@ class Backend(ABC):
         bounds: each bound in words, to follow "bound by".
         active_field: field of a record that counts the busy parts of the chip: above 0 where the record is an answer.
         arch: the architecture.
-        is_exhaustive: `find` returns the best of the whole space.
         highest_tflop_per_s: the rate, in 1e12 FLOP/s, that no GEMM with inputs of a type can beat.
     """
 
@@ -85,7 +83,6 @@ class Backend(ABC):
     bounds: ClassVar[Mapping[str, str]]
     active_field: ClassVar[str]
     arch: ArchSpec
-    is_exhaustive: bool = True
     highest_tflop_per_s: Callable[[DType], float]
 
     @abstractmethod
@@ -190,18 +187,16 @@ class Backend(ABC):
         """Return the ends [2, num] of the 80% intervals around latencies, in us; nan where none is known."""
 
 
-def make_backend(
-    arch: ArchSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool, policy: str | None = None
-) -> Backend:
+def make_backend(arch: ArchSpec, *, allow_idle_cores: bool, policy: str | None = None) -> Backend:
     """Return the backend for an arch."""
     if isinstance(arch, MulticoreSpec):
         from gemm_eval.evaluate.multicore import MulticoreBackend
 
-        return MulticoreBackend(arch, plan, allow_idle_cores=allow_idle_cores, policy=policy)
+        return MulticoreBackend(arch, allow_idle_cores=allow_idle_cores, policy=policy)
     from gemm_eval.evaluate.gpu import GpuBackend
 
     if policy is not None:
         raise UnsupportedError(
             f"policy is for multi-core chips, and {arch.name} is a GPU: library says whose kernels run"
         )
-    return GpuBackend(arch, plan, allow_idle_cores=allow_idle_cores)
+    return GpuBackend(arch, allow_idle_cores=allow_idle_cores)

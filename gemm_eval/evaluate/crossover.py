@@ -179,17 +179,9 @@ class Crossover:
 
 
 def w4a16_crossover(
-    arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
-    K: int,
-    N: int,
-    *,
-    group_size: int = 128,
-    dense_dtype: str = "fp16",
-    l2: str = "cold",
-    clock: str = "burst",
-    max_M: int = 16384,
-    min_speedup: float = 1.0,
-) -> Crossover:
+    arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str], K: int, N: int, *, group_size: int = 128,
+    dense_dtype: str = "fp16", l2: str = "cold", clock: str = "burst", max_M: int = 16384, min_speedup: float = 1.0,
+) -> Crossover:  # fmt: skip
     """Find the M at which W4A16 stops beating a dense GEMM: our kernels against cuBLAS, each with its best config.
 
     Exact up to M = `EVERY_M`. Beyond, every change of winner is found that lies alone between two samples (see
@@ -251,7 +243,6 @@ def _samples(max_M: int) -> Integers:
 
 
 def _undecided(M: Integers, is_win: npt.NDArray[np.bool_]) -> Integers:
-    """Return the M in the middle of neighbours that differ in the winner and are not next to each other."""
     gaps = np.flatnonzero((is_win[1:] != is_win[:-1]) & (np.diff(M) > 1))
     middles: Integers = (M[gaps] + M[gaps + 1]) // 2
     return middles
@@ -263,14 +254,9 @@ _presets: dict[str, ArchSpec] = {}  # reading one takes a thousand times as long
 
 
 def select_config(
-    problem: GemmProblem,
-    arch: GpuSpec | str,
-    k: int = 1,
-    *,
-    library: str | None = None,
-    l2: str = "cold",
+    problem: GemmProblem, arch: GpuSpec | str, k: int = 1, *, library: str | None = None, l2: str = "cold",
     clock: str = "burst",
-) -> tuple[KernelConfig, ...]:
+) -> tuple[KernelConfig, ...]:  # fmt: skip
     """Return the `k` kernel configs that the model finds fastest for a GEMM, best first; fewer if there are fewer.
 
     For fp16 or bf16 activations and 4-bit weights these are kernels that `gemm_eval.kernels.w4a16_gemm` runs, for fp8

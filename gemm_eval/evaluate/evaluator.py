@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.operations import CollectiveResult, MemoryBoundResult, MixerResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
-    from gemm_eval.search import PlanOptions, SearchPlan
 
 
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
@@ -126,8 +125,6 @@ class GEMMEvaluator:
 
     Args:
         arch: an architecture, or the name or path of one.
-        plan: how much of the space to search: ``"exact"``, the default and the fastest, or heuristics to compare
-            with: ``"balanced"``, ``"aggressive"``, ``PlanOptions.heuristic(top_k, top_tiles)``. GPUs: exact only.
         allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly. GPUs: on only.
         policy: of a chip whose YAML has rules: ``"library"``, what its library does with a GEMM, or ``"best"``, what
@@ -157,7 +154,6 @@ class GEMMEvaluator:
         self,
         arch: ArchSpec | str | os.PathLike[str],
         *,
-        plan: PlanOptions | SearchPlan | str = "exact",
         allow_idle_cores: bool = True,
         policy: str | None = None,
         disk_cache: bool | str | os.PathLike[str] = True,
@@ -174,7 +170,7 @@ class GEMMEvaluator:
         if not isinstance(disk_cache, bool | str | os.PathLike):
             raise InvalidOptionError(f"disk_cache must be True, False or a path, got {shown(disk_cache)}")
         self._settings: dict[str, Any] = {
-            "plan": plan, "allow_idle_cores": allow_idle_cores, "policy": policy, "disk_cache": disk_cache,
+            "allow_idle_cores": allow_idle_cores, "policy": policy, "disk_cache": disk_cache,
             "library": library, "l2": l2, "clock": clock, "correction": correction,
         }  # fmt: skip
         self._origin = ResultOrigin(arch, self._settings)
@@ -575,7 +571,7 @@ class GEMMEvaluator:
         return self._costs.save(table.batch, table.records)
 
     def result_of_record(self, problem: GemmProblem, kind: Kind, record: np.void) -> GEMMResult:
-        """Return the result that a record found by this evaluator's plan stands for."""
+        """Return the result that a record found by this evaluator stands for."""
         return self._origin.make_result(problem, kind, record, is_found=True)
 
     def kind_of_types(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool = False) -> Kind:

@@ -27,7 +27,6 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions,
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
-    from gemm_eval.search import PlanOptions, SearchPlan
 
 
 Floats = npt.NDArray[np.float64]
@@ -62,13 +61,7 @@ class GpuBackend(Backend):
     active_field = "active_sms"
     arch: GpuSpec
 
-    def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
-        name = getattr(plan, "plan", plan)
-        if not isinstance(name, str) or name != "exact":
-            raise InvalidOptionError(
-                f"plan must be exact for a GPU, got {shown(plan)}: plans choose among partitions of multi-core chips, "
-                "and every kernel config of a GPU is evaluated anyway"
-            )
+    def __init__(self, arch: GpuSpec, *, allow_idle_cores: bool) -> None:
         if not allow_idle_cores:
             raise InvalidOptionError(
                 f"allow_idle_cores must be True for a GPU ({arch.name}): its hardware hands out CTAs, and a problem of "

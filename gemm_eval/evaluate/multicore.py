@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from gemm_eval import search
 from gemm_eval.arch import LibraryPath, MulticoreSpec
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
-from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
+from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Problems, Records
 from gemm_eval.evaluate.interval import CORRECTED, CORRECTION, chip_correction, chip_interval, interval_line
 from gemm_eval.frozen import FrozenDict
@@ -32,7 +31,6 @@ from gemm_eval.workload import (
     Layouts,
     RunOptions,
     pack_layouts,
-    problem_of,
 )
 
 if TYPE_CHECKING:
@@ -65,16 +63,12 @@ class Policy(enum.StrEnum):
     BEST = "best"  # what the chip could do
 
 
-def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool = True) -> Policy:
+def _policy_of(arch: MulticoreSpec, policy: str | None) -> Policy:
     if policy is None:
-        return Policy.LIBRARY if arch.rules and arch.rules.is_default and is_exhaustive else Policy.BEST
+        return Policy.LIBRARY if arch.rules and arch.rules.is_default else Policy.BEST
     check_word("policy", policy, Policy)
     if policy == Policy.LIBRARY and arch.rules is None:
         raise UnsupportedError(f"{arch.name} has no rules of a library: only policy best is known (rules in its YAML)")
-    if policy == Policy.LIBRARY and not is_exhaustive:
-        raise InvalidOptionError(
-            "policy library needs plan exact: heuristic plans do not follow the rules of a library"
-        )
     return Policy(policy)
 
 
@@ -92,24 +86,13 @@ class MulticoreBackend(Backend):
     active_field = "active_cores"
     arch: MulticoreSpec
 
-    def __init__(
-        self,
-        arch: MulticoreSpec,
-        plan: search.PlanOptions | search.SearchPlan | str,
-        *,
-        allow_idle_cores: bool,
-        policy: str | None = None,
-    ) -> None:
+    def __init__(self, arch: MulticoreSpec, *, allow_idle_cores: bool, policy: str | None = None) -> None:
         search.check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self.arch = arch
-        if not isinstance(plan, search.PlanOptions):
-            check_word("plan", plan, search.SearchPlan)
-        self._plan = search.as_plan_options(plan)
         self._idle: dict[str, bool] = {"allow_idle_cores": allow_idle_cores}
         self._source = "calibrated" if arch.calibration else "analytic"
-        self.is_exhaustive = self._plan.plan is search.SearchPlan.EXACT
-        self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
-        is_as_timed = bool(arch.calibration) and self.is_exhaustive and self.policy is _policy_of(arch, None)
+        self.policy = _policy_of(arch, policy)
+        is_as_timed = bool(arch.calibration) and self.policy is _policy_of(arch, None)
         self._correction = chip_correction(arch) if is_as_timed else None
         self._rules = arch.rules if self.policy is Policy.LIBRARY else None
         self._chip = arch.under_library() if self._rules else arch
@@ -127,13 +110,13 @@ class MulticoreBackend(Backend):
             )
 
     def _with(self, arch: MulticoreSpec, policy: Policy) -> MulticoreBackend:
-        return MulticoreBackend(arch, self._plan, **self._idle, policy=policy)
+        return MulticoreBackend(arch, **self._idle, policy=policy)
 
     @cached_property
     def _library(self) -> MulticoreBackend | None:
         """The library at the rates of this policy, where it has mappings of its own that policy best must not miss."""
         rules = self.arch.rules
-        if self.policy is Policy.LIBRARY or rules is None or not self.is_exhaustive or not rules.changes_chip:
+        if self.policy is Policy.LIBRARY or rules is None or not rules.changes_chip:
             return None
 
         def without_fidelity(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,27 +160,7 @@ class MulticoreBackend(Backend):
         return None if place == _NO_PATH else self._on_paths[place]
 
     def find(self, problem: GemmProblem, packed: Records) -> Records:
-        return self._corrected(problem, self._find(problem, packed))
-
-    def _find(self, problem: GemmProblem, packed: Records) -> Records:
-        if (path := self._path_of(problem)) is not None:
-            return path[1].find_of(problem)
-        if self._rules is not None:
-            layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups])
-            sizes = np.array([problem.sizes], np.int64)
-            problems = Problems([Kind(problem.types, NOTHING_SAID)], [packed], np.zeros(1, np.int64), sizes, layouts)
-            records = self._find_ruled_many(problems, None)
-            if not records["active_cores"][0]:
-                self._raise_ruled_out(problem, packed)
-            return records
-        if self._library is not None:
-            return self._find_top(problem, packed, 1, "mapping")
-        if self.is_exhaustive:
-            return search.find_best(self.arch, problem, packed, **self._idle)
-        planned = search.find_planned(search.AnalyticCostModel(self.arch), self.arch, problem, self._plan, **self._idle)
-        cost = model.evaluate_mapping(self.arch, problem, packed, planned.mapping)
-        cost["num_candidates"] = planned.num_evaluated
-        return cost
+        return self.find_top(problem, packed, 1, "mapping")
 
     def _corrected(self, problem: GemmProblem, records: Records) -> Records:
         """Return records of mappings of a problem with its correction; groups of rows have none."""
@@ -207,7 +170,6 @@ class MulticoreBackend(Backend):
         return records
 
     def _correct(self, types: GemmTypes, sizes: Integers, records: Records) -> None:
-        """Correct records [num], no faster than the peak; sizes [num, 4]."""
         assert self._correction is not None
         self._correction.correct(types, sizes, records, self.highest_tflop_per_s(types.a.dtype))
 
@@ -250,7 +212,6 @@ class MulticoreBackend(Backend):
     def _replayed(
         self, packed: Records, kind_of: Integers, sizes: Integers, layouts: Layouts, chosen: Records
     ) -> Records:
-        """Return what the mappings of a search cost, with the counts of the search."""
         records = search.replay_mappings(packed, kind_of, sizes, chosen, layouts=layouts)
         for name in self.search_counts:
             records[name] = chosen[name]
@@ -272,28 +233,19 @@ class MulticoreBackend(Backend):
             return self._find_many_by_path(problems, advance)
         if self._rules is not None:
             return self._find_ruled_many(problems, advance)
-        kinds, packed, kind_of, sizes, layouts = problems
-        if self.is_exhaustive:
-            run = partial(search.run_in_chunks, on_progress=advance)
-            records = search.find_best_many(
-                self.arch.num_cores, np.concatenate(packed), kind_of, sizes, layouts, run=run, **self._idle
-            )
-            if self._library is None:
-                return records
-            library = self._library._find_anew(problems, lambda _: None)  # half of the search, without its progress
-            is_faster = library["latency_us"] < records["latency_us"]
-            is_faster |= ~self.is_feasible(records)
-            return np.where(is_faster & self.is_feasible(library), library, records)
-        records = np.zeros(len(sizes), model.COST_DTYPE)
-        for row, (kind, (G, M, K, N)) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
-            problem = problem_of(kinds[kind].types, G, M, K, N, layouts.row_groups(row, G))
-            with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
-                records[row] = self.find(problem, packed[kind])[0]
-            advance(1)
-        return records
+        _, packed, kind_of, sizes, layouts = problems
+        run = partial(search.run_in_chunks, on_progress=advance)
+        records = search.find_best_many(
+            self.arch.num_cores, np.concatenate(packed), kind_of, sizes, layouts, run=run, **self._idle
+        )
+        if self._library is None:
+            return records
+        library = self._library._find_anew(problems, lambda _: None)  # half of the search, without its progress
+        is_faster = library["latency_us"] < records["latency_us"]
+        is_faster |= ~self.is_feasible(records)
+        return np.where(is_faster & self.is_feasible(library), library, records)
 
     def _find_anew(self, problems: Problems, advance: Callable[[int], None]) -> Records:
-        """Return `find_many` of problems that another backend packed."""
         return self.find_many(problems._replace(packed=[self.pack(kind) for kind in problems.kinds]), advance)
 
     def _find_many_by_path(self, problems: Problems, advance: Callable[[int], None]) -> Records:
@@ -322,7 +274,7 @@ class MulticoreBackend(Backend):
                 library = self._library.find_of(problem)
         try:
             if distinct == "mapping":
-                records = search.find_best_few(self._chip, problem, packed, k, **self._idle)
+                records = search.find_best(self._chip, problem, packed, k, **self._idle)
             else:
                 records = search.find_best_of_each_partition(self._chip, problem, packed, **self._idle)
         except InfeasibleError:
@@ -370,7 +322,7 @@ class MulticoreBackend(Backend):
             "utilization_frac": flop / (latency_us * (self.highest_tflop_per_s(problem.types.a.dtype) * 1e6)),
             "bound": _BOUND_NAMES[row["bound"]], "traffic": FrozenDict({name: row[name] for name in _TRAFFIC}),
             "options": _NO_OPTIONS, "source": CORRECTED if correction_us else self._source,
-            "model_version": model.MODEL_VERSION, "is_exhaustive": is_found and self.is_exhaustive,
+            "model_version": model.MODEL_VERSION, "is_exhaustive": is_found,
             "num_refused": FrozenDict(
                 sram=row["num_refused_sram"], partition_bound=row["num_partitions_bounded"],
                 partition_dropped=row["num_partitions_dropped"],
@@ -397,7 +349,6 @@ class MulticoreBackend(Backend):
             "model": model.MODEL_VERSION,
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
             "options": self._idle
-            | {"plan": dataclasses.astuple(self._plan)}
             | ({"policy": str(self.policy)} if self.arch.rules else {})
             | ({"correction": True} if self._correction is not None else {}),
         }
@@ -475,32 +426,17 @@ def _choose_paths(paths: Sequence[LibraryPath], types: GemmTypes, sizes: Integer
 
 
 _DOUBLED = (
-    ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"),
-    ("dram_core_limit_gb_per_s",),
-    ("dram_write_gb_per_s",),
-    ("shared_gb_per_s",),
-    ("shared_bytes",),
-    ("noc_gb_per_s",),
-    ("cube_steps_per_cycle",),
-    ("feed_bytes_per_cycle",),
-    ("vector_ops_per_cycle",),
-    ("pack_gb_per_s",),
-    ("num_cores",),
-    ("sram_bytes",),
+    ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"), ("dram_core_limit_gb_per_s",),
+    ("dram_write_gb_per_s",), ("shared_gb_per_s",), ("shared_bytes",), ("noc_gb_per_s",), ("cube_steps_per_cycle",),
+    ("feed_bytes_per_cycle",), ("vector_ops_per_cycle",), ("pack_gb_per_s",), ("num_cores",), ("sram_bytes",),
     ("frequency_ghz",),
-)
+)  # fmt: skip
 """Fields that are doubled together; the first names the change."""
 
 _IDEAL = {
-    "input_buffers": 2,
-    "output_buffers": 2,
-    "overlap_frac": 1.0,
-    "launch_us": 0.0,
-    "launch_floor_us": 0.0,
-    "task_us": 0.0,
-    "sync_us": 0.0,
-    "weight_load_cycles": 0.0,
-}
+    "input_buffers": 2, "output_buffers": 2, "overlap_frac": 1.0, "launch_us": 0.0, "launch_floor_us": 0.0,
+    "task_us": 0.0, "sync_us": 0.0, "weight_load_cycles": 0.0,
+}  # fmt: skip
 """Fields that are set to what they are at best."""
 
 

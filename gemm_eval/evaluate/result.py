@@ -138,7 +138,7 @@ class ResultOrigin:
         return self._changed[name]
 
     def _backend_of(self, arch: ArchSpec) -> Backend:
-        options = {name: self._settings[name] for name in ("plan", "allow_idle_cores", "policy")}
+        options = {name: self._settings[name] for name in ("allow_idle_cores", "policy")}
         return make_backend(arch, **options)
 
 

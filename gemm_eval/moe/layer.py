@@ -209,7 +209,6 @@ def parse_distribution(value: Any, *, what: str = "distribution") -> Distributio
 
 
 def _numbers(kind: type[N], *words: str) -> tuple[N, ...]:
-    """Return the numbers that words spell; none where one spells none."""
     try:
         return tuple(map(kind, words))
     except ValueError:
@@ -219,7 +218,6 @@ def _numbers(kind: type[N], *words: str) -> tuple[N, ...]:
 def _items(
     what: str, values: Any, plain: Callable[[Any], N | None], is_allowed: Callable[[N], bool], rule: str
 ) -> tuple[N, ...]:
-    """Return one plain number for each expert, all of which are allowed."""
     if isinstance(values, str | bytes | dict | set | frozenset) or not isinstance(values, Iterable):
         raise InvalidOptionError(f"{what} must be a sequence with one number for each expert, got {shown(values)}")
     if not isinstance(values, Sized) or not 1 <= len(values) <= MAX_EXPERTS:
@@ -301,9 +299,6 @@ class MoeLayer:
             )
         object.__setattr__(self, "distribution", parse_distribution(self.distribution))
         object.__setattr__(self, "rank", _check_rank(self.rank, self.ep))
-        self._check_shared()
-
-    def _check_shared(self) -> None:
         if self.shared_inter is not None:
             if self.num_shared_experts == 0:
                 raise InvalidOptionError("shared_inter is for num_shared_experts >= 1, got 0")

@@ -426,8 +426,8 @@ def moe_layer(
         UnsupportedError: the arch cannot run these types.
         InfeasibleError: no mapping fits.
     """
-    layer = MoeLayer(num_tokens, hidden, inter, num_experts, topk, **of_layer)
-    return moe_layers(evaluator, [layer], library=library, l2=l2, clock=clock, correction=correction, progress=False)[0]
+    layers = [MoeLayer(num_tokens, hidden, inter, num_experts, topk, **of_layer)]
+    return moe_layers(evaluator, layers, library=library, l2=l2, clock=clock, correction=correction, progress=False)[0]
 
 
 def moe_layers(

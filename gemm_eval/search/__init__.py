@@ -17,18 +17,15 @@ if TYPE_CHECKING:
     from gemm_eval.search.multicore import (
         check_idle_cores,
         find_best,
-        find_best_few,
         find_best_fused_attention,
         find_best_many,
         find_best_of_each_partition,
         replay_mappings,
     )
     from gemm_eval.search.restricted import (
-        AnalyticCostModel,
         CostModel,
         PlanOptions,
         SearchPlan,
-        as_plan_options,
         check_cost_model,
         find_planned,
         find_ruled_few,
@@ -37,9 +34,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "NEAR_CONFIGS", "NEAR_RATIO", "OF_GENERIC", "OF_OURS", "AnalyticCostModel", "CostModel", "PlanOptions",
-    "SearchPlan", "as_plan_options", "behind_answer", "check_cost_model", "check_idle_cores", "evaluate_config",
-    "find_best", "find_best_config", "find_best_config_many", "find_best_few", "find_best_fused_attention",
+    "NEAR_CONFIGS", "NEAR_RATIO", "OF_GENERIC", "OF_OURS", "CostModel", "PlanOptions",
+    "SearchPlan", "behind_answer", "check_cost_model", "check_idle_cores", "evaluate_config",
+    "find_best", "find_best_config", "find_best_config_many", "find_best_fused_attention",
     "find_best_many", "find_best_of_each_partition", "find_planned", "find_ruled_few", "find_ruled_many",
     "find_top_configs", "replay_mappings", "ruled_out_error", "run_in_chunks",
 ]  # fmt: skip

@@ -151,9 +151,6 @@ def partition_bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: in
     )
 
 
-ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
-
-
 @kernel
 def _cost_all(
     p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: Best, probe: Any

@@ -15,13 +15,7 @@ from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums, core_sums, cost_of_sums
 from gemm_eval.models.multicore.group_kernels import Spread, add_sums, parts_of, run_block
 from gemm_eval.models.multicore.pipeline_kernels import ceil_div, reload_factors, scale_rows, store_half_bits
-from gemm_eval.search.multicore_bound_kernels import (
-    BOUND_SLACK,
-    least_loads,
-    least_loads_beside,
-    least_trips,
-    least_trips_k,
-)
+from gemm_eval.search import multicore_bound_kernels as plain
 
 
 class SetSums(NamedTuple):
@@ -82,21 +76,14 @@ def rates_of(p: Any, chip: Block) -> Rates:
     passes = 0.0 if p["has_shared"] else 1.0
     a_dram, b_dram, c_dram = passes * p["a_dram"], passes * p["b_dram"], passes * p["c_dram"]
     return Rates(
-        p["a_half_bits"] / 16.0,
-        p["b_half_bits"] / 16.0,
-        p["group_half_bits"] / 16.0,
-        store_half_bits(p, chip.E_K) / 16.0 * chip.write_cost,
-        p["spill_half_bits"] / 16.0 * (1.0 + chip.write_cost),
-        a_dram / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share),
-        b_dram / chip.dram_share,
-        c_dram / chip.dram_share,
-        1.0 / p["noc_bytes_per_us"],
+        p["a_half_bits"] / 16.0, p["b_half_bits"] / 16.0, p["group_half_bits"] / 16.0,
+        store_half_bits(p, chip.E_K) / 16.0 * chip.write_cost, p["spill_half_bits"] / 16.0 * (1.0 + chip.write_cost),
+        a_dram / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share), b_dram / chip.dram_share,
+        c_dram / chip.dram_share, 1.0 / p["noc_bytes_per_us"],
         p["c_dram"] / max(1.0, chip.write_cost) / p["noc_bytes_per_us"],
-        cube_us * ceil_div(chip.n, p["cube_n"]) * ceil_div(chip.k, p["cube_k"]),
-        cube_us,
-        p["fill_drain_cycles"] / p["cycles_per_us"],
-        vector_us,
-    )
+        cube_us * ceil_div(chip.n, p["cube_n"]) * ceil_div(chip.k, p["cube_k"]), cube_us,
+        p["fill_drain_cycles"] / p["cycles_per_us"], vector_us,
+    )  # fmt: skip
 
 
 @kernel
@@ -229,8 +216,8 @@ def set_bound(
         steps = ceil_div(tile_m, p["cube_m"]) * ceil_div(tile_n, p["cube_n"]) * ceil_div(tile_k, p["cube_k"])
         best_us = max(dma_us, compute_us + lead_us, steps * r.cube_us + r.visit_us + loads_us)
         main_us = (1.0 - p["overlap_frac"]) * (compute_us + dma_us) + p["overlap_frac"] * best_us
-    latency_us = (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
-    moved_bytes = chip.active_cores * (charged_us * chip.dram_share + sums.red_bytes[which]) * (1.0 - BOUND_SLACK)
+    latency_us = (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - plain.BOUND_SLACK)
+    moved_bytes = chip.active_cores * (charged_us * chip.dram_share + sums.red_bytes[which]) * (1.0 - plain.BOUND_SLACK)
     return latency_us, moved_bytes
 
 
@@ -259,8 +246,8 @@ def _least_loads(
 ) -> float:  # fmt: skip
     """Least time to load A and B of one group and to spill its C; T_m 0: of any tile; the first two trips a row."""
     if T_m == 0:
-        return least_loads(a, b, spill, trips_mn * m, trips_mk * m, trips_nk)
-    return least_loads_beside(a, b, spill, T_m, 1, floor_T_k, trips_mk * m, trips_nk)
+        return plain.least_loads(a, b, spill, trips_mn * m, trips_mk * m, trips_nk)
+    return plain.least_loads_beside(a, b, spill, T_m, 1, floor_T_k, trips_mk * m, trips_nk)
 
 
 @kernel
@@ -268,12 +255,12 @@ def sram_bound_us(
     p: Any, chip: Block, r: Rates, sums: SetSums, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int
 ) -> float:
     """Return a latency of a set that no tiles of n and k and no order beat, as operands share SRAM; tile_m 0: any."""
-    trips_mn, trips_mk, trips_nk = least_trips(p, chip)
+    trips_mn, trips_mk, trips_nk = plain.least_trips(p, chip)
     trips_mn /= chip.m
     trips_mk /= chip.m
     floor_T_k = 1.0
     if tile_m > 0:
-        floor_T_k = least_trips_k(p, chip, tile_m, min(p["cube_n"], chip.n))
+        floor_T_k = plain.least_trips_k(p, chip, tile_m, min(p["cube_n"], chip.n))
         if floor_T_k == np.inf:
             return np.inf
     a_size = chip.k * r.a_size
@@ -303,7 +290,7 @@ def sram_bound_us(
     compute_us = sums.steps[which] * r.step_us + visits * r.visit_us
     overlap = 1.0 if p["is_pipeline"] else p["overlap_frac"]
     main_us = (1.0 - overlap) * (compute_us + dma_us) + overlap * max(compute_us, dma_us)
-    return (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
+    return (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - plain.BOUND_SLACK)
 
 
 class CutRows(NamedTuple):

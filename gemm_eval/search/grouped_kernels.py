@@ -60,8 +60,6 @@ class _Cost(NamedTuple):
 
 
 def _make_cost_of(*, is_pipeline: bool) -> Callable[..., _Cost]:
-    """Return the kernel that costs one candidate under one timing."""
-
     @kernel
     def cost_of(p: Any, part: _Part, best: Best, order: int, tile_m: int, tile_n: int, tile_k: int) -> _Cost:
         """Cost one candidate: of each set the core with the full blocks."""
@@ -94,7 +92,6 @@ _cost_pipeline = _make_cost_of(is_pipeline=True)
 def _offer(
     p: Any, part: _Part, best: Best, cost: _Cost, order: int, tile_m: int, tile_n: int, tile_k: int
 ) -> None:  # fmt: skip
-    """Offer a candidate that fits in SRAM."""
     searches.offer_cost(
         p, best, cost.latency_us, cost.moved_bytes, part.chip.active_cores, cost.visits, part.rank, order,
         tile_m, tile_n, tile_k,

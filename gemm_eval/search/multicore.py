@@ -45,8 +45,13 @@ _KEY = (
 )
 
 
-def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool) -> Records:
-    """Find the best mapping over every partition, legal tile and loop order; return its record [1].
+def find_best(
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, limit: int = 1, *, allow_idle_cores: bool
+) -> Records:
+    """Find the `limit` best mappings over every partition, legal tile and loop order; fewer if that is all.
+
+    Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
+    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed.
 
     Args:
         params: from `pack_params(arch, problem.types)`.
@@ -55,19 +60,8 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, all
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
-    return find_best_few(arch, problem, params, 1, allow_idle_cores=allow_idle_cores)
-
-
-def find_best_few(
-    arch: MulticoreSpec, problem: GemmProblem, params: Records, limit: int, *, allow_idle_cores: bool
-) -> Records:
-    """Find the `limit` best mappings, best first (fewer when there are not so many); else as `find_best`.
-
-    Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
-    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed.
-    """
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    costs = _run(arch, problem, params, partitions, limit, allow_idle_cores)
+    costs = find_best_of_partitions(arch, problem, params, partitions, limit, has_all_products=allow_idle_cores)
     if not len(costs):
         raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
     return costs
@@ -81,7 +75,7 @@ def find_best_of_each_partition(
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
         parts = _parts(problem, params, row.tolist())
         if parts not in best:
-            costs = _run(arch, problem, params, row.reshape(1, 4), 1, False)
+            costs = find_best_of_partitions(arch, problem, params, row.reshape(1, 4), 1)
             if len(costs):
                 best[parts] = costs
     if not best:
@@ -95,15 +89,9 @@ def sort_costs(costs: Records) -> Records:
 
 
 def find_best_many(
-    num_cores: int,
-    params: Records,
-    type_of: Integers,
-    sizes: Integers,
-    layouts: Layouts = NO_LAYOUTS,
-    *,
-    allow_idle_cores: bool,
-    run: Run = run_in_chunks,
-) -> Records:
+    num_cores: int, params: Records, type_of: Integers, sizes: Integers, layouts: Layouts = NO_LAYOUTS, *,
+    allow_idle_cores: bool, run: Run = run_in_chunks,
+) -> Records:  # fmt: skip
     """Find the best mapping of many problems; active_cores is 0 where nothing fits.
 
     Args:
@@ -165,9 +153,11 @@ def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
         )
 
 
-def _run(
-    arch: MulticoreSpec, problem: GemmProblem, params: Records, partitions: Integers, limit: int, has_all_products: bool
-) -> Records:
+def find_best_of_partitions(
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, partitions: Integers, limit: int, *,
+    has_all_products: bool = False,
+) -> Records:  # fmt: skip
+    """Find the `limit` best mappings of partitions [num, 4], best first; `has_all_products`: these are all."""
     out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = model.params_in_room(params, problem)

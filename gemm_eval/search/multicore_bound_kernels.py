@@ -100,31 +100,17 @@ def bound_of(p: Any, blk: Block) -> Bound:
     kept_bytes = kept_a * a / blk.E_N * p["a_dram"] + kept_b * b / blk.E_M * p["b_dram"]
     spill = partial * (1.0 + write_cost) * (1.0 - kept_c)
     return Bound(
-        a,
-        b,
-        scale_row,
-        c_elems * store_half_bits(p, blk.E_K) / 16.0 * write_cost,
-        spill,
+        a, b, scale_row, c_elems * store_half_bits(p, blk.E_K) / 16.0 * write_cost, spill,
         p["a_dram"] * (1.0 - kept_a) / (a_cores * blk.dram_share),
-        p["b_dram"] * (1.0 - kept_b) / (b_cores * blk.dram_share),
-        p["c_dram"] / blk.dram_share,
-        kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK),
-        1.0 / p["noc_bytes_per_us"],
-        c_per_byte / p["noc_bytes_per_us"],
-        a_per_shared,
-        b_per_shared,
-        c_per_shared,
-        once.feed_us,
+        p["b_dram"] * (1.0 - kept_b) / (b_cores * blk.dram_share), p["c_dram"] / blk.dram_share,
+        kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK), 1.0 / p["noc_bytes_per_us"],
+        c_per_byte / p["noc_bytes_per_us"], a_per_shared, b_per_shared, c_per_shared, once.feed_us,
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
-        p["weight_load_cycles"] / p["cycles_per_us"],
-        p["fill_drain_cycles"] / p["cycles_per_us"],
-        once.vector_us,
+        p["weight_load_cycles"] / p["cycles_per_us"], p["fill_drain_cycles"] / p["cycles_per_us"], once.vector_us,
         p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us + once.sync_us + once.pack_us,
-        1.0 if p["is_pipeline"] else p["overlap_frac"],
-        0.0 if p["is_pipeline"] else once.cube_us,
-        p["input_buffers"] == 1,
-        p["output_buffers"] == 1,
-    )
+        1.0 if p["is_pipeline"] else p["overlap_frac"], 0.0 if p["is_pipeline"] else once.cube_us,
+        p["input_buffers"] == 1, p["output_buffers"] == 1,
+    )  # fmt: skip
 
 
 @kernel
@@ -191,7 +177,6 @@ def least_loads_beside(
 
 @kernel
 def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
-    """Least traffic of a partition, given what a byte of A, B and C counts."""
     loads = least_loads(a * q.a, b * (q.b + q.scale_row), q.c_spill * c, trips_mn, trips_mk, trips_nk)
     return q.c_store * c + loads
 
@@ -220,7 +205,6 @@ def _b_bytes(p: Any, blk: Block) -> float:
 
 @kernel
 def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
-    """Time to move these bytes."""
     return max(
         a * q.a_per_share + b * q.b_per_share + c * q.c_per_share + q.kept_us,
         (a + b) * q.per_port + c * q.c_per_port,
@@ -250,7 +234,6 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
 
 @kernel
 def _refills(p: Any, blk: Block, T_m: int) -> float:
-    """See `Edges`."""
     if p["weight_load_cycles"] == 0.0 or T_m == 1:
         return 0.0
     return float(blk.g) * (T_m - 1) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])

@@ -62,7 +62,6 @@ def _cost_of(
     p: Any, blk: Block, order: int, tile_m: int, tile_n: int, tile_k: int, T_m: int, T_n: int, T_k: int,
     pipeline_us: float,
 ) -> CoreCost:  # fmt: skip
-    """Cost of the full block under one mapping."""
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
     return costs.core_cost(
         p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us
@@ -225,7 +224,6 @@ def _try_pipeline(
     p: Any, blk: Block, best: Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int,
 ) -> None:  # fmt: skip
-    """Cost one candidate that fits in SRAM under pipeline timing, and offer it."""
     best.counters[CANDIDATES] += 1
     main_us = pipeline_main_us(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
     offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, main_us)

@@ -1,7 +1,7 @@
 """Searches of a part of the space: candidates of search plans, for any cost model, and the mappings that a library has.
 
-Plans are for cost models whose every evaluation is expensive: a simulator, a compiler, a chip. The library's own model
-searches exactly in tens of microseconds (``make plans`` prints what each plan costs and loses).
+Plans are for cost models whose every evaluation is expensive: a simulator, a compiler, a chip. Their candidates are the
+mappings that the model of this library finds best.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -17,21 +17,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from gemm_eval.arch import LibraryRules, MulticoreSpec
-from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models import multicore as model
-from gemm_eval.models.multicore import COST_DTYPE
+from gemm_eval.models.multicore import COST_DTYPE, unpack_cost
 from gemm_eval.progress import run_in_chunks
 from gemm_eval.search import multicore as exact
 from gemm_eval.search.multicore import Integers, Records, Run
-from gemm_eval.search.restricted_kernels import (
-    NO_LIMIT,
-    Rules,
-    fill_largest_tiles,
-    fill_partition_scores,
-    find_top_ruled,
-)
+from gemm_eval.search.restricted_kernels import NO_LIMIT, Rules, find_top_ruled
 from gemm_eval.words import refusal, shown
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
 
@@ -50,14 +44,14 @@ _PRESETS = {SearchPlan.BALANCED: (5, 3), SearchPlan.AGGRESSIVE: (3, 1)}
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """A search plan and its sizes: the `top_k` partitions of best score, and in each the `top_tiles` largest tiles.
+    """A search plan: the `top_k` partitions that are best by our model, and the `top_tiles` best tiles of each.
 
     >>> PlanOptions("balanced").top_k, PlanOptions.heuristic(top_k=2, top_tiles=1).top_tiles
     (5, 1)
 
     Attributes:
-        plan: exact: everything; balanced: 5 partitions x 3 tiles; aggressive: 3 partitions x the largest tile;
-            heuristic: as given.
+        plan: exact: everything; balanced: 5 partitions x 3 tiles; aggressive: 3 partitions x 1 tile; heuristic: as
+            given. Each tile is tried in all loop orders.
         top_k, top_tiles: set by the plan, except for heuristic; None for exact.
 
     Raises:
@@ -99,20 +93,6 @@ class CostModel(Protocol):
         ...
 
 
-class AnalyticCostModel:
-    """The library's own model as a `CostModel`."""
-
-    def __init__(self, arch: MulticoreSpec) -> None:
-        self._arch = arch
-        self._problem: GemmProblem | None = None
-
-    def latency_us(self, problem: GemmProblem, mapping: MulticoreMapping) -> float:
-        """Return the latency by cost model 1, in microseconds."""
-        if problem != self._problem:
-            self._problem, self._params = problem, model.pack_params(self._arch, problem.types)
-        return float(model.evaluate_mapping(self._arch, problem, self._params, mapping)["latency_us"][0])
-
-
 class PlannedMapping(NamedTuple):
     """The best mapping of a planned search, and how many were evaluated."""
 
@@ -123,13 +103,9 @@ class PlannedMapping(NamedTuple):
 
 
 def find_planned(
-    cost_model: CostModel,
-    arch: MulticoreSpec,
-    problem: GemmProblem,
-    options: PlanOptions | SearchPlan | str = SearchPlan.BALANCED,
-    *,
-    allow_idle_cores: bool = True,
-) -> PlannedMapping:
+    cost_model: CostModel, arch: MulticoreSpec, problem: GemmProblem,
+    options: PlanOptions | SearchPlan | str = SearchPlan.BALANCED, *, allow_idle_cores: bool = True,
+) -> PlannedMapping:  # fmt: skip
     """Find the best mapping by a user's cost model among the candidates of a plan.
 
     Plan exact tries every legal mapping, which for a large GEMM is millions of evaluations: it cannot know what bounds
@@ -137,17 +113,16 @@ def find_planned(
 
     Args:
         cost_model: evaluated once for each candidate.
-        arch: says which mappings are legal; its timing and rates only matter to the order of candidates.
-        problem: the GEMM.
+        arch: says which mappings are legal, and which of them a plan tries.
         options: a plan, its name, or `PlanOptions`.
         allow_idle_cores: also partitions whose product is below num_cores.
 
     Raises:
         InvalidOptionError: a bad plan, or a latency that is no positive finite number.
-        UnsupportedError: the arch cannot run the types, or a heuristic plan is asked for groups that differ.
+        UnsupportedError: the arch cannot run the types.
         InfeasibleError: no mapping fits.
     """
-    options = as_plan_options(options)
+    options = options if isinstance(options, PlanOptions) else PlanOptions(options)  # type: ignore[arg-type]
     best: MulticoreMapping | None = None
     best_us = math.inf
     num = 0
@@ -172,36 +147,18 @@ def enumerate_candidates(
 ) -> Iterator[MulticoreMapping]:
     """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one)."""
     exact.check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
-    params = model.params_in_room(model.pack_params(arch, problem.types), problem)
-    sizes = model.batch_sizes(problem)
-    if sizes is None:
-        if options.plan is not SearchPlan.EXACT:
-            raise UnsupportedError(
-                f"plan {options.plan} scores how a partition cuts a batch, and the groups of {problem} differ: "
-                "use plan exact"
-            )
-        sizes = problem.sizes  # what is legal follows from the largest group
-    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    if options.plan is SearchPlan.EXACT:
-        ranks = np.arange(len(partitions))
+    params = model.pack_params(arch, problem.types)
+    candidates: Iterator[tuple[Any, Iterable[Tile]]]
+    if options.top_k is None or options.top_tiles is None:
+        partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist()
+        candidates = ((row, _legal_tiles(arch, params, problem, row)) for row in partitions)
     else:
-        scores = np.empty(len(partitions))
-        fill_partition_scores(params, *sizes, partitions, scores)
-        assert options.top_k is not None
-        # stable: of equal scores the smaller rank comes first
-        ranks = np.argsort(-scores, kind="stable")[: options.top_k]
-        ranks = ranks[scores[ranks] > 0]
-    for rank in ranks:
-        partition = Partition(*partitions[rank].tolist())
-        block = model.block_of(params[0], *sizes, *partition)
-        if block.E_K > 1 and arch.reduction == "none":
-            continue
-        if options.top_tiles is None:
-            tiles = _legal_tiles(arch, params, block.m, block.n, block.k)
-        else:
-            tiles = iter(_largest_tiles(params.tobytes(), block.m, block.n, block.k, options.top_tiles))
+        best = exact.find_best_of_each_partition(arch, problem, params, allow_idle_cores=allow_idle_cores)
+        partitions = [unpack_cost(record).mapping.partition for record in best[: options.top_k]]
+        candidates = ((row, _best_tiles(arch, params, problem, row, options.top_tiles)) for row in partitions)
+    for partition, tiles in candidates:
         for tile, order in itertools.product(tiles, LoopOrder):
-            yield MulticoreMapping(partition, tile, order)
+            yield MulticoreMapping(Partition(*partition), tile, order)
 
 
 def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmProblem) -> None:
@@ -223,25 +180,21 @@ def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmPr
             )
 
 
-def as_plan_options(plan: PlanOptions | SearchPlan | str) -> PlanOptions:
-    """Return the options that a plan's name stands for, or the options themselves."""
-    return plan if isinstance(plan, PlanOptions) else PlanOptions(plan)  # type: ignore[arg-type]
+def _best_tiles(
+    arch: MulticoreSpec, params: Records, problem: GemmProblem, partition: Partition, limit: int
+) -> Iterable[Tile]:
+    records = exact.find_best_of_partitions(arch, problem, params, np.array([partition]), limit)
+    return dict.fromkeys(unpack_cost(record).mapping.tile for record in records)
 
 
-@lru_cache(maxsize=1 << 14)
-def _largest_tiles(params: bytes, m: int, n: int, k: int, limit: int) -> tuple[Tile, ...]:
-    """Return the largest tiles of a block, which partitions and problems share: arch and types decide them."""
-    from gemm_eval.models.multicore import PARAMS_DTYPE
-
-    out = np.empty((limit, 3), np.int64)
-    num = fill_largest_tiles(np.frombuffer(params, PARAMS_DTYPE), m, n, k, out)
-    return tuple(Tile(*row) for row in out[:num].tolist())
-
-
-def _legal_tiles(arch: MulticoreSpec, params: Records, m: int, n: int, k: int) -> Iterator[Tile]:
-    record = params[0]
-    units = (m, arch.cube_m), (n, arch.cube_n), (k, int(record["unit_k"]))
-    sizes_m, sizes_n, sizes_k = ([*range(unit, block, unit), block] for block, unit in units)
+def _legal_tiles(arch: MulticoreSpec, params: Records, problem: GemmProblem, partition: list[int]) -> Iterator[Tile]:
+    record = model.params_in_room(params, problem)[0]
+    # what is legal follows from the largest group
+    block = model.block_of(record, *(model.batch_sizes(problem) or problem.sizes), *partition)
+    if block.E_K > 1 and arch.reduction == "none":
+        return
+    units = (block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, int(record["unit_k"]))
+    sizes_m, sizes_n, sizes_k = ([*range(unit, size, unit), size] for size, unit in units)
     for tile_m, tile_n in itertools.product(sizes_m, sizes_n):
         for tile_k in sizes_k:
             if model.sram_used_bytes(record, tile_m, tile_n, tile_k) > record["sram_usable_bytes"]:
@@ -254,16 +207,9 @@ _RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "
 
 
 def find_ruled_many(
-    arch: MulticoreSpec,
-    rules: LibraryRules,
-    params: Records,
-    type_of: Integers,
-    sizes: Integers,
-    layouts: Layouts = NO_LAYOUTS,
-    *,
-    allow_idle_cores: bool,
-    run: Run = run_in_chunks,
-) -> Records:
+    arch: MulticoreSpec, rules: LibraryRules, params: Records, type_of: Integers, sizes: Integers,
+    layouts: Layouts = NO_LAYOUTS, *, allow_idle_cores: bool, run: Run = run_in_chunks,
+) -> Records:  # fmt: skip
     """Find the best mapping of many problems among those that a library has; else as `find_best_many`.
 
     GEMMs whose groups differ are searched as if there were no rules.
@@ -291,15 +237,9 @@ def find_ruled_many(
 
 
 def find_ruled_few(
-    arch: MulticoreSpec,
-    rules: LibraryRules,
-    problem: GemmProblem,
-    params: Records,
-    limit: int,
-    *,
-    by_partition: bool,
+    arch: MulticoreSpec, rules: LibraryRules, problem: GemmProblem, params: Records, limit: int, *, by_partition: bool,
     allow_idle_cores: bool,
-) -> Records:
+) -> Records:  # fmt: skip
     """Find the best few mappings of a library (`by_partition`: of each), costed as it believes; none: nothing fits."""
     sizes = model.batch_sizes(problem)
     if sizes is None or not (rules.restricts_tiles or rules.restricts_partitions):
@@ -307,7 +247,7 @@ def find_ruled_few(
             if by_partition:
                 costs = exact.find_best_of_each_partition(arch, problem, params, allow_idle_cores=allow_idle_cores)
                 return costs[:limit]
-            return exact.find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
+            return exact.find_best(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
         except InfeasibleError:
             return np.zeros(0, COST_DTYPE)
     params = model.params_in_room(read_only(params), problem)

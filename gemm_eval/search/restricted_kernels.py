@@ -1,4 +1,4 @@
-"""Numba kernels of searches of a part of the space: the mappings that a library has, and candidates of search plans.
+"""Numba kernels of the search of the mappings that a library has.
 
 MODEL.md, "Rules of a library". A search under rules tries what they leave, with those bounds of the whole search that
 hold for any part of it: few tiles are left.
@@ -6,7 +6,6 @@ hold for any part of it: few tiles are left.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,94 +180,4 @@ def find_top_ruled(
     for i in range(start, stop):
         G, M, K, N = sizes[i]
         num = _find_top(params[type_of[i]], G, M, K, N, partitions, rules, out[i])
-    return num
-
-
-# The score of a partition is a weighted sum of terms in 0..1; higher is better. The weights were set by reasoning, not
-# fitted: an unbalanced or idle chip costs in proportion, a split K costs traffic and adds, shape and squareness decide
-# between what is left.
-BALANCE_WEIGHT = 4.0
-"""Useful share of the busiest core's work times cores: 1 when all cores have equal work."""
-WHOLE_K_WEIGHT = 2.0
-"""K is not split, so that there is nothing to reduce; worth more than any shape."""
-SHAPE_WEIGHT = 1.0
-"""Cores along M and N in proportion to the shape: along M when M >> N, along N when N >> M, else half and half."""
-SQUARE_WEIGHT = 0.5
-"""P_M near P_N: the least traffic for square blocks."""
-LONG_RATIO = 4.0
-"""M >> N means M >= LONG_RATIO * N."""
-
-
-@entry_point
-def fill_partition_scores(params: Any, G: int, M: int, K: int, N: int, partitions: Any, scores: Any) -> None:
-    """Fill `scores`, float64 [num_partitions]; -1 for what the chip cannot run or another partition stands for."""
-    p = params[0]
-    log_cores = math.log(max(2.0, float(p["num_cores"])))
-    total = float(G) * M * K * N
-    wanted = 0.5
-    if M >= LONG_RATIO * N:
-        wanted = 1.0
-    elif N >= LONG_RATIO * M:
-        wanted = 0.0
-    for rank in range(partitions.shape[0]):
-        P_G, P_M, P_N, P_K = partitions[rank]
-        blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-        is_twin = blk.E_G != P_G or blk.E_M != P_M or blk.E_N != P_N or blk.E_K != P_K
-        if blk.E_K > 1 and p["reduction"] == 0:
-            scores[rank] = -1.0
-            continue
-        balance = total / (float(blk.g) * blk.m * blk.k * blk.n * p["num_cores"])
-        log_m = math.log(blk.E_M)
-        log_n = math.log(blk.E_N)
-        share_m = log_m / (log_m + log_n) if log_m + log_n > 0.0 else wanted
-        score = BALANCE_WEIGHT * balance
-        score += WHOLE_K_WEIGHT * (1.0 - math.log(blk.E_K) / log_cores)
-        score += SHAPE_WEIGHT * (1.0 - abs(share_m - wanted))
-        score += SQUARE_WEIGHT * (min(blk.E_M, blk.E_N) / max(blk.E_M, blk.E_N))
-        scores[rank] = score - (1e-9 if is_twin else 0.0)
-
-
-@kernel
-def _volume(tile_m: int, tile_n: int, tile_k: int) -> float:
-    return float(tile_m) * tile_n * tile_k
-
-
-@entry_point
-def fill_largest_tiles(params: Any, m: int, n: int, k: int, out: Any) -> int:
-    """Fill `out`, int64 [limit, 3] of tile_m, tile_n, tile_k, with the largest tiles of a block; return how many fit.
-
-    The largest volume tile_m*tile_n*tile_k comes first: for given SRAM it is the shape that moves least. Of the tiles
-    with the same trip counts the smallest stands for all.
-    """
-    p = params[0]
-    limit = out.shape[0]
-    units_m = ceil_div(m, p["cube_m"])
-    units_n = ceil_div(n, p["cube_n"])
-    units_k = ceil_div(k, p["unit_k"])
-    num = 0
-    top_m = searches.most_units(p, min(p["cube_n"], n), p["cube_m"], units_m, m)
-    while top_m > 0:
-        low_m = ceil_div(units_m, ceil_div(units_m, top_m))
-        top_m = low_m - 1
-        tile_m = min(low_m * p["cube_m"], m)
-        top_n = searches.most_units(p, tile_m, p["cube_n"], units_n, n)
-        while top_n > 0:
-            low_n = ceil_div(units_n, ceil_div(units_n, top_n))
-            top_n = low_n - 1
-            tile_n = min(low_n * p["cube_n"], n)
-            fit_k = searches.most_units_k(p, k, tile_m, tile_n, units_k)
-            if fit_k == 0:
-                continue
-            tile_k = min(ceil_div(units_k, ceil_div(units_k, fit_k)) * p["unit_k"], k)
-            volume = _volume(tile_m, tile_n, tile_k)
-            row = num
-            while row > 0 and volume > _volume(out[row - 1, 0], out[row - 1, 1], out[row - 1, 2]):
-                row -= 1
-            if row >= limit:
-                continue
-            num = min(num + 1, limit)
-            for later in range(num - 1, row, -1):
-                for column in range(3):
-                    out[later, column] = out[later - 1, column]
-            out[row] = (tile_m, tile_n, tile_k)
     return num

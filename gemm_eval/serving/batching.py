@@ -309,14 +309,12 @@ class StepTimes:
         """Chunks that a step holds."""
         return max(1.0, self.replica.chunk_tokens / self.chunk_tokens)
 
-    def price(self, most_decodes: int, *, reads_prompts: bool = True) -> None:
-        """Price in one batch all steps that loads of up to `most_decodes` sequences ask for; 0: of prompts alone."""
-        sizes = [self._decode_size(num) for num in _grid(most_decodes)] if most_decodes else []
-        if reads_prompts:
-            beside = _grid(most_decodes, _COARSE_BITS) if self._is_mixed and most_decodes else [0]
-            chunks = _grid(math.ceil(self.chunks_per_step), _COARSE_BITS) if most_decodes else [1]
-            sizes += [self._chunk_size(num, other) for num in chunks for other in dict.fromkeys((0, *beside))]
-        self._find(sizes)
+    def price(self, most_decodes: int) -> None:
+        """Price in one batch all steps that loads of up to `most_decodes` sequences, at least 1, ask for."""
+        sizes = [self._decode_size(num) for num in _grid(most_decodes)]
+        beside = _grid(most_decodes, _COARSE_BITS) if self._is_mixed else []
+        chunks = _grid(math.ceil(self.chunks_per_step), _COARSE_BITS)
+        self._find([*sizes, *(self._chunk_size(num, other) for num in chunks for other in (0, *beside))])
 
     def decode_us(self, num_seqs: float) -> float:
         """Return the time in which each of `num_seqs` sequences gains its next tokens; in a pipeline, in all parts."""
@@ -414,7 +412,6 @@ def transfer_us(reader: StepTimes, decoder: StepTimes, num_devices: int) -> tupl
 
 
 def _grid(most: int, bits: int = _GRID_BITS) -> list[int]:
-    """Return the numbers of the grid up to the first at or above `most`."""
     numbers = [1]
     while numbers[-1] < most:
         numbers.append(numbers[-1] + _spacing(numbers[-1], bits))
@@ -494,6 +491,5 @@ class StepPredictor:
 
 
 def _rounded(value: float) -> int:
-    """Return the nearest number of 4 leading bits."""
     spacing = 1 << max(0, int(value).bit_length() - _BITS)
     return max(0 if value < 1 else 1, round(value / spacing) * spacing)

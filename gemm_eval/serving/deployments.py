@@ -251,7 +251,6 @@ class _Worker(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Sequences in decode."""
         return self.max_seqs * self.times.replica.num_groups
 
 
@@ -296,7 +295,6 @@ class _Workers:
         return _Worker(layout, times, max_seqs)
 
     def replicas(self, num_devices: int) -> Iterator[ServingEstimate]:
-        """Yield the estimates of replicas that read and decode."""
         for size, workers in self._by_size.items():
             num, rest = divmod(num_devices, size)
             for worker in workers if not rest else ():
@@ -400,13 +398,11 @@ class _Server(NamedTuple):
 
     @property
     def degrees(self) -> tuple[int, int, int]:
-        """Tensor, pipeline and expert parallelism."""
         tensor, pipeline, expert = (self.options[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert"))
         return tensor, pipeline, expert
 
     @property
     def max_len(self) -> int:
-        """Positions of a sequence."""
         return self.estimate.prompt_len + self.estimate.output_len
 
     def notes(self) -> Iterator[str]:

@@ -13,20 +13,9 @@ from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedErr
 from gemm_eval.estimate import evaluator_of
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.training import step as steps
 from gemm_eval.training.result import BREAKDOWN, HOST_FRAC, StageStep, TrainingEstimate, layers_flop, model_flop
 from gemm_eval.training.schedule import SCHEDULES, check_dualpipe, num_in_flight, schedule_us
-from gemm_eval.training.step import (
-    DISPATCHERS,
-    OPTIMIZERS,
-    RECOMPUTE,
-    StepPrices,
-    TrainingMemory,
-    stage_memory,
-    stage_parts,
-    stages_of,
-    unknown_us,
-    update_us,
-)
 from gemm_eval.transformer import (
     GROUPS,
     MEMORY_FRAC,
@@ -62,7 +51,7 @@ class Plan:
         as_integer("micro_batch", self.micro_batch, 1, MAX_DIM)
         as_integer("zero", self.zero, 0, _MAX_ZERO)
         as_integer("num_chunks", self.num_chunks, 1, _MAX_CHUNKS)
-        check_word("recompute", self.recompute, RECOMPUTE)
+        check_word("recompute", self.recompute, steps.RECOMPUTE)
         check_word("schedule", self.schedule, SCHEDULES)
 
     def check_layout(self, layout: Layout, config: ModelConfig, num_microbatches: int) -> None:
@@ -92,7 +81,7 @@ def estimate_training(
     expert_parallel: int = 1, data_parallel: int | None = None, num_devices: int | None = None, micro_batch: int = 1,
     zero: int = 1, recompute: str = "none", schedule: str = "1f1b", num_chunks: int = 1, dtype: str = "bf16",
     optimizer: str = "adamw", overlap: Mapping[str, float] | None = None, expert_load: str = "balanced",
-    dispatcher: str = DISPATCHERS[0], attention_library: str | None = None, mtp_layers: int = 0,
+    dispatcher: str = steps.DISPATCHERS[0], attention_library: str | None = None, mtp_layers: int = 0,
     memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
 ) -> TrainingEstimate:  # fmt: skip
     """Return the time, MFU and memory of a training step of a model on many devices.
@@ -159,9 +148,9 @@ def find_training_layouts(
     num_devices: int, global_batch: int, seq_len: int, tensor: Iterable[int] | None = None,
     pipeline: Iterable[int] | None = None, context: Iterable[int] | None = None, expert: Iterable[int] | None = None,
     data: Iterable[int] | None = None, micro_batches: Sequence[int] = (1, 2, 4), zeros: Sequence[int] = (1,),
-    recomputes: Sequence[str] = RECOMPUTE, schedules: Sequence[str] = ("1f1b", "interleaved"),
+    recomputes: Sequence[str] = steps.RECOMPUTE, schedules: Sequence[str] = ("1f1b", "interleaved"),
     max_chunks: int = 8, max_context: int = 1, dtype: str = "bf16", optimizer: str = "adamw",
-    overlap: Mapping[str, float] | None = None, expert_load: str = "balanced", dispatcher: str = DISPATCHERS[0],
+    overlap: Mapping[str, float] | None = None, expert_load: str = "balanced", dispatcher: str = steps.DISPATCHERS[0],
     attention_library: str | None = None, mtp_layers: int = 0, memory_frac: float = MEMORY_FRAC,
     ignore_memory: bool = False,
 ) -> list[TrainingEstimate]:  # fmt: skip
@@ -233,7 +222,6 @@ def _plans(
     layout: Layout, micro_batches: Iterable[int], zeros: Iterable[int], recomputes: Iterable[str],
     schedules: Iterable[str], max_chunks: int,
 ) -> Iterator[Plan]:  # fmt: skip
-    """Yield plans for a layout; a pipeline of one stage has one schedule."""
     runs = [("1f1b", 1)]
     if layout.pipeline > 1:
         chunks = [1 << power for power in range(1, max_chunks.bit_length()) if 1 << power <= max_chunks]
@@ -257,9 +245,9 @@ class _Training:
         self.config = model if isinstance(model, ModelConfig) else load_model(model)
         self.global_batch = as_integer("global_batch", global_batch, 1, MAX_DIM)
         self.seq_len = as_integer("seq_len", seq_len, 1, MAX_DIM)
-        check_word("optimizer", optimizer, OPTIMIZERS)
-        self.optimizer = OPTIMIZERS[optimizer]
-        check_word("dispatcher", dispatcher, DISPATCHERS)
+        check_word("optimizer", optimizer, steps.OPTIMIZERS)
+        self.optimizer = steps.OPTIMIZERS[optimizer]
+        check_word("dispatcher", dispatcher, steps.DISPATCHERS)
         self.overlap = _check_overlap(overlap)
         self.limit_bytes = memory_limit(self.arch, memory_frac)
         types = types_on(self.arch, dtype, None, self.config)
@@ -276,17 +264,15 @@ class _Training:
                 f"{self.arch.name} does not multiply {error.args[0]}, the inputs of dtype {dtype}; use "
                 f"{self.arch.default_dtype}"
             ) from error
-        self.prices = StepPrices(
+        self.prices = steps.StepPrices(
             evaluator, self.config, self.seq_len, types | {"expert_load": expert_load}, dispatcher=dispatcher,
             attention_library=attention_library, mtp_layers=mtp_layers,
         )  # fmt: skip
 
     def num_microbatches(self, layout: Layout, plan: Plan) -> int:
-        """Return the microbatches of each pipeline in a step."""
         return self.global_batch // (layout.data * plan.micro_batch)
 
     def check(self, layout: Layout, plan: Plan) -> None:
-        """Raise `InvalidOptionError` where options are out of their range, or do not go together."""
         size = layout.data * plan.micro_batch
         if self.global_batch % size:
             raise InvalidOptionError(
@@ -300,16 +286,15 @@ class _Training:
             )
         plan.check_layout(layout, self.config, self.num_microbatches(layout, plan))
 
-    def memory(self, layout: Layout, plan: Plan) -> TrainingMemory:
-        """Return the memory of the stage that holds most."""
+    def memory(self, layout: Layout, plan: Plan) -> steps.TrainingMemory:
         parts = self.prices.parts(layout.tensor, layout.context, layout.expert, plan.micro_batch)
         num, memories = self.num_microbatches(layout, plan), []
-        stages = stage_parts(parts, self.config.num_layers, layout.pipeline, plan.num_chunks)
+        stages = steps.stage_parts(parts, self.config.num_layers, layout.pipeline, plan.num_chunks)
         for stage, counts in enumerate(stages):
             in_flight = num_in_flight(stage, layout.pipeline, num, plan.schedule, plan.num_chunks)
             copies = 1 + (plan.schedule == "dualpipe")  # a device holds two stages, as far from either end
             held = counts if copies == 1 else (*counts, *stages[-1 - stage])
-            memories.append(stage_memory(
+            memories.append(steps.stage_memory(
                 [(parts[index], count / copies) for index, count in held], layout, in_flight=in_flight,
                 elem_bytes=self.elem_bytes, zero=plan.zero, recompute=plan.recompute, optimizer=self.optimizer,
                 num_copies=copies, stage=stage,
@@ -317,11 +302,9 @@ class _Training:
         return max(memories, key=lambda memory: memory.total_bytes)
 
     def fits(self, layout: Layout, plan: Plan) -> bool:
-        """Say whether each device holds its share, as far as the arch says what it can hold."""
         return self.limit_bytes is None or self.memory(layout, plan).total_bytes <= self.limit_bytes
 
     def check_memory(self, layout: Layout, plan: Plan) -> None:
-        """Raise `InfeasibleError` where it does not fit, with the changes of one option or degree that would do."""
         if self.fits(layout, plan):
             return
         memory, levers = self.memory(layout, plan), []
@@ -341,14 +324,13 @@ class _Training:
         )  # fmt: skip
 
     def estimate(self, layout: Layout, plan: Plan) -> TrainingEstimate:
-        """Return the estimate of a layout and a plan, which were checked before."""
         prices, num = self.prices, self.num_microbatches(layout, plan)
-        stages = list(stages_of(
+        stages = list(steps.stages_of(
             prices, layout, plan.micro_batch, plan.schedule, plan.num_chunks, plan.recompute, self.overlap, plan.zero
         ))  # fmt: skip
         times, pairs_us = zip(*((stage.times, sum(stage.pair_us_by_kind.values())) for stage in stages), strict=True)
         passes_us = schedule_us(times, num, plan.schedule, plan.num_chunks, pairs_us)
-        updates = [update_us(prices, stage, layout, self.optimizer, plan.zero) for stage in stages]
+        updates = [steps.update_us(prices, stage, layout, self.optimizer, plan.zero) for stage in stages]
         data_us, optimizer_us, hidden_us = max(updates, key=lambda us: us[0] + us[1])
         # in DualPipe a device has half of the microbatches of two stages, and p + 1 whose passes run alone
         is_paired = plan.schedule == "dualpipe"
@@ -366,7 +348,7 @@ class _Training:
         terms |= {"bubble": bubble_us if bubble_us > _ROUNDING * passes_us else 0.0, "optimizer": optimizer_us}
         latency_us = passes_us + data_us + optimizer_us
         low, high, shares, libraries = prices.spread(layout.tensor, layout.context, layout.expert, plan.micro_batch)
-        unknown = [unknown_us(prices, stage, self.overlap) for stage in slowest]
+        unknown = [steps.unknown_us(prices, stage, self.overlap) for stage in slowest]
         less_us, more_us = (alone * sum(us) / len(slowest) for us in zip(*unknown, strict=True))
         if is_paired and "ep" not in self.overlap:
             more_us += num * sum(of.times.total_us for of in slowest) / len(slowest) - busy_us
@@ -389,8 +371,7 @@ class _Training:
 
 
 def _changes(layout: Layout, plan: Plan) -> Iterator[tuple[str, Layout, Plan]]:
-    """Yield changes of one option, or of one degree, that need less memory, in words and as they are."""
-    for name in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
+    for name in steps.RECOMPUTE[steps.RECOMPUTE.index(plan.recompute) + 1 :]:
         yield f"recompute={name}", layout, replace(plan, recompute=name)
     for zero in range(plan.zero + 1, _MAX_ZERO + 1):
         yield f"zero={zero}", layout, replace(plan, zero=zero)

@@ -471,7 +471,6 @@ def unknown_us(prices: StepPrices, stage: Stage, given: Mapping[str, float]) -> 
 
 
 def _sum(passes: Iterable[tuple[Pass, int]]) -> Pass:
-    """Return several passes, each with how often it runs, as one."""
     compute_us, messages_us = 0.0, [0.0] * len(GROUPS)
     for each, count in passes:
         compute_us += count * each.compute_us

@@ -1,7 +1,6 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
 from gemm_eval.transformer.config import (
-    LayerKind,
     ModelConfig,
     layer_kinds,
     stage_config,
@@ -14,8 +13,6 @@ from gemm_eval.transformer.memory import (
     CHUNK_TOKENS,
     WHAT_COUNTS,
     ModelMemory,
-    ParameterCounts,
-    WeightPart,
     count_parameters,
     model_memory,
     num_parameters,
@@ -23,11 +20,9 @@ from gemm_eval.transformer.memory import (
 from gemm_eval.transformer.memory_limits import (
     MEMORY_FRAC,
     Limit,
-    MemoryLever,
     MemoryShare,
     check_memory,
     largest_batch,
-    largest_seq_len,
     memory_document,
     memory_levers,
     memory_limit,
@@ -45,29 +40,21 @@ from gemm_eval.transformer.operations import (
     sends_to_other_node,
 )
 from gemm_eval.transformer.parts import (
-    Attention,
     Ffn,
     GroupedAttention,
-    Indexer,
     LatentAttention,
-    LinearAttention,
     Moe,
-    PublishedParameters,
-    Quantization,
-    QuantizedPart,
     WeightFormat,
 )
 from gemm_eval.transformer.shapes import Layout, legal_layouts, moe_layer_of
 from gemm_eval.transformer.training import EMBEDDING, GROUPS, HEAD, MTP_HEAD, SEND, TrainingPart, training_parts
 
 __all__ = [
-    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "MTP_HEAD", "SEND", "WHAT_COUNTS", "Attention",
-    "AttentionWork", "Ffn", "Fusions", "GemmWork", "GroupedAttention", "Indexer", "LatentAttention", "LayerGemm",
-    "LayerKind", "Layout", "Limit", "LinearAttention", "MemoryLever", "MemoryShare", "MemoryWork", "MixerWork",
-    "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters", "Quantization",
-    "QuantizedPart", "TrainingPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
-    "largest_seq_len", "layer_kinds", "legal_layouts", "list_models", "load_model", "memory_document", "memory_levers",
-    "memory_limit", "model_memory", "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters",
-    "say_memory", "sends_to_other_node", "stage_config", "stage_layers", "training_parts", "transformer_gemms",
-    "types_on", "with_redundant_experts",
+    "CHUNK_TOKENS", "EMBEDDING", "GROUPS", "HEAD", "MEMORY_FRAC", "MTP_HEAD", "SEND", "WHAT_COUNTS", "AttentionWork",
+    "Ffn", "Fusions", "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "Layout", "Limit", "MemoryShare",
+    "MemoryWork", "MixerWork", "ModelConfig", "ModelMemory", "Moe", "Operation", "TrainingPart", "WeightFormat",
+    "check_memory", "count_parameters", "largest_batch", "layer_kinds", "legal_layouts", "list_models", "load_model",
+    "memory_document", "memory_levers", "memory_limit", "model_memory", "model_on", "model_operations", "moe_layer_of",
+    "num_joined", "num_parameters", "say_memory", "sends_to_other_node", "stage_config", "stage_layers",
+    "training_parts", "transformer_gemms", "types_on", "with_redundant_experts",
 ]  # fmt: skip

@@ -32,6 +32,11 @@ from gemm_eval.transformer.parts import (
 from gemm_eval.words import as_integer
 
 
+def _layers_of(text: str | None, otherwise: Iterable[int] = ()) -> tuple[int, ...]:
+    """Return the layers that a text names, or others where there is none."""
+    return tuple(otherwise) if text is None else parse_layers(text)
+
+
 class ModelConfig(Frozen):
     """A decoder-only transformer. Load one with `load_model`, or build it from sizes in memory.
 
@@ -115,9 +120,7 @@ class ModelConfig(Frozen):
     @property
     def linear_layers(self) -> tuple[int, ...]:
         """The layers of linear attention, counted from 0."""
-        if self.linear is None or self.linear.layers is None:
-            return tuple(range(self.num_linear_layers))
-        return parse_layers(self.linear.layers)
+        return _layers_of(self.linear.layers if self.linear else None, range(self.num_linear_layers))
 
     @property
     def num_moe_layers(self) -> int:
@@ -132,7 +135,7 @@ class ModelConfig(Frozen):
     @property
     def bare_layers(self) -> tuple[int, ...]:
         """The layers without a feed-forward network, counted from 0."""
-        return () if self.no_ffn_layers is None else parse_layers(self.no_ffn_layers)
+        return _layers_of(self.no_ffn_layers)
 
     @property
     def num_window_layers(self) -> int:
@@ -142,9 +145,7 @@ class ModelConfig(Frozen):
     @property
     def moe_layers(self) -> tuple[int, ...]:
         """The layers with experts, counted from 0."""
-        if self.moe is None or self.moe.layers is None:
-            return tuple(range(self.num_dense_layers, self.num_layers))
-        return parse_layers(self.moe.layers)
+        return _layers_of(self.moe.layers if self.moe else None, range(self.num_dense_layers, self.num_layers))
 
     @property
     def dense_layers(self) -> tuple[int, ...]:
@@ -155,10 +156,8 @@ class ModelConfig(Frozen):
     @property
     def window_layers(self) -> tuple[int, ...]:
         """The layers that attend to a window."""
-        attention = self.attention
-        if not isinstance(attention, GroupedAttention) or attention.window_layers is None:
-            return tuple(range(self.num_window_layers))
-        return parse_layers(attention.window_layers)
+        named = self.attention.window_layers if isinstance(self.attention, GroupedAttention) else None
+        return _layers_of(named, range(self.num_window_layers))
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield what `repr` and `str` show: the fields that tell models apart at a glance."""
@@ -215,19 +214,16 @@ def stage_config(config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
     if len(layers) == config.num_layers:
         return config
     index_of = {layer: index for index, layer in enumerate(layers)}
-    moe_layers = _placed(config.moe_layers, index_of)
-    moe = None
-    if config.moe is not None and moe_layers:
-        moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
+    changes: dict[str, Any] = {"num_layers": len(layers), "attention": _attention_of(config, index_of)}
+    for name, of_part in (("moe", config.moe_layers), ("linear", config.linear_layers)):
+        placed, part = _placed(of_part, index_of), getattr(config, name)
+        named = {"num_layers": len(placed), "layers": layers_text(placed)}
+        changes[name] = part.model_copy(update=named) if placed else None
     bare_layers = _placed(config.bare_layers, index_of)
-    linear_layers, linear = _placed(config.linear_layers, index_of), None
-    if config.linear is not None and linear_layers:
-        named = {"num_layers": len(linear_layers), "layers": layers_text(linear_layers)}
-        linear = config.linear.model_copy(update=named)
-    changes: dict[str, Any] = {
-        "linear": linear, "no_ffn_layers": layers_text(bare_layers) or None, "num_layers": len(layers), "moe": moe,
-        "ffn": config.ffn if len(moe_layers) + len(bare_layers) < len(layers) else None,
-        "attention": _attention_of(config, index_of), "published": None,
+    num_others = len(bare_layers) + (changes["moe"].num_layers if changes["moe"] else 0)
+    changes |= {
+        "no_ffn_layers": layers_text(bare_layers) or None, "ffn": config.ffn if num_others < len(layers) else None,
+        "published": None,
     }  # fmt: skip
     if config.quantization is not None:
         parts = []
@@ -244,15 +240,11 @@ def _attention_of(config: ModelConfig, index_of: Mapping[int, int]) -> Attention
     if not isinstance(attention, GroupedAttention):
         return attention
     windows = _placed(config.window_layers, index_of)
-    no_rope = _placed(parse_layers(attention.no_rope_layers) if attention.no_rope_layers else (), index_of)
-    return attention.model_copy(
-        update={
-            "window_size": attention.window_size if windows else None,
-            "num_window_layers": len(windows),
-            "window_layers": layers_text(windows) or None,
-            "no_rope_layers": layers_text(no_rope) or None,
-        }
-    )
+    no_rope = _placed(_layers_of(attention.no_rope_layers), index_of)
+    return attention.model_copy(update={
+        "window_size": attention.window_size if windows else None, "num_window_layers": len(windows),
+        "window_layers": layers_text(windows) or None, "no_rope_layers": layers_text(no_rope) or None,
+    })  # fmt: skip
 
 
 def _placed(chosen: Iterable[int], index_of: Mapping[int, int]) -> tuple[int, ...]:
@@ -293,21 +285,19 @@ def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     windows, attention = set(config.window_layers), config.attention
     networks = dict.fromkeys(config.moe_layers, "experts") | dict.fromkeys(config.bare_layers, "no network")
     linear = set(config.linear_layers)
-    never, without = False, set[int]()
+    never, without, whole = False, set[int](), "full"
     if isinstance(attention, LatentAttention):
-        never = not attention.has_rope
+        never, whole = not attention.has_rope, "sparse" if attention.indexer else "full"
     else:
-        never = attention.rotary_dim == 0
-        without = set(parse_layers(attention.no_rope_layers) if attention.no_rope_layers else ())
-    whole = "sparse" if isinstance(attention, LatentAttention) and attention.indexer else "full"
+        never, without = attention.rotary_dim == 0, set(_layers_of(attention.no_rope_layers))
     result: dict[tuple[str, str, bool], list[int]] = {}
     for layer in range(config.num_layers):
         mixer = "linear" if layer in linear else "window" if layer in windows else whole
         has_rope = mixer != "linear" and not never and layer not in without
         result.setdefault((mixer, networks.get(layer, "dense"), has_rope), []).append(layer)
-    kinds = []
-    for (mixer, network, has_rope), layers in result.items():
+
+    def name_of(mixer: str, network: str, has_rope: bool) -> str:
         rope = "" if has_rope or never or mixer == "linear" else " without rotary positions"
-        name = f"{mixer} attention{rope}, {network}"
-        kinds.append(LayerKind(name, tuple(layers), has_rope))
-    return tuple(kinds)
+        return f"{mixer} attention{rope}, {network}"
+
+    return tuple(LayerKind(name_of(*kind), tuple(layers), kind[2]) for kind, layers in result.items())

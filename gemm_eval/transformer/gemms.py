@@ -21,15 +21,12 @@ from gemm_eval.words import as_integer, check_flag, check_word, plain_number, sh
 from gemm_eval.workload import LAYOUTS, MAX_DIM, MAX_MACS, GemmProblem, GemmTypes, make_types, problem_of
 
 # Engines run some projections as one GEMM; checkpoints have them apart, or under several names.
-_ATTENTION = "self_attn"
 _FFNS = ("mlp", "feed_forward", "block_sparse_moe")
 _INNER = {"": ("",), "expert": ("experts.0.",), "shared": ("shared_experts.", "shared_expert.")}
-_ATTENTION_PARTS = {
-    "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
-    "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
-    "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
-}  # fmt: skip
 _MIXER_PARTS = {
+    **{f"{name}_proj": ((f"self_attn.{name}_proj",),) for name in ("q", "q_a", "q_b", "kv_b", "o")},
+    "qkv_proj": tuple((f"self_attn.{name}_proj", "self_attn.qkv_proj") for name in "qkv"),
+    "kv_a_proj": (("self_attn.kv_a_proj_with_mqa",),),
     "index_q_proj": (("self_attn.indexer.wq_b",),), "index_k_proj": (("self_attn.indexer.wk",),),
     "index_weights_proj": (("self_attn.indexer.weights_proj",),),
     "linear_in_proj": (("linear_attn.in_proj_qkvz", "self_attn.q_proj"),),
@@ -50,8 +47,6 @@ _HEADS = ("lm_head", "language_model.lm_head")
 @lru_cache(maxsize=256)
 def _parts_of(gemm: str) -> tuple[tuple[str, ...], ...]:
     """Return the modules of a GEMM within a layer, each under all of its names."""
-    if gemm in _ATTENTION_PARTS:
-        return tuple(tuple(f"{_ATTENTION}.{name}" for name in names) for names in _ATTENTION_PARTS[gemm])
     if gemm in _MIXER_PARTS:
         return _MIXER_PARTS[gemm]
     part, kind = gemm.removesuffix("_proj"), ""
@@ -81,7 +76,7 @@ def gemm_layers(config: ModelConfig, gemm: str) -> tuple[int, ...]:
         return ()
     if gemm.startswith("linear_"):
         return config.linear_layers
-    if gemm in _ATTENTION_PARTS or gemm in _MIXER_PARTS:
+    if gemm in _MIXER_PARTS:
         linear = set(config.linear_layers)
         return tuple(layer for layer in range(config.num_layers) if layer not in linear)
     return config.dense_layers if gemm.endswith("_proj") else config.moe_layers
@@ -259,9 +254,9 @@ def types_on(
     """
     known = _types_known_to(arch)
     weights = str(arch.default_dtype) if dtype is None else dtype
-    is_stored = False
-    if dtype is None and config is not None and config.quantization is not None:
-        is_stored = True
+    is_stored = dtype is None and config is not None and config.quantization is not None
+    if is_stored:
+        assert config is not None
         dense = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
         is_widened = dense_dtype is None
     else:

@@ -296,18 +296,16 @@ def biases_of(keys: Keys, names: Sequence[str]) -> Fields:
 
 
 def experts_of(
-    keys: Keys,
-    layers: Iterable[int],
-    num_key: str,
-    width_key: str,
-    chosen_key: str = "num_experts_per_tok",
-    **more: Any,
-) -> Fields | None:
-    """Return the experts of some layers; None: no layers."""
+    keys: Keys, layers: Iterable[int], num_key: str, width_key: str, chosen_key: str = "num_experts_per_tok", *,
+    shared_key: str = "", **more: Any,
+) -> Fields | None:  # fmt: skip
+    """Return the experts of some layers, shared ones as many as `shared_key` says; None: no layers."""
     result = tuple(layers)
     if not result:
         keys.ignore(num_key, chosen_key, width_key)
         return None
+    if shared_key:
+        more["num_shared_experts"] = keys.count(shared_key, 0)
     return {
         "num_layers": len(result), "layers": some(result, num_layers(keys)), "num_experts": keys.size(num_key),
         "experts_per_token": keys.size(chosen_key), "intermediate_size": keys.size(width_key), **more,

@@ -162,11 +162,10 @@ def read_deepseek(keys: Keys) -> Fields:
         layers = [layer for layer in range(num_layers(keys)) if layer >= first and layer % step == 0]
     # V3 balances its experts with a learned bias each (topk_method noaux_tc), which is part of the checkpoint
     method = keys.text("topk_method", "greedy" if keys.text("model_type") == "deepseek_v2" else "noaux_tc")
-    moe = experts_of(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
-    if moe is not None:
-        moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
-        if method != "greedy":
-            moe |= groups_of(keys)
+    moe = experts_of(
+        keys, layers, "n_routed_experts", "moe_intermediate_size", shared_key="n_shared_experts",
+        router_bias=method == "noaux_tc", **(groups_of(keys) if method != "greedy" and layers else {}),
+    )  # fmt: skip
     keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
     return {**sizes(keys), "attention": latent, "ffn": dense_ffn(keys, moe), "moe": moe}
 
@@ -190,9 +189,10 @@ def read_ernie_moe(keys: Keys) -> Fields:
     last = num_layers(keys) - 1 if end is None else min(end, num_layers(keys) - 1)
     keys.ignore("moe_capacity", "moe_gate", "moe_gate_act", "moe_use_aux_free", "moe_norm_min", "moe_layer_interval")
     layers = [at for at in range(first, last + 1) if (at + 1) % keys.size("moe_layer_interval", 1) == 0]
-    moe = experts_of(keys, layers, "moe_num_experts", "moe_intermediate_size", "moe_k", router_bias=True)
-    if moe is not None:
-        moe["num_shared_experts"] = keys.count("moe_num_shared_experts", 0)
+    moe = experts_of(
+        keys, layers, "moe_num_experts", "moe_intermediate_size", "moe_k", shared_key="moe_num_shared_experts",
+        router_bias=True,
+    )  # fmt: skip
     return {**sizes(keys, tied=True), "attention": attention(keys), "ffn": dense_ffn(keys, moe), "moe": moe}
 
 
@@ -275,7 +275,6 @@ def _grouped(keys: Keys, size: int, rotary_dim: int | None = 0) -> Fields:
 def _mixer(
     kind: str, layers: Sequence[int], num: int, heads: int, value_dim: int, key_heads: int, key_dim: int, width: int
 ) -> Fields:
-    """Return linear attention in some of `num` layers."""
     return {
         "kind": kind, "num_layers": len(layers), "layers": some(layers, num), "num_heads": heads,
         "key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim, "conv_width": width,
@@ -320,10 +319,9 @@ def read_kimi_linear(keys: Keys) -> Fields:
     latent = latent_attention(keys) | {"has_rope": not keys.flag("mla_use_nope", default=False)}
     keys.ignore("num_expert_group", "use_grouped_topk", "moe_router_activation_func", "moe_renormalize")
     moe = experts_of(
-        keys, of_experts, "num_experts", "moe_intermediate_size", chosen_key="num_experts_per_token", router_bias=True
-    )
-    if moe is not None:
-        moe["num_shared_experts"] = keys.count("num_shared_experts", 0)
+        keys, of_experts, "num_experts", "moe_intermediate_size", "num_experts_per_token",
+        shared_key="num_shared_experts", router_bias=True,
+    )  # fmt: skip
     keys.count("num_nextn_predict_layers", 0)
     return {**sizes(keys), "attention": latent, "linear": mixer, "ffn": dense_ffn(keys, moe), "moe": moe}
 

@@ -432,7 +432,6 @@ class StepPart:
         return self._operation(name, CollectiveProblem("all_to_all", size, ranks, network_bytes=leaving))
 
     def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
-        """Yield routed experts as grouped GEMMs, with what is around them."""
         tokens, hidden, experts = self.step.tokens, self.config.hidden_size, moe.num_experts
         rows = sum(up.row_groups) if up.row_groups is not None else up.G * up.M
         wide, choices = _FP32_BYTES / self.elem_bytes, moe.experts_per_token * _CHOICE_BYTES

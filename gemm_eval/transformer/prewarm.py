@@ -17,7 +17,7 @@ from gemm_eval.words import as_integer, shown, suggests_names
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
 Phase = Literal["prefill", "decode", "train"]
-_BOTH: tuple[Phase, ...] = ("prefill", "decode")
+_BOTH: tuple[Phase, ...] = "prefill", "decode"
 _MAX_COMBINATIONS = 1_000_000
 _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
 
@@ -55,7 +55,7 @@ class PrewarmReport:
 
 def prewarm(
     evaluator: GEMMEvaluator, model: ModelConfig | str | os.PathLike[str], *, batch_sizes: Sequence[int],
-    seq_lens: Sequence[int], phases: Sequence[Phase] = ("prefill", "decode"), tensor_parallel: Sequence[int] = (1,),
+    seq_lens: Sequence[int], phases: Sequence[Phase] = _BOTH, tensor_parallel: Sequence[int] = (1,),
     expert_parallel: Sequence[int] = (1,), dtypes: Sequence[str | None] = (None,), dense_dtype: str | None = None,
     progress: bool | None = None,
 ) -> PrewarmReport:  # fmt: skip

@@ -117,13 +117,6 @@ _NUM_DRAWS = 5  # of which the one of median load stands for all
 _NUM_KEPT = 4096
 
 
-class ExpertLoad(NamedTuple):
-    """The batched GEMM of the experts on one device: `num_active` experts (G) of `tokens_per_expert` rows (M)."""
-
-    num_active: int
-    tokens_per_expert: int
-
-
 def check_expert_load(load: Any, imbalance: float) -> str | Distribution:
     """Return what `transformer_gemms` is asked for: a word of its own, or a distribution."""
     word = load.strip().lower() if isinstance(load, str) else ""
@@ -165,8 +158,8 @@ def expert_rows(
 
 def expected_expert_load(
     tokens: int, *, num_experts: int, experts_per_token: int, num_local_experts: int, imbalance: float = 1.0
-) -> ExpertLoad:
-    """Return the expected load of `num_local_experts` out of `num_experts` experts that `tokens` tokens are routed to.
+) -> tuple[int, int]:
+    """Return G and M of `num_local_experts` out of `num_experts` experts that `tokens` tokens are routed to.
 
     Routing is taken as uniform: each of T tokens picks k of E experts at random. An expert is idle if every token
     passes it by, with probability (1 - k/E)^T, so the expected number of active local experts is
@@ -184,7 +177,7 @@ def expected_expert_load(
     hit = 1.0 if share >= 1 else -math.expm1(tokens * math.log1p(-share))
     active = min(max(1, _round(num_local_experts * hit)), num_local_experts)
     mean = tokens * experts_per_token * num_local_experts / (num_experts * active)
-    return ExpertLoad(active, max(1, _round(min(imbalance * mean, tokens))))
+    return active, max(1, _round(min(imbalance * mean, tokens)))
 
 
 def _round(value: float) -> int:

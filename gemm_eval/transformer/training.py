@@ -161,8 +161,6 @@ class _PartOfTraining(StepPart):
         self.token_share = -(-step.tokens // step.tensor_parallel)
         self.hidden_bytes = self.token_share * config.hidden_size * self.elem_bytes
 
-    # ---- forward ---------------------------------------------------------------------------------------------------
-
     def _memory(self, name: str, what: str, width: int, *, rows: int | None = None, **more: Any) -> Operation:
         if rows is None and what in _OF_TOKEN_SHARE and width == self.config.hidden_size:
             rows = self.token_share
@@ -247,7 +245,6 @@ class _PartOfTraining(StepPart):
             yield self._collective("tp_loss_all_reduce", "all_reduce", _LOSS_SUMS * _FP32_BYTES * head.M, ranks)
 
     def next_stage(self) -> Iterator[Operation]:
-        """Yield the hidden state for the next stage."""
         yield self._collective("pp_send", "send", self.hidden_bytes, 2)
 
     def _divided(self, operations: Iterator[Operation]) -> Iterator[Operation]:
@@ -270,10 +267,7 @@ class _PartOfTraining(StepPart):
                 )  # fmt: skip
             yield self._collective("cp_keys_values", "all_gather", local.kv_bytes, self.context_parallel)
 
-    # ---- backward --------------------------------------------------------------------------------------------------
-
     def finish(self, name: str, forward: Iterator[Operation], layers: tuple[int, ...] = ()) -> TrainingPart:
-        """Return the part with its backward pass."""
         operations = tuple(self._divided(forward))
         dgrad: list[Operation] = []
         wgrad: list[Operation] = []
@@ -362,8 +356,6 @@ class _PartOfTraining(StepPart):
         rows, hidden = lm_head_shape(self.config, self.step).N, self.config.hidden_size
         own, main = rows * hidden * self.elem_bytes, rows * hidden * MAIN_GRADIENT.bits // _BITS_PER_BYTE
         return MemoryWork("scatter", own + main + self.hidden_bytes, own + main, rows, hidden)
-
-    # ---- activations -----------------------------------------------------------------------------------------------
 
     def _saved_bytes(self, operation: Operation) -> int:
         """Return what an operation keeps for its gradient: inputs of GEMMs, norms and activations, Q, K, V, logits."""

@@ -4,7 +4,6 @@ from gemm_eval.workload.operations import (
     COLLECTIVES,
     ENGINES,
     LAYER_TERMS,
-    MAX_HEAD_DIM,
     MAX_MESSAGE_BYTES,
     MAX_RANKS,
     MIXER_KERNELS,
@@ -12,7 +11,6 @@ from gemm_eval.workload.operations import (
     TORCH,
     AttentionProblem,
     CollectiveProblem,
-    MemoryKernel,
     MixerProblem,
     MoeWork,
     memory_kernel,
@@ -38,7 +36,6 @@ from gemm_eval.workload.types import (
     MAX_DIM,
     NOTHING_SAID,
     TYPE_NAMES,
-    BlockScale,
     GemmTypes,
     Operand,
     RunOptions,
@@ -47,11 +44,9 @@ from gemm_eval.workload.types import (
 )
 
 __all__ = [
-    "ACCUMULATE", "COLLECTIVES", "ENGINES", "LAYER_TERMS", "LAYOUTS", "MAX_DIM", "MAX_GROUPS", "MAX_HEAD_DIM",
-    "MAX_MACS", "MAX_MESSAGE_BYTES", "MAX_RANKS", "MIXER_KERNELS", "MIXER_STATE_BYTES",
-    "NOTHING_SAID", "NO_LAYOUTS", "TORCH", "TYPE_NAMES",
-    "AttentionProblem", "BlockScale", "CollectiveProblem", "GemmProblem", "GemmTypes", "Layouts", "MemoryKernel",
-    "MixerProblem", "MoeWork", "Operand", "RowGroups", "RunOptions", "check_row_groups", "distinct_groups",
-    "make_problem",
+    "ACCUMULATE", "COLLECTIVES", "ENGINES", "LAYER_TERMS", "LAYOUTS", "MAX_DIM", "MAX_GROUPS", "MAX_MACS",
+    "MAX_MESSAGE_BYTES", "MAX_RANKS", "MIXER_KERNELS", "MIXER_STATE_BYTES", "NOTHING_SAID", "NO_LAYOUTS", "TORCH",
+    "TYPE_NAMES", "AttentionProblem", "CollectiveProblem", "GemmProblem", "GemmTypes", "Layouts", "MixerProblem",
+    "MoeWork", "Operand", "RowGroups", "RunOptions", "check_row_groups", "distinct_groups", "make_problem",
     "make_types", "memory_kernel", "pack_layouts", "problem_of", "resolve_types", "run_options", "without_lone_groups",
 ]  # fmt: skip

@@ -340,31 +340,27 @@ class CollectiveProblem:
     def __post_init__(self) -> None:
         if self.what not in COLLECTIVES:
             raise InvalidProblemError(refusal("what", self.what, COLLECTIVES))
-        for name, limit in (("message_bytes", MAX_MESSAGE_BYTES), ("num_ranks", MAX_RANKS)):
-            given = getattr(self, name)
-            value = plain_integer(given)
-            if value is None or not 1 <= value <= limit:
-                raise InvalidProblemError(f"{name} must be an integer in 1..{limit:,}, got {shown(given)}")
-            _set(self, name, value)
+        self._check_integers(("message_bytes", 1, MAX_MESSAGE_BYTES), ("num_ranks", 1, MAX_RANKS))
         if self.what == "send" and self.num_ranks > 2:
             raise InvalidProblemError(f"num_ranks of a send must be 2, or 1 for none, got {self.num_ranks}")
         _set(self, "dtype", parse_dtype(self.dtype))
-        if self.ranks_per_node is not None or self.network_bytes is not None:
-            self._check_nodes()
-
-    def _check_nodes(self) -> None:
-        for name, least, most in (("ranks_per_node", 1, MAX_RANKS), ("network_bytes", 0, self.message_bytes)):
-            given = getattr(self, name)
-            if given is not None:
-                value = plain_integer(given)
-                if value is None or not least <= value <= most:
-                    raise InvalidProblemError(f"{name} must be an integer in {least}..{most:,}, got {shown(given)}")
-                _set(self, name, value)
+        if self.ranks_per_node is not None:
+            self._check_integers(("ranks_per_node", 1, MAX_RANKS))
+        if self.network_bytes is not None:
+            self._check_integers(("network_bytes", 0, self.message_bytes))
         per_node = self.ranks_per_node
         if per_node is not None and per_node < self.num_ranks and self.num_ranks % per_node:
             raise InvalidProblemError(f"ranks_per_node must divide num_ranks = {self.num_ranks}, got {per_node}")
         if self.network_bytes is not None and self.what != "all_to_all":
             raise InvalidProblemError(f"network_bytes are of an all_to_all, got {self.what}")
+
+    def _check_integers(self, *ranges: tuple[str, int, int]) -> None:
+        for name, least, most in ranges:
+            value = plain_integer(getattr(self, name))
+            if value is None or not least <= value <= most:
+                given = shown(getattr(self, name))
+                raise InvalidProblemError(f"{name} must be an integer in {least}..{most:,}, got {given}")
+            _set(self, name, value)
 
     def __str__(self) -> str:
         nodes = "" if self.ranks_per_node is None else f" in nodes of {self.ranks_per_node}"
@@ -428,14 +424,8 @@ def _of_torch(
 _NORM = MemoryKernel(trips=1.5, loads=2)  # the sum of a row comes between; weights come while a residual does
 _POSITIONS = MemoryKernel(trips=2, loads=1.2)  # queries and keys have angles to wait for, values have not
 _KERNELS = {
-    "act": MemoryKernel(),
-    "act_mul": MemoryKernel(),
-    "rms_norm": _NORM,
-    "layer_norm": _NORM,
-    "add_rms_norm": _NORM,
-    "add_layer_norm": _NORM,
-    "rotary_kv_write": _POSITIONS,
-    "rotary": _POSITIONS,
+    "act": MemoryKernel(), "act_mul": MemoryKernel(), "rms_norm": _NORM, "layer_norm": _NORM, "add_rms_norm": _NORM,
+    "add_layer_norm": _NORM, "rotary_kv_write": _POSITIONS, "rotary": _POSITIONS,
     "qk_norm": MemoryKernel(trips=2.5, loads=0.8),  # heads of a row one after the other, by some 256 threads
     "kv_write": MemoryKernel(),
     "gather": MemoryKernel(loads=2),  # the place of a row, then the row
@@ -463,8 +453,7 @@ _KERNELS = {
     "torch_softmax": _of_torch(0.1, 0.16, 32, (0.08, 0.165)),  # a warp, its row in registers
     "torch_softmax_cta": _of_torch(2.5, 0.1, 1024, (0.42, 0.38), is_dealt=False),
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
-    "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
-    "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
+    "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)), "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
     "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest
     "torch_sum_shared": _of_torch(6, 0.66, 32, (0.06, 0.065)),  # the last CTA of several adds up what they wrote
     "torch_sum_apart": _of_torch(1.4, 0.67, 32, (0.17, 0.15)),  # over dimensions apart, of a bias's gradient
@@ -478,42 +467,30 @@ _KERNELS = {
     "torch_batch_norm": _of_torch(0.55, 0.55, 32, (0.26, 0.15)),
     "torch_batch_norm_far": _of_torch(0.55, 0.6, 32, (0.26, 0.165)),  # from DRAM, as others of this name
     "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
-    "torch_max_pool": _of_torch(2.5, 1.8, 1024),
-    "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
+    "torch_max_pool": _of_torch(2.5, 1.8, 1024), "torch_avg_pool": _of_torch(2.7, 1.3, 1024),
     "memcpy": _of_torch(0, 0.55, 128),  # the driver's, in pieces of 512 bytes; of other sizes it is slow
-    "memcpy_odd": _of_torch(7, 0.6, 128),
-    "torch_cat_contiguous": _of_torch(0, 1.1, 256),
+    "memcpy_odd": _of_torch(7, 0.6, 128), "torch_cat_contiguous": _of_torch(0, 1.1, 256),
     "torch_offsets_cast": _of_torch(2.4, 1.7, 256),  # as offsets, of several types
     "torch_gather": _of_torch(0.7, 1, 64, is_dealt=True),  # a CTA for each row, of which an SM runs 32
     "torch_index": _of_torch(4.3, 2.1, 256),  # an index for each element
-    "torch_gather_elements": _of_torch(4.7, 1.4, 256),
-    "torch_scatter_add": _of_torch(3, 2, 256),
-    "torch_index_add": _of_torch(1, 3.4, 256),
-    "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
+    "torch_gather_elements": _of_torch(4.7, 1.4, 256), "torch_scatter_add": _of_torch(3, 2, 256),
+    "torch_index_add": _of_torch(1, 3.4, 256), "torch_columns": _of_torch(2, 0.9, 32, (0.07, 0.06)),
     "torch_columns_arg": _of_torch(1.8, 0.84, 32, (0.45, 0.082)),
-    "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)),
-    "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
+    "torch_columns_max": _of_torch(1.4, 0.66, 32, (0.35, 0.065)), "torch_nll_loss": _of_torch(0.5, 0, 32, (0.8, 0)),
     "torch_adaptive_pool": _of_torch(2.2, 0.54, 256, (0, 0.58)),
-    "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.26, 0)),
-    "torch_im2col": _of_torch(0, 0, 32, (0.325, 0)),
+    "torch_adaptive_pool_last": _of_torch(1, 0, 32, (0.26, 0)), "torch_im2col": _of_torch(0, 0, 32, (0.325, 0)),
     "torch_batch_norm_loop": _of_torch(10, 4, 256),  # of any strides
     "torch_statistics": _of_torch(2.4, 0.96, 512, (0.3, 0.15), is_dealt=False),
     "torch_transform_last": _of_torch(0.5, 0, 512, (0.16, 0.12)),
-    "torch_statistics_last": _of_torch(6, 0.93, 512, (0.12, 0.26)),
-    "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
+    "torch_statistics_last": _of_torch(6, 0.93, 512, (0.12, 0.26)), "cudnn_batch_norm_last": _of_torch(6, 1.3, 256),
     "cudnn_batch_norm_training": _of_torch(0.4, 2, 512, (0.24, 0.12), is_dealt=False),
-    "torch_bilinear_last": _of_torch(1, 1, 1024),
-    "torch_bicubic": _of_torch(1, 0, 32, (0, 0.3)),
-    "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024),
-    "torch_max_pool_last": _of_torch(3, 0, 32, (0, 2.05)),
-    "torch_scan": _of_torch(1, 0, 32, (0.23, 0)),
-    "torch_scan_rows": _of_torch(2, 2, 256),
+    "torch_bilinear_last": _of_torch(1, 1, 1024), "torch_bicubic": _of_torch(1, 0, 32, (0, 0.3)),
+    "torch_avg_pool_last": _of_torch(2.7, 2.5, 1024), "torch_max_pool_last": _of_torch(3, 0, 32, (0, 2.05)),
+    "torch_scan": _of_torch(1, 0, 32, (0.23, 0)), "torch_scan_rows": _of_torch(2, 2, 256),
     "torch_topk": _of_torch(2.5, 5.1, 32, (5.3, 0)),
     "torch_digits": _of_torch(1, 0, 32, (0, 0.265)),  # counted in shared memory, one by one
-    "torch_digit_sums": _of_torch(1, 0.6, 256),
-    "torch_sort_warp": _of_torch(4, 5, 32),
-    "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)),
-    "torch_sort_pass": _of_torch(6, 2, 256),
+    "torch_digit_sums": _of_torch(1, 0.6, 256), "torch_sort_warp": _of_torch(4, 5, 32),
+    "torch_sort_rows": _of_torch(1.3, 2.4, 32, (0.5, 0.2)), "torch_sort_pass": _of_torch(6, 2, 256),
     "torch_bilinear": _of_torch(1, 0, 32, (0.22, 0.02)),  # a thread for a position in all images and channels
     # kernels of torch.compile (torch/compiled_mode.py)
     "inductor_map": _of_torch(0, 0, 32),
@@ -525,10 +502,9 @@ _KERNELS = {
     "cudnn_transform": _of_torch(14, 0, 1),  # filters of any order, by few CTAs
     "cudnn_transform_all": MemoryKernel(28, 4.2, 256, is_dealt=True),  # likewise, of all operands; on no table
     "torch_bias": _of_torch(1, 1.07, 256),  # of channels, in place: four elements a thread with their divisions
-    "torch_bias_last": _of_torch(1, 0.88, 256),
-    "torch_bias_far": _of_torch(1, 1.33, 256),
+    "torch_bias_last": _of_torch(1, 0.88, 256), "torch_bias_far": _of_torch(1, 1.33, 256),
     "torch_bias_last_far": _of_torch(1, 1.18, 256),
-}
+}  # fmt: skip
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 
 

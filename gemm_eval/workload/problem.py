@@ -333,18 +333,11 @@ class GemmProblem:
 
 
 def resolve_types(
-    default_dtype: DType,
-    dtype: str | None = None,
-    input_dtype: str | None = None,
-    weight_dtype: str | None = None,
-    output_dtype: str | None = None,
-    group_size: int | None = None,
-    zero_dtype: str | None = None,
-    scale_dtype: str | None = None,
-    group_n: int | None = None,
-    layout: str | None = None,
+    default_dtype: DType, dtype: str | None = None, input_dtype: str | None = None, weight_dtype: str | None = None,
+    output_dtype: str | None = None, group_size: int | None = None, zero_dtype: str | None = None,
+    scale_dtype: str | None = None, group_n: int | None = None, layout: str | None = None,
     accumulate: str | None = None,
-) -> GemmTypes:
+) -> GemmTypes:  # fmt: skip
     """Return the types that users ask for: by a `dtype` shorthand, single types, or both (single types win).
 
     `group_size` -1 asks for one scale per column where a shorthand would set a group; block-scaled types have no scales

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
 from gemm_eval.arch import GFX_ARCHS, SM_ARCHS, GpuSpec, check_arch, gpu_slug
-from gemm_eval.arch.gpu import _KNOWN
+from gemm_eval.arch.gpu import _SLUGS
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
 from gemm_eval.dtypes import DType
@@ -175,7 +175,7 @@ def test_every_driver_name_leads_to_a_preset() -> None:
     """A preset without one is known by the words of its driver, as `gpu_slug` makes them: it needs no entry here."""
     gpus = {name for name in list_archs() if isinstance(load_arch(name), GpuSpec)}
 
-    assert set(_KNOWN.values()) - NO_PRESET <= gpus
+    assert set(_SLUGS.values()) - NO_PRESET <= gpus
 
 
 @pytest.mark.parametrize(("name", "presets"), MEANT.items())

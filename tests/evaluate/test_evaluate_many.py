@@ -199,9 +199,8 @@ def test_types_that_cannot_run_are_refused_before_any_work(ev: GEMMEvaluator) ->
     assert is_untouched(ev)
 
 
-@pytest.mark.parametrize("plan", ["exact", "balanced"])
-def test_infeasible_rows(plan: str) -> None:
-    ev = GEMMEvaluator(evaluator("demo").arch.with_(sram_bytes=6000), plan=plan, disk_cache=False)
+def test_infeasible_rows() -> None:
+    ev = GEMMEvaluator(evaluator("demo").arch.with_(sram_bytes=6000), disk_cache=False)
     good = [GemmProblem(*shape) for shape in SHAPES[:2]]
     bad = [GemmProblem(1, 64, 4096, n, DType.FP16, DType.INT4, group_size=1024) for n in (64, 65)]
     problems = [good[0], bad[0], good[1], bad[1]]

@@ -192,7 +192,6 @@ def test_a_library_of_the_evaluator_is_taken_where_it_has_kernels() -> None:
         (InvalidOptionError, "l2 must be", lambda ev: ev.top(W4A16, l2="hot")),
         (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate_mapping(W4A16, None, l2="hot")),
         (InvalidOptionError, "library must be", lambda ev: GEMMEvaluator(ARCH, library="cutlas")),
-        (InvalidOptionError, "plan must be exact", lambda ev: GEMMEvaluator(ARCH, plan="balanced")),
         (InvalidOptionError, "idle_cores must be True", lambda ev: GEMMEvaluator(ARCH, allow_idle_cores=False)),
         (InvalidOptionError, "distinct must be", lambda ev: ev.top(W4A16, distinct="partition")),
         (UnsupportedError, "cublas", lambda ev: ev.evaluate(*SIZES, "w4a16", library="cublas")),

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem
-from gemm_eval.errors import InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidProblemError
 from gemm_eval.models.gpu import LIBRARIES
 
 GROUPS = (120, 3, 0, 17)
@@ -131,15 +131,3 @@ def test_bad_rows_of_a_frame(ev: GEMMEvaluator, changes: dict[str, Any], message
     frame = pd.DataFrame({"row_groups": [GROUPS, GROUPS], "K": K, "N": N} | changes)
     with pytest.raises(InvalidProblemError, match=message):
         ev.evaluate_many(frame)
-
-
-# parts
-
-
-@pytest.mark.parametrize("plan", ["balanced", "aggressive"])
-def test_plans_refuse_groups_that_differ(plan: str) -> None:
-    ev = GEMMEvaluator("demo-8core", plan=plan, disk_cache=False)
-
-    with pytest.raises(UnsupportedError, match="differ: use plan exact"):
-        ev.evaluate_grouped(GROUPS, K, N)
-    assert ev.evaluate_grouped((3, 0, 3), K, N).latency_us == ev.evaluate(2, 3, K, N).latency_us

@@ -13,6 +13,7 @@ from gemm_eval import (
     InvalidMappingError,
     InvalidOptionError,
     InvalidProblemError,
+    PlanOptions,
     load_arch,
     load_model,
     select_config,
@@ -62,8 +63,7 @@ def test_words() -> None:
             refused(InvalidOptionError, GPU.evaluate, 1, 64, 64, 64, **{name: word})
             refused(InvalidOptionError, select_config, PROBLEM, "h100-sxm", **{name: word})
             refused(InvalidOptionError, GEMMEvaluator, "h100-sxm", **{name: word})
-        for evaluator in ("demo-8core", "h100-sxm"):
-            refused(InvalidOptionError, GEMMEvaluator, evaluator, plan=word)
+        refused(InvalidOptionError, PlanOptions, word)
         refused(InvalidOptionError, CHIP.evaluate_many, [(1, 8, 8, 8)], errors=word)
         refused(InvalidOptionError, CHIP.top, PROBLEM, distinct=word)
         refused(InvalidOptionError, transformer_gemms, load_model("llama-3-8b"), phase=word, batch_size=1, seq_len=1)

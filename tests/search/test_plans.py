@@ -1,4 +1,4 @@
-"""Search plans and partitions: options, candidates, cost models of one's own, the evaluator under a plan."""
+"""Search plans and partitions: options, candidates, cost models of one's own."""
 
 import itertools
 import math
@@ -14,6 +14,7 @@ from gemm_eval import (
     InfeasibleError,
     InvalidOptionError,
     MulticoreMapping,
+    MulticoreSpec,
     PlanOptions,
     SearchPlan,
     UnsupportedError,
@@ -22,10 +23,7 @@ from gemm_eval import (
     load_arch,
 )
 from gemm_eval.mapping import LoopOrder, Partition, Tile, enumerate_partitions
-from gemm_eval.models.multicore.model import pack_params
-from gemm_eval.search.multicore import find_best
-from gemm_eval.search.restricted import AnalyticCostModel, enumerate_candidates
-from gemm_eval.search.restricted_kernels import fill_partition_scores
+from gemm_eval.search.restricted import enumerate_candidates
 from tests.cases import case
 from tests.oracle import naive
 
@@ -37,14 +35,6 @@ SMALL = DEMO.with_(
     num_cores=6, cube_m=4, cube_n=4, cube_k=4, cube_k_by_dtype={}, sram_bytes=4096, lane_num=1, align_bytes=1
 )
 PLANS = ("balanced", "aggressive", PlanOptions.heuristic(2, 2))
-
-
-def scores_of(problem: GemmProblem, num_cores: int = 16) -> dict[tuple[int, ...], float]:
-    arch = DEMO.with_(num_cores=num_cores)
-    partitions = enumerate_partitions(num_cores, allow_idle_cores=True)
-    scores = np.empty(len(partitions))
-    fill_partition_scores(pack_params(arch, problem.types), *problem.sizes, partitions, scores)
-    return {tuple(row): score for row, score in zip(partitions.tolist(), scores.tolist(), strict=True)}
 
 
 def test_presets_and_own_sizes() -> None:
@@ -62,27 +52,6 @@ def test_bad_options_are_refused() -> None:
     for arguments in bad:
         with case(arguments), pytest.raises(InvalidOptionError, match=r"must be|is for plan"):
             PlanOptions(*arguments)
-
-
-def test_scores_fit_the_shape() -> None:
-    tall = scores_of(GemmProblem(1, 1 << 16, 4096, 1024))
-    wide = scores_of(GemmProblem(1, 1024, 4096, 1 << 16))
-    square = scores_of(GemmProblem(1, 4096, 4096, 4096))
-    assert max(tall, key=tall.__getitem__) == (1, 16, 1, 1)
-    assert max(wide, key=wide.__getitem__) == (1, 1, 16, 1)
-    assert max(square, key=square.__getitem__) == (1, 4, 4, 1)
-    assert square[1, 4, 4, 1] > square[1, 2, 8, 1] > square[1, 2, 2, 4]  # P_M near P_N, and K whole
-
-
-def test_scores_avoid_idle_cores_and_what_cannot_run() -> None:
-    decode = scores_of(GemmProblem(1, 1, 4096, 4096))
-    assert decode[1, 1, 16, 1] > decode[1, 16, 1, 1]  # one row cannot be split
-    partitions = enumerate_partitions(8)
-    scores = np.empty(len(partitions))
-    problem = GemmProblem(1, 64, 64, 64)
-    params = pack_params(DEMO.with_(reduction="none"), problem.types)
-    fill_partition_scores(params, *problem.sizes, partitions, scores)
-    assert ((scores < 0) == (partitions[:, 3] > 1)).all()
 
 
 def test_candidates_are_legal_distinct_and_few() -> None:
@@ -113,41 +82,32 @@ def test_exact_candidates_are_all_that_is_legal() -> None:
     assert candidates == expected
 
 
-def test_plan_exact_over_the_own_model_finds_what_the_exact_search_finds() -> None:
-    problem = GemmProblem(1, 17, 20, 33)
-    found = find_planned(AnalyticCostModel(SMALL), SMALL, problem, "exact")
-    assert found.is_exhaustive
-    assert found.latency_us == GEMMEvaluator(SMALL, disk_cache=False).evaluate_problem(problem).latency_us
+class OwnModel:
+    """The model of this library as the cost model of a user."""
+
+    def __init__(self, arch: MulticoreSpec) -> None:
+        self.evaluator = GEMMEvaluator(arch, disk_cache=False)
+
+    def latency_us(self, problem: GemmProblem, mapping: MulticoreMapping) -> float:
+        return self.evaluator.evaluate_mapping(problem, mapping).latency_us
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_evaluator_under_a_plan(plan: Any) -> None:
-    exact = GEMMEvaluator(DEMO, disk_cache=False)
-    planned = GEMMEvaluator(DEMO, plan=plan, disk_cache=False)
-    shapes = [(1, 512, 512, 512), (1, 1, 4096, 4096), (8, 100, 200, 300)]
-    table = planned.evaluate_many(shapes)
-    for row, shape in enumerate(shapes):
-        result = planned.evaluate(*shape)
-        assert result == table[row]
-        assert not result.is_exhaustive
-        assert result.num_candidates > 0
-        assert result.latency_us >= exact.evaluate(*shape).latency_us
-        assert planned.evaluate_mapping(result.problem, result.mapping).latency_us == result.latency_us
-    assert planned.on(DEMO.with_(num_cores=4)).evaluate(1, 64, 64, 64).is_exhaustive is False
+def test_every_plan_over_the_own_model_finds_what_the_exact_search_finds() -> None:
+    for problem in (GemmProblem(1, 17, 20, 33), GemmProblem.grouped((17, 0, 5), 20, 13)):
+        best_us = GEMMEvaluator(SMALL, disk_cache=False).evaluate_problem(problem).latency_us
+        for plan in ("exact", *PLANS):
+            with case(problem, plan):
+                planned = find_planned(OwnModel(SMALL), SMALL, problem, plan)
+                assert planned.latency_us == best_us
+                assert planned.is_exhaustive is (plan == "exact")
 
 
-def test_groups_that_differ_have_the_exact_plan_alone() -> None:
-    """Equal ones are a batch, also beside groups without rows."""
-    problem = GemmProblem.grouped((17, 0, 5), 20, 13)
-    for plan in PLANS:
-        with pytest.raises(UnsupportedError, match=r"groups of G=3 rows=22 .* differ: use plan exact"):
-            find_planned(AnalyticCostModel(SMALL), SMALL, problem, plan)
-        equal = find_planned(AnalyticCostModel(SMALL), SMALL, GemmProblem.grouped((17, 0, 17), 20, 13), plan)
-        assert equal[:3] == find_planned(AnalyticCostModel(SMALL), SMALL, GemmProblem(2, 17, 20, 13), plan)[:3]
-    found = find_planned(AnalyticCostModel(SMALL), SMALL, problem, "exact")
-    assert found.is_exhaustive
-    best = find_best(SMALL, problem, pack_params(SMALL, problem.types), allow_idle_cores=True)
-    assert found.latency_us == best["latency_us"][0]
+def test_candidates_are_the_best_partitions_and_their_best_tiles() -> None:
+    problem = GemmProblem(1, 512, 512, 512)
+    candidates = list(enumerate_candidates(DEMO, problem, PlanOptions.heuristic(2, 2)))
+    best = GEMMEvaluator(DEMO, disk_cache=False).top(problem, 2, distinct="partition")
+    assert list(dict.fromkeys(mapping.partition for mapping in candidates)) == [r.mapping.partition for r in best]
+    assert best[0].mapping in candidates
 
 
 class Constant:
@@ -183,13 +143,11 @@ def test_what_cannot_be_is_said() -> None:
     tiny = DEMO.with_(sram_bytes=64)
     for plan in ("exact", *PLANS):
         with pytest.raises(InfeasibleError):
-            find_planned(AnalyticCostModel(tiny), tiny, GemmProblem(1, 64, 64, 64), plan)
-        with pytest.raises(InfeasibleError):
-            GEMMEvaluator(tiny, plan=plan, disk_cache=False).evaluate(1, 64, 64, 64)
+            find_planned(Constant(), tiny, GemmProblem(1, 64, 64, 64), plan)
     with pytest.raises(UnsupportedError):
-        find_planned(AnalyticCostModel(DEMO), DEMO, GemmProblem(1, 8, 8, 8, "int4"), "balanced")  # type: ignore[arg-type]
+        find_planned(Constant(), DEMO, GemmProblem(1, 8, 8, 8, "int4"), "balanced")  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="plan must be"):
-        GEMMEvaluator(DEMO, plan="quick")
+        find_planned(Constant(), DEMO, GemmProblem(1, 64, 64, 64), "quick")
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------

@@ -331,9 +331,6 @@ def test_a_policy_that_there_is_not_is_refused() -> None:
         GEMMEvaluator("h200-sxm", policy="best")
     with pytest.raises(InvalidOptionError, match="policy must be one of library, best"):
         GEMMEvaluator("rk3588-npu", policy="mine")
-    with pytest.raises(InvalidOptionError, match="policy library needs plan exact"):
-        GEMMEvaluator("rk3588-npu", policy="library", plan="balanced")
-    assert GEMMEvaluator("rk3588-npu", plan="balanced").evaluate(1, 8, 64, 64).latency_us > 0.0
 
 
 def test_what_a_library_believes_is_not_what_it_costs() -> None:

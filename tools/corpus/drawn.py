@@ -10,7 +10,6 @@ from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.triton import TritonConfig, estimate_code, triton_costs
 from gemm_eval.models.multicore.model import pack_params
-from gemm_eval.search.restricted import PlanOptions
 from tools.corpus.answer import Answers, ask, ask_words
 from tools.corpus.gemms import SHAPES, archs, cost_of, costs_of
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem
@@ -24,13 +23,12 @@ _TRITON = tuple(
 
 
 def _chips(is_small: bool) -> Answers:
-    """Random chips: the best, the best few, one mapping, plans, and what does not fit."""
+    """Random chips: the best, the best few, one mapping, and what does not fit."""
     for seed in range(20 if is_small else 150):
         rng = random.Random(seed)
         arch = draw_chip(rng)
         problem = draw_problem(rng, arch)
         mapping = draw_mapping(rng, arch, problem, pack_params(arch, problem.types))
-        plan = rng.choice(("balanced", "aggressive", PlanOptions.heuristic(2, 4)))
         for is_idle in (True, False):
             evaluator = GEMMEvaluator(arch, allow_idle_cores=is_idle, disk_cache=False)
             yield ask(f"{seed} {is_idle}", functools.partial(evaluator.evaluate_problem, problem), cost_of)
@@ -38,8 +36,6 @@ def _chips(is_small: bool) -> Answers:
         by_partition = functools.partial(evaluator.top, problem, 4, distinct="partition")
         yield ask(f"{seed} partitions", by_partition, costs_of)
         yield ask(f"{seed} mapping", functools.partial(evaluator.evaluate_mapping, problem, mapping), cost_of)
-        planned = GEMMEvaluator(arch, plan=plan, disk_cache=False)
-        yield ask(f"{seed} plan", functools.partial(planned.evaluate_problem, problem), cost_of)
         tiny = GEMMEvaluator(arch.with_(sram_bytes=5), disk_cache=False)
         yield ask_words(f"{seed} tiny", lambda tiny=tiny, problem=problem: cost_of(tiny.evaluate_problem(problem)))  # type: ignore[misc]
 

@@ -110,7 +110,7 @@ def _multicore(is_small: bool) -> Answers:
     """Best mappings of every multi-core chip in every type, without idle cores, and by each policy."""
     yield from _one_by_one(MulticoreSpec, is_small)
     variants: tuple[dict[str, Any], ...] = (
-        {"allow_idle_cores": False}, {"policy": "best"}, {"policy": "library"}, {"plan": "aggressive"},
+        {"allow_idle_cores": False}, {"policy": "best"}, {"policy": "library"},
     )  # fmt: skip
     for arch, options in itertools.product(archs(MulticoreSpec, is_small), variants):
         try:

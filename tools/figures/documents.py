@@ -37,7 +37,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "served": ("gemm_eval", "validate", "served"),
     "published": ("gemm_eval", "validate", "training"),
     "rates": ("tools.sweep_rates",),
-    "plans": ("tools.plan_losses",),
     "size": ("tools.size", "--install"),
 }
 """Documents by name: a script or a module, and its arguments without --json.

@@ -280,16 +280,6 @@ def dask_share() -> str:
     return widest((of["dask_per_s"] / of["threads_per_s"] for of in load("rates")["runs"]), "{:.0%}")
 
 
-def plan(name: str) -> dict[str, Any]:
-    """Return what a search plan saves and loses, over the numbers of cores."""
-    lines = [line for line in load("plans")["lines"] if line["plan"] == name]
-    return {
-        "mappings": round(lines[0]["num_mappings"]), "means": [line["loss_mean_frac"] for line in lines],
-        "worst": max(line["loss_worst_frac"] for line in lines),
-        "times": [line["plan_us"] / line["exact_us"] for line in lines],
-    }  # fmt: skip
-
-
 def host(rows: str, who: str) -> float:
     """MAPE on this machine's CPU."""
     (line,) = (line for line in load("host")["lines"] if line["rows"] == rows)

@@ -18,7 +18,7 @@ from gemm_eval.models.multicore import cost_of_mapping
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of
 from gemm_eval.models.multicore.model import MulticoreCost, group_sizes, pack_params, params_in_room, unpack_cost
 from gemm_eval.models.multicore.pipeline_kernels import ceil_div, reload_factors
-from gemm_eval.search.multicore import find_best, find_best_few
+from gemm_eval.search.multicore import find_best
 from tests.oracle import naive
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
 from tools.laws.report import Report
@@ -110,7 +110,7 @@ class Case:
             return
         law = "the best few are those of brute force"
         self.report.checked[law] += 1
-        found = find_best_few(self.arch, self.problem, self.params, _FEW, allow_idle_cores=True)["latency_us"]
+        found = find_best(self.arch, self.problem, self.params, _FEW, allow_idle_cores=True)["latency_us"]
         if found.tolist() != sorted(best.values())[:_FEW]:
             self.violates(law, f"{found.tolist()}, brute force {sorted(best.values())[:_FEW]}")
 
@@ -132,7 +132,7 @@ class Case:
         few = self.rng.randint(1, 4)
         try:
             counts = (few, 2 * few + 3)
-            records = [find_best_few(self.arch, self.problem, self.params, k, allow_idle_cores=True) for k in counts]
+            records = [find_best(self.arch, self.problem, self.params, k, allow_idle_cores=True) for k in counts]
         except InfeasibleError:
             return
         fewer, more = ([_key(record) for record in found] for found in records)

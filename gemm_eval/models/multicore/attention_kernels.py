@@ -138,7 +138,6 @@ def _visited(s: AttentionSizes, first_row: int, num_rows: int, key_0: int, key_1
 
 @inlined_kernel
 def _keys_between(low: int, high: int, tile_kv: int, span: int) -> int:
-    """Keys of the tiles `low` to `high` of a span."""
     return min((high + 1) * tile_kv, span) - low * tile_kv
 
 

@@ -591,20 +591,12 @@ def fill_times(p: Any, blk: Any, cost: CoreCost, out: Any) -> None:
     out["reduction_us"] = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
     out["busiest_core_bytes"] = cost.busiest_bytes
     times = Times(
-        launch_us=p["launch_us"] + cost.tasks_us + floor_wait_us,
-        sync_us=cost.sync_us,
-        pack_us=cost.pack_us,
-        matrix_us=cost.cube_us,
-        fill_drain_us=cost.fill_drain_us,
-        vector_us=cost.vector_us,
-        dram_a_us=cost.a_dram / blk.dram_share,
-        dram_b_us=cost.b_dram / blk.dram_share,
-        dram_c_us=cost.c_dram / blk.dram_share,
-        noc_wait_us=dma_us - cost.dram_us,
-        reduction_dram_us=cost.red_dram_us,
-        reduction_noc_us=cost.red_noc_us,
-        reduction_add_us=cost.red_add_us,
-    )
+        launch_us=p["launch_us"] + cost.tasks_us + floor_wait_us, sync_us=cost.sync_us, pack_us=cost.pack_us,
+        matrix_us=cost.cube_us, fill_drain_us=cost.fill_drain_us, vector_us=cost.vector_us,
+        dram_a_us=cost.a_dram / blk.dram_share, dram_b_us=cost.b_dram / blk.dram_share,
+        dram_c_us=cost.c_dram / blk.dram_share, noc_wait_us=dma_us - cost.dram_us, reduction_dram_us=cost.red_dram_us,
+        reduction_noc_us=cost.red_noc_us, reduction_add_us=cost.red_add_us,
+    )  # fmt: skip
     out["hidden_us"] = cost.main_us - _phase_us(times, _MAIN)
     out["bound"] = _bound_of(cost, times)
     out["launch_us"] = times.launch_us
@@ -624,7 +616,6 @@ def fill_times(p: Any, blk: Any, cost: CoreCost, out: Any) -> None:
 
 @kernel
 def _phase_us(times: Times, phase: int) -> float:
-    """Return the sum of the terms of a phase."""
     total = 0.0
     for place in range(len(times)):
         if _PHASE_OF[place] == phase:

@@ -30,15 +30,8 @@ from gemm_eval.mapping import (
     Partition,
     Tile,
 )
+from gemm_eval.models.multicore import cost_kernels as costs
 from gemm_eval.models.multicore.attention_kernels import ATTENTION_COST_DTYPE, AttentionSizes
-from gemm_eval.models.multicore.cost_kernels import (
-    COST_DTYPE,
-    RULES,
-    block_of,
-    evaluate_range,
-    find_broken_rule,
-    sram_used_bytes,
-)
 from gemm_eval.models.multicore.group_kernels import evaluate_grouped
 from gemm_eval.models.multicore.terms import BREAKDOWN
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
@@ -124,41 +117,26 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
     limit, write, reads = arch.dram_core_limit_gb_per_s, arch.dram_write_gb_per_s, _read_bytes_per_us(arch)
     values: dict[str, float] = {
         **{name: getattr(arch, name) for name in _AS_IN_SPEC},
-        "cube_k": cube_k,
-        "unit_k": math.lcm(cube_k, group_size) if group_size else cube_k,
+        "cube_k": cube_k, "unit_k": math.lcm(cube_k, group_size) if group_size else cube_k,
         "a_buffers": arch.tile_buffers.get("A", arch.input_buffers),
         "b_buffers": arch.tile_buffers.get("B", arch.input_buffers),
-        "c_buffers": arch.tile_buffers.get("C", arch.output_buffers),
-        "is_fair": arch.dram_sharing == "fair",
-        "is_multicast": arch.load_sharing == "multicast",
-        "has_noc": has_noc,
-        "reduction": REDUCTIONS.index(arch.reduction),
-        "is_quantized": types.is_weight_quantized,
+        "c_buffers": arch.tile_buffers.get("C", arch.output_buffers), "is_fair": arch.dram_sharing == "fair",
+        "is_multicast": arch.load_sharing == "multicast", "has_noc": has_noc,
+        "reduction": REDUCTIONS.index(arch.reduction), "is_quantized": types.is_weight_quantized,
         "has_dequant_copy": types.is_weight_quantized and arch.dequant == "vector",
-        "is_pipeline": arch.timing == "pipeline",
-        "a_half_bits": dtype.half_bits,
-        "b_half_bits": types.b.dtype.half_bits,
-        "c_half_bits": types.c.half_bits,
-        "acc_half_bits": types.acc.half_bits,
-        "group_half_bits": 2 * types.group_bits,
-        "group_size": group_size,
-        "has_energy": has_energy,
-        "steps_per_cycle": arch.cube_steps_per_cycle[dtype],
-        "cycles_per_us": _cycles_per_us(arch, dtype),
+        "is_pipeline": arch.timing == "pipeline", "a_half_bits": dtype.half_bits,
+        "b_half_bits": types.b.dtype.half_bits, "c_half_bits": types.c.half_bits, "acc_half_bits": types.acc.half_bits,
+        "group_half_bits": 2 * types.group_bits, "group_size": group_size, "has_energy": has_energy,
+        "steps_per_cycle": arch.cube_steps_per_cycle[dtype], "cycles_per_us": _cycles_per_us(arch, dtype),
         "vector_ops_per_cycle": arch.vector_ops_per_cycle or 1.0,
-        "dequant_ops_per_elem": arch.dequant_ops_per_elem or 1.0,
-        "dram_bytes_per_us": reads,
+        "dequant_ops_per_elem": arch.dequant_ops_per_elem or 1.0, "dram_bytes_per_us": reads,
         "dram_core_limit_bytes_per_us": math.inf if limit is None else bytes_per_us(limit),
         "noc_bytes_per_us": math.inf if arch.noc_gb_per_s is None else bytes_per_us(arch.noc_gb_per_s),
-        "launch_us": arch.launch_us,
-        "mac_pj": arch.mac_pj.get(dtype, 0.0),
-        "sram_pj_per_byte": arch.sram_pj_per_byte or 0.0,
-        "dram_pj_per_byte": arch.dram_pj_per_byte or 0.0,
-        "noc_pj_per_byte": arch.noc_pj_per_byte or 0.0,
-        "static_pj_per_us": pj_per_us(arch.static_w),
+        "launch_us": arch.launch_us, "mac_pj": arch.mac_pj.get(dtype, 0.0),
+        "sram_pj_per_byte": arch.sram_pj_per_byte or 0.0, "dram_pj_per_byte": arch.dram_pj_per_byte or 0.0,
+        "noc_pj_per_byte": arch.noc_pj_per_byte or 0.0, "static_pj_per_us": pj_per_us(arch.static_w),
         "spill_half_bits": arch.partial_dtype.get(dtype, types.acc).half_bits,
-        "has_shared": arch.shared_bytes is not None,
-        "has_resident": bool(arch.resident),
+        "has_shared": arch.shared_bytes is not None, "has_resident": bool(arch.resident),
         **{f"{name.lower()}_is_resident": name in arch.resident for name in "ABC"},
         "write_bytes_per_us": reads if write is None else bytes_per_us(write) * arch.dram_efficiency_frac,
         **{f"{name.lower()}_dram": float(name not in arch.resident) for name in "ABC"},
@@ -169,7 +147,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "pack_near_bytes": math.inf if arch.pack_near_bytes is None else float(arch.pack_near_bytes),
         "softmax_ops_per_score": arch.exp_ops_per_elem + OTHER_SOFTMAX_OPS_PER_SCORE,
         "feed_us_per_step": _feed_us_per_step(arch, types),
-    }
+    }  # fmt: skip
     params = np.array([tuple(values[name] for name in PARAMS_DTYPE.names or ())], dtype=PARAMS_DTYPE)
     params.setflags(write=False)
     return params
@@ -342,7 +320,7 @@ class MulticoreCost(SimpleNamespace):
     breakdown: dict[str, float]
 
 
-_COST_NAMES, _ATTENTION_NAMES = (dtype.names or () for dtype in (COST_DTYPE, ATTENTION_COST_DTYPE))
+_COST_NAMES, _ATTENTION_NAMES = (dtype.names or () for dtype in (costs.COST_DTYPE, ATTENTION_COST_DTYPE))
 _NUMBERS = _COST_NAMES[:8]  # of a mapping
 _TERMS = (*BREAKDOWN, "correction_us")
 _terms_of = operator.itemgetter(*map(_COST_NAMES.index, _TERMS))
@@ -379,11 +357,11 @@ def cost_of_mapping(
     params: npt.NDArray[np.void], problem: GemmProblem, mapping: MulticoreMapping, *, as_groups: bool = False
 ) -> npt.NDArray[np.void]:
     """Return the cost [1] of a mapping, unchecked; `as_groups`: by the kernels for groups that differ."""
-    stored, out = np.zeros((2, 1), COST_DTYPE)
+    stored, out = np.zeros((2, 1), costs.COST_DTYPE)
     for name, number in zip(_NUMBERS, (*mapping.partition, *mapping.tile, mapping.loop_order), strict=True):
         stored[name] = number
     sizes = kernel_sizes(problem, as_groups=as_groups)
-    evaluate: Callable[..., None] = evaluate_range if len(sizes) == 1 else evaluate_grouped
+    evaluate: Callable[..., None] = costs.evaluate_range if len(sizes) == 1 else evaluate_grouped
     evaluate(params, FIRST, *sizes, 0, 1, False, stored, out.reshape(1, 1))
     return out
 
@@ -412,10 +390,10 @@ def _check_rules(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
 ) -> None:
     partition, tile = mapping.partition, mapping.tile
-    broken = find_broken_rule(params, *problem.sizes, *partition, *tile)
+    broken = costs.find_broken_rule(params, *problem.sizes, *partition, *tile)
     if broken < 0:
         return
-    rule = RULES[broken]
+    rule = costs.RULES[broken]
     if rule == "num_cores":
         used = math.prod(partition)
         text = f"P_G*P_M*P_N*P_K must be <= num_cores = {arch.num_cores}, got {used} ({arch.name})"
@@ -424,7 +402,7 @@ def _check_rules(
             f"P_K must be 1, got {partition.P_K}: {arch.name} cannot add partial results (reduction: {arch.reduction})"
         )
     elif rule == "sram":
-        demand, room = sram_used_bytes(params[0], *tile), int(params["sram_usable_bytes"][0])
+        demand, room = costs.sram_used_bytes(params[0], *tile), int(params["sram_usable_bytes"][0])
         beside = " beside resident operands" if arch.resident else ""
         text = (
             f"the tiles need {demand:,} bytes of SRAM, {arch.name} has {room:,} usable{beside}: "
@@ -433,7 +411,7 @@ def _check_rules(
     else:
         name = rule.rsplit("_", 1)[0]
         size, dimension = getattr(tile, name), name[-1]
-        block_size = getattr(block_of(params[0], *problem.sizes, *partition), dimension)
+        block_size = getattr(costs.block_of(params[0], *problem.sizes, *partition), dimension)
         if rule.endswith("_block"):
             text = f"{name} must be <= {block_size}, a core's block, got {size}"
         else:

@@ -59,17 +59,12 @@ BREAKDOWN = (*Times._fields[:_END_OF_MAIN], "hidden_us", *Times._fields[_END_OF_
 """The terms as `GEMMResult.breakdown` lists them; `hidden_us`, below 0, is what overlaps in the main loop."""
 
 BOUNDS = {
-    "compute": "the matrix units",
-    "vector": "the vector units, which dequantize the weights",
-    "dram": "DRAM bandwidth",
-    "shared": "the memory that cores share",
-    "noc": "the cores' network ports",
+    "compute": "the matrix units", "vector": "the vector units, which dequantize the weights",
+    "dram": "DRAM bandwidth", "shared": "the memory that cores share", "noc": "the cores' network ports",
     "feed": "the paths from SRAM into the matrix units",
-    "reduction": "the reduction over cores that split K",
-    "launch": "the fixed launch overhead",
-    "sync": "waking the cores and waiting for them",
-    "pack": "the packing of operands",
-}
+    "reduction": "the reduction over cores that split K", "launch": "the fixed launch overhead",
+    "sync": "waking the cores and waiting for them", "pack": "the packing of operands",
+}  # fmt: skip
 """What can limit a GEMM, in the order of the codes in records, and in words that follow "bound by".
 
 Every phase but the main loop is one of them, by its name.
