@@ -291,7 +291,7 @@ class _Lowering:
 
 
 def is_long_join(call: Call) -> bool:
-    """Say whether an operation joins so many parts that Inductor writes each where it belongs (`cat` in lowering.py)."""
+    """Say whether so many parts are joined that Inductor writes each where it belongs (`cat` in lowering.py)."""
     return call.name in _JOINS and len(call.reads) > _MAX_JOINED
 
 
@@ -476,7 +476,9 @@ def compiled_work(
     if sums is None:
         return kernel_work(instructions + _INDEX_INSTRUCTIONS * _reads_less(calls), num_bytes, num_elements)
     is_norm = any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm"))
-    of_loop = _SOFTMAX_INSTRUCTIONS * ("softmax" in sums.name) + _MOMENT_INSTRUCTIONS * is_norm
+    of_loop = _MOMENT_INSTRUCTIONS * is_norm
+    if "softmax" in sums.name:
+        of_loop = _SOFTMAX_INSTRUCTIONS if width <= _MAX_HELD else _MOMENT_INSTRUCTIONS
     instructions += _PASS_INSTRUCTIONS * is_twice + of_loop * is_looped
     return kernel_work(
         instructions, num_bytes, num_elements, rows, width, is_inner=sums.domain.is_inner, is_looped=is_looped

@@ -18,8 +18,7 @@ from gemm_eval.transformer import MemoryWork
 LOAD_BYTES = 16
 """Channels of a position, or filters, are filled up to a multiple of these bytes: tensor cores are fed so much."""
 _MIN_LAID_OUT_MACS = 1.2e9
-"""Of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no change of layout, nor are those
-of one dimension."""
+"""Of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no change of layout."""
 _IMAGE_DIM, _LAYOUT_TILE = 4, 32
 _TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
 _MIN_CHANNEL_IMAGES = 8  # from which cuDNN has a kernel for 16 bits, channels side by side
@@ -287,8 +286,7 @@ def _plain(of: _Convolution, work: ConvolutionWork, *, is_last: bool) -> tuple[W
     if is_last or positions == 1:
         return (replace(work, padded=None),)
     problem = work.problem
-    is_unaligned = of.weight.dim() >= _IMAGE_DIM and positions * of.x.element_size() % LOAD_BYTES
-    if is_unaligned and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
+    if positions * of.x.element_size() % LOAD_BYTES and problem.M * problem.N * problem.K >= _MIN_LAID_OUT_MACS:
         return _in_other_layout(of, work)
     problem = replace(problem, G=of.images, M=problem.N, N=positions)  # filters times channels of each, as they lie
     return (replace(work, problem=problem, padded=None),)

@@ -88,10 +88,10 @@ _FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CY
 """Gradients of weights in fp32: cycles of a tile of 32 x 32 for each row, for windows of one element and of more; rows
 of an image that a CTA takes, and its cycles beside them."""
 _WEIGHT_START_CYCLES = 3470.0
-_WEIGHT_STEP_ROWS, _LONG_WEIGHT_START_CYCLES = 64, 7000.0
+_WEIGHT_STEP_ROWS, _LONG_WEIGHT_START_CYCLES, _MIN_LONG_STEPS = 64, 7000.0, 500
 _WEIGHT_TILES = {(64, 64): 275.0, (128, 64): 370.0, (64, 128): 340.0, (128, 128): 715.0}
-"""Of 16 bits and more channels: rows of a step, cycles beside them, and those of a step by filters and channels of a
-tile. Fitted on 121 kernels alone on an H200."""
+"""Of 16 bits and more channels: rows of a step, cycles beside them, least steps of a part, and cycles of a step by
+filters and channels of a tile. Fitted on 121 kernels alone on an H200."""
 _WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
 """Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
@@ -100,7 +100,8 @@ _TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES = 0.86, 1.36, 0.0
 _LAST_ALONE_ROW_CYCLES, _HALF_BITS = 2.0, 16
 """Cycles of gradients of depthwise weights, by engine: a CTA for each weight (for the CTA, for each row, for a row
 where CTAs are few); a warp for each weight (for a row; warps that an SM runs at once); tiles in shared memory (for each
-row, and where channels are few); channels side by side (for each product; for a row of wide types). Fitted on 225 convolutions of 28 drawn modules with gradients on an H200."""
+row, and where channels are few); channels side by side (for each product; for a row of wide types). Fitted on 225
+convolutions of 28 drawn modules with gradients on an H200."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09
@@ -233,15 +234,16 @@ def _channel_inputs(arch: GpuSpec, of: ConvolutionKernel) -> float:
 def _weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the gradient of weights on tensor cores.
 
-    CTAs go over all rows each for a tile of a place of the window; of few channels or wide types, they divide the rows.
+    CTAs of one wave divide the rows, which are summed up; unless those are few, each goes over all for its tile.
     """
     item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
     if item_bytes < _SUM_BYTES and of.channels * item_bytes >= _STEP_BYTES:
-        steps = math.ceil(of.rows / _WEIGHT_STEP_ROWS)
-        return _LONG_WEIGHT_START_CYCLES + steps * min(
-            math.ceil(of.groups * of.window * math.ceil(of.columns / m) * math.ceil(of.channels / n) / arch.num_sms) * c
-            for (m, n), c in _WEIGHT_TILES.items()
-        )
+        steps, times = math.ceil(of.rows / _WEIGHT_STEP_ROWS), []
+        for (tile_m, tile_n), step_cycles in _WEIGHT_TILES.items():
+            tiles = of.groups * of.window * math.ceil(of.columns / tile_m) * math.ceil(of.channels / tile_n)
+            parts = max(1, min(arch.num_sms // tiles, steps // _MIN_LONG_STEPS))
+            times.append(math.ceil(tiles * parts / arch.num_sms) * math.ceil(steps / parts) * step_cycles)
+        return _LONG_WEIGHT_START_CYCLES + min(times)
     step_elements = _STEP_BYTES // item_bytes
     flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
     factor = _WIDE_STEP_FACTOR if item_bytes >= _SUM_BYTES else 1.0
@@ -285,11 +287,10 @@ def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 
 _CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
-    "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "cuda_cores_last": _cuda_cores, "fp32": _fp32, "direct": _direct,
-    "planes": _planes, "channels": _channels, "any_channels": _any_channels,
+    "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "cuda_cores_last": _cuda_cores,
+    "fp32": _fp32, "direct": _direct, "planes": _planes, "channels": _channels, "any_channels": _any_channels,
     "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
-    "weights": _weights, "fp32_weights": _fp32_weights,
-    "channels_inputs": _channel_inputs,
+    "weights": _weights, "fp32_weights": _fp32_weights, "channels_inputs": _channel_inputs,
     **dict.fromkeys(("planes_weights", "direct_weights", "channels_weights", "tiled_weights"), _depthwise_weights),
 }  # fmt: skip
 """Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
