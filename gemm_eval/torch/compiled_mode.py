@@ -170,7 +170,7 @@ class _Lowering:
             self.calls.append(replace(lowered, works=without_bias(lowered.eager)))
         else:
             self.calls.append(lowered)
-        self.writers |= dict.fromkeys(written, len(self.calls) - 1)
+        self.writers |= dict.fromkeys(written if self.calls else (), len(self.calls) - 1)
         is_last = lowered.role in _FUSIBLE and any(access.buffer in self.last for access in call.reads)
         is_last = is_last and len(call.sizes) == _IMAGE
         if is_last or (self.is_last and call.layout is not None and call.layout.is_image):
@@ -193,9 +193,10 @@ class _Lowering:
 
     def _is_inlined(self, call: Call) -> bool:
         """Say whether an operation is a copy that each kernel makes for itself where it reads it."""
-        is_copy = call.name == _CLONE and call.role is Role.ELEMENTWISE and bool(self.calls)
+        if call.name != _CLONE or call.role is not Role.ELEMENTWISE:
+            return False
         buffer = call.writes[0].buffer
-        return is_copy and buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE
+        return buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE
 
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
