@@ -28,7 +28,7 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 """Names of Inductor's kernels in the memory-bound model, which their instructions for each element follow."""
 
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 2, 4.0, 8
-_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS = 5, 36
+_PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SOFTMAX_INSTRUCTIONS = 5, 36, 90
 _LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 3000
 """To end a sum: of each lane where a warp has whole rows; of a row in registers, one read in pieces, and a column.
 Fitted with `inductor_ir`'s on kernels of drawn modules on an H100 and an H200."""
@@ -57,15 +57,15 @@ _UNROLLED = 8  # elements of a sum that is a map over its results
 _WINDOW_INSTRUCTIONS = 32 * 78
 """Of a pooling window of `UNROLLED_WINDOW` places, which a warp adds up, each with divisions to find it: three kernels
 of drawn modules on an H100 agree within 2%."""
-_SCATTERED_INSTRUCTIONS = 60
-"""More of a sum over a group of channels that lie side by side: it goes over positions, each in a sector of its own."""
+_GROUP_INSTRUCTIONS = -30
+"""More of a sum over a group of channels that lie side by side: nine kernels of drawn modules on an H200."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
 """More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
 where positions come in no multiple of 4."""
 _SCAN, _COLUMN_SCAN, _SCAN_BLOCK, _SCAN_CTA, _SCAN_INSTRUCTIONS = "aten.cumsum", "torch_scan", 256, 182_000.0, 140.0
 """Sums of all before: elements of a CTA and what it counts as where several share a column; else for each element.
 Six kernels of drawn modules on an H100 and an H200: 5 ns for each CTA."""
-_ADDMM, _NUM_FACTORS = "aten.addmm", 2
+_ADDMM, _NUM_FACTORS, _CLONE = "aten.addmm", 2, "aten.clone"
 _CONVOLUTION, _IMAGE = "aten.convolution", 4
 _UNPADDED, _LINE_BYTES = 1024, 128  # elements of a step
 _SPREAD = f"{MAP} 54"  # a bias over rows with gaps: elements one by one, with divisions to find each
@@ -82,6 +82,7 @@ _FUSIBLE = {Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW}
 SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
 """Operations whose results must be in memory before they are read."""
 _JOINS = ("aten.cat", "aten.stack")
+_MAX_JOINED = 8  # parts that readers find for themselves; more are written to memory
 _PLACES = ("aten.argmax", "aten.argmin")  # of one element they are 0, and read nothing
 
 
@@ -112,7 +113,8 @@ class _Lowering:
     """The calls that were lowered, and what is known of buffers up to here.
 
     `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
-    the bias, which readers add up for themselves; `complex` are complex numbers.
+    the bias, which readers add up for themselves, and what copies are copied from; `complex` are complex numbers.
+    `keeps_dead`: what nobody reads runs, for Inductor takes parts that were joined for one buffer.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:
@@ -124,6 +126,7 @@ class _Lowering:
         self.constants: dict[int, float] = {}
         self.sums: dict[int, tuple[Access, ...]] = {}
         self.complex: set[int] = set()
+        self.keeps_dead = False
         self.last: set[int] = set()
         self.writers: dict[int, int] = {}
         self.readers: dict[int, set[Role]] = {}
@@ -155,17 +158,19 @@ class _Lowering:
             for buffer in written:
                 self.constants.pop(buffer, None)
             self.result.instructions_of[len(self.calls)] = {**computed, None: self._layout_instructions(lowered)}
-        if lowered.works and isinstance(lowered.works[0], GemmWork):
+        if self._is_inlined(lowered):
+            self.sums[written[0]] = lowered.reads
+        elif lowered.works and isinstance(lowered.works[0], GemmWork):
             self._gemm(lowered)
         elif lowered.role is Role.REDUCTION and "backward" not in lowered.name:
-            self._reduction(lowered)
+            self._reduction(lowered, is_last=any(access.buffer in self.last for access in call.reads))
         elif lowered.layout is not None:
             self._convolution(lowered, lowered.layout)
         elif lowered.name == _CONVOLUTION and lowered.eager and not (self.is_last and len(lowered.sizes) == _IMAGE):
             self.calls.append(replace(lowered, works=without_bias(lowered.eager)))
         else:
             self.calls.append(lowered)
-        self.writers |= dict.fromkeys(written, len(self.calls) - 1)
+        self.writers |= dict.fromkeys(written if self.calls else (), len(self.calls) - 1)
         is_last = lowered.role in _FUSIBLE and any(access.buffer in self.last for access in call.reads)
         is_last = is_last and len(call.sizes) == _IMAGE
         if is_last or (self.is_last and call.layout is not None and call.layout.is_image):
@@ -186,12 +191,20 @@ class _Lowering:
             return _NORM_LAST
         return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
 
+    def _is_inlined(self, call: Call) -> bool:
+        """Say whether an operation is a copy that each kernel makes for itself where it reads it."""
+        if call.name != _CLONE or call.role is not Role.ELEMENTWISE:
+            return False
+        buffer = call.writes[0].buffer
+        return buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE
+
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
 
-        So does the place of the largest of one element, whatever that is, unless complex numbers keep what is dead.
+        So does the place of the largest of one element, whatever that is, unless something keeps what is dead.
         """
-        if call.name in _PLACES and call.domain.width == 1 and not self.complex:
+        self.keeps_dead |= is_long_join(call)
+        if call.name in _PLACES and call.domain.width == 1 and not self.keeps_dead and not self.complex:
             return True
         is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
         return (
@@ -220,10 +233,10 @@ class _Lowering:
             works = (*padded_bias(reads[0].num_bytes, num_elements // max(N, 1), N, stride, item_bytes), *works)
         self.calls.append(replace(call, works=works, reads=tuple(reads)))
 
-    def _reduction(self, call: Call) -> None:
-        is_last = call.is_channels_last or any(access.buffer in self.last for access in call.reads)
-        if is_last and "group_norm" in call.name and (call.domain.rows or 0) > call.sizes[0]:
-            self.result.instructions_of[len(self.calls)][None] = _SCATTERED_INSTRUCTIONS
+    def _reduction(self, call: Call, *, is_last: bool) -> None:
+        is_group = "group_norm" in call.name and (call.domain.rows or 0) > call.sizes[0]
+        if is_group and (is_last or call.is_channels_last):
+            self.result.instructions_of[len(self.calls)][None] = _GROUP_INSTRUCTIONS
         stages = list(_stages(call, self.result.num_sms, self.numbers))
         self.calls += stages
         if stages[-1].role is Role.ELEMENTWISE:
@@ -276,6 +289,11 @@ class _Lowering:
             self.calls[writer] = replace(source, writes=(*source.writes, statistics))
             reads = source.reads[0]._replace(num_bytes=few_bytes), statistics
         return replace(call, domain=Domain(rows, 1), reads=(*reads, *call.reads[1:]))
+
+
+def is_long_join(call: Call) -> bool:
+    """Say whether so many parts are joined that Inductor writes each where it belongs (`cat` in lowering.py)."""
+    return call.name in _JOINS and len(call.reads) > _MAX_JOINED
 
 
 def _instructions_of(call: Call) -> int:
@@ -458,8 +476,11 @@ def compiled_work(
             instructions += _instructions_of(call) * (call.domain.num_elements / num_elements if is_part else 1.0)
     if sums is None:
         return kernel_work(instructions + _INDEX_INSTRUCTIONS * _reads_less(calls), num_bytes, num_elements)
-    is_norm = any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm", "softmax"))
-    instructions += _PASS_INSTRUCTIONS * is_twice + _MOMENT_INSTRUCTIONS * (is_looped and is_norm)
+    is_norm = any(word in sums.name for word in ("layer_norm", "group_norm", "batch_norm"))
+    of_loop = _MOMENT_INSTRUCTIONS * is_norm
+    if "softmax" in sums.name:
+        of_loop = _SOFTMAX_INSTRUCTIONS if width <= _MAX_HELD else _MOMENT_INSTRUCTIONS
+    instructions += _PASS_INSTRUCTIONS * is_twice + of_loop * is_looped
     return kernel_work(
         instructions, num_bytes, num_elements, rows, width, is_inner=sums.domain.is_inner, is_looped=is_looped
     )

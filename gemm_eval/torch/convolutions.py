@@ -17,10 +17,11 @@ from gemm_eval.transformer import MemoryWork
 
 LOAD_BYTES = 16
 """Channels of a position, or filters, are filled up to a multiple of these bytes: tensor cores are fed so much."""
-_MIN_LAID_OUT_MACS = 2.5e9
+_MIN_LAID_OUT_MACS = 1.2e9
 """Of a window of one, channels first, whose rows start off 16 bytes: fewer are worth no change of layout."""
 _IMAGE_DIM, _LAYOUT_TILE = 4, 32
 _TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
+_MIN_CHANNEL_IMAGES = 8  # from which cuDNN has a kernel for 16 bits, channels side by side
 _LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
 _MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
 """Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
@@ -74,8 +75,11 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     )  # fmt: skip
     if groups > 1 and channels == 1:
         if is_last and filters > 1 and of.x.element_size() < 4:  # cuDNN has none for these: a launch for each channel
-            return kernel._replace(engine="cuda_cores")
-        return kernel._replace(engine=_depthwise_engine(of, is_last=is_last), side=int(max(of.x.shape[2:])))
+            return kernel._replace(engine="cuda_cores_last")
+        engine, is_wide = _depthwise_engine(of, is_last=is_last), of.x.element_size() >= 4
+        if engine == "channels" and (is_wide or of.images < _MIN_CHANNEL_IMAGES):
+            engine = "any_channels"
+        return kernel._replace(engine=engine, side=int(max(of.x.shape[2:])))
     if filters == groups == 1 and of.is_few and dtype is not DType.FP32:
         return kernel._replace(engine="direct" if is_last else "cuda_cores")
     is_unaligned = channels * of.x.element_size() % LOAD_BYTES and dtype is not DType.FP32
@@ -120,15 +124,16 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
     """Say which kernel runs: tensor cores take whole tiles of filters, or long windows of many."""
     K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
     if is_last and kernel.dtype is DType.FP16:
-        return "few" if of.filters >= _MAX_CORE_N_LAST else "cuda_cores"
+        return "few" if of.filters >= _MAX_CORE_N_LAST else "cuda_cores_last"
+    cores = "cuda_cores_last" if item_bytes < 4 else "cuda_cores"
     if is_last and of.filters * item_bytes % LOAD_BYTES:
-        return "cuda_cores" if K <= _MAX_CORE_K_LAST else "direct"
+        return cores if K <= _MAX_CORE_K_LAST else "direct" if K <= _MAX_CORE_K else "few"
     if is_last:
         is_short = K <= _MAX_CORE_K and (
             of.filters % _MIN_WIDE_FILTERS > 0 or (K > _MAX_CORE_K_LAST and kernel.rows > 2 * _MAX_CORE_M)
         )
         is_core = is_short or of.filters <= _MAX_NARROW_N_LAST
-        return "cuda_cores" if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
+        return cores if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
     is_volume = of.weight.dim() > _IMAGE_DIM
     if (kernel.channels == 1 or is_volume) and kernel.rows > _MAX_CORE_M:
         return "few" if kernel.dtype is DType.FP16 else "cuda_cores"
@@ -188,7 +193,7 @@ def gradient_kernels(
     engine = ""
     for work in of_input:
         kernel = _kernel_of(of, work.problem.input_dtype, is_last=is_last)
-        if kernel is not None and kernel.engine == "channels":
+        if kernel is not None and kernel.engine.endswith("channels"):
             kernel = kernel._replace(engine="channels_inputs")
         engine = "" if kernel is None else kernel.engine
         works += [] if is_last else copied(grad, weight)

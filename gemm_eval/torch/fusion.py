@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, lower
+from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, is_long_join, lower
 from gemm_eval.torch.graph import (
     DEALT,
     FUSIONS,
@@ -93,7 +93,12 @@ class _Graph:
                 self.sizes[access.buffer] = max(self.sizes.get(access.buffer, 0), access.num_bytes)
                 is_whole = access.num_bytes >= self.sizes[access.buffer] or call.name in SCATTERS
                 last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
-        self.scattered = {access.buffer for call in self.calls if call.name in SCATTERS for access in call.writes}
+        self.scattered = {
+            access.buffer
+            for call in self.calls
+            if call.name in SCATTERS or is_long_join(call)
+            for access in call.writes
+        }
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
     def fuse(self) -> list[list[int]]:

@@ -14,10 +14,13 @@ from gemm_eval.torch.graph import blocks
 from gemm_eval.transformer import MemoryWork
 
 _WARP, _NORM_ROWS, _MIN_CTA_PLANE = 32, 1 << 16, 512
+_LONE_WARP = 2  # how often a warp counts that is alone in its CTA
+_MAX_LOOPED_IMAGES = 128  # that a thread goes over for the weights of a group norm; more are divided among 32
 _MIN_COLUMNS = 66 * _WARP
 """Columns from which a CTA of 32 x 32 threads goes over all rows of a norm's weights; of fewer rows it always does."""
 _PART_WORK = MemoryWork("torch_columns_shared", 0, 0, 132, _WARP * 16)  # a sum of what parts of the rows gave
 _MOST_FUSED_INDICES, _SORT_BYTES = 3072, 8  # places that one kernel takes unsorted; bytes of a key
+_SAME_FACTOR = 0.7  # by how much longer that takes where all places are the same two
 _NUM_CHECKS = 12  # small kernels that look at the places of an index
 _STATISTICS = 90  # instructions of batch norm's gradient for each element, beside a copy's
 _PIXEL, _SHARED_PIXELS = 650, 180
@@ -52,12 +55,15 @@ def _group_norm(of: Operation) -> tuple[MemoryWork, ...]:
     x, images, channels = of.args[1], int(of.args[5]), int(of.args[6])
     num_bytes, planes = bytes_of(x), images * channels
     few, plane = blocks("torch_scales", 4 * planes, 4 * planes, planes), x.numel() // planes
-    moments = "torch_moments" if plane >= _MIN_CTA_PLANE else "torch_sum"
+    sums = MemoryWork("torch_moments", 2 * num_bytes, 0, planes, plane)
+    if plane < _MIN_CTA_PLANE:  # a warp each, of which no more than one a CTA
+        sums = MemoryWork("torch_sum", 2 * num_bytes, 0, _LONE_WARP * planes, plane)
+    steps = images // 3 if images > _MAX_LOOPED_IMAGES else images * (3 if x.element_size() < 4 else 1)
     operands = [(2, 1), (2, 1), (0, 1), (2, 1), (0, 1)]
     return (
-        *copied_work(of.args[0]), *copied_work(x), MemoryWork(moments, 2 * num_bytes, 0, planes, plane),
+        *copied_work(of.args[0]), *copied_work(x), sums,
         few, few, blocks(eager.loop_kernel((2, 2), operands, x.element_size()), 2 * num_bytes, num_bytes, x.numel()),
-        eager.chain_work("torch_norm_weights", 0, 0, -(-channels // _WARP), min(64, 2 * images)),
+        eager.chain_work("torch_norm_weights", 0, 0, -(-channels // _WARP), steps),
     )  # fmt: skip
 
 
@@ -100,7 +106,8 @@ def _embedding(of: Operation) -> tuple[MemoryWork, ...]:
     count, width = indices.numel(), int(out.shape[-1])
     before = *copied_work(grad), constant_work(bytes_of(out))
     if count <= _MOST_FUSED_INDICES:
-        return *before, eager.chain_work("torch_parts", 0, 0, -(-width // _WARP) * _WARP, -(-count // 12))
+        steps = count / 12 * (1.0 + _SAME_FACTOR * min(1.0, 2 / int(out.shape[0])))
+        return *before, eager.chain_work("torch_parts", 0, 0, -(-width // _WARP) * _WARP, math.ceil(steps))
     rows = min(count, int(out.shape[0]))
     sums = MemoryWork("torch_exp", bytes_of(grad), rows * width * 4, rows * -(-width // 256) * 2, 2 * width)
     return *before, *_sorted(count), *[constant_work(4)] * _NUM_CHECKS, sums, sums

@@ -75,12 +75,13 @@ def timed() -> list[tuple[str, float, float]]:
         main = [us for name, us in json.loads(row["kernels"]) if not re.search("Nhwc|Nchw|AddPad|Memset|element", name)]
         sizes = {"rows": M, "columns": filters, "window": window, "channels": channels, "step_bytes": 2 * stride}
         if groups == channels:
-            engine = "planes" if is_first else "channels"
+            engine = "planes" if is_first else "channels" if images >= 8 else "any_channels"
             sizes |= {"groups": groups, "columns": 1, "channels": 1}
             result.append(("depthwise", sum(main), kernel_us(engine, **sizes)))
         elif channels < 8:
             is_on_cores = window * channels <= 64 or (is_first and M <= 1 << 14 and filters <= 256)
-            result.append(("first layer", sum(main), kernel_us("cuda_cores" if is_on_cores else "few", **sizes)))
+            cores = "cuda_cores" if is_first else "cuda_cores_last"
+            result.append(("first layer", sum(main), kernel_us(cores if is_on_cores else "few", **sizes)))
         elif groups == 1 and edge > 1:
             result.append(("tensor", sum(main), kernel_us("tensor", **sizes)))
     return result

@@ -134,7 +134,6 @@ def test_both_halves_of_a_tensor_are_read() -> None:
         (lambda x: functional.avg_pool2d(x, 8, 1), "torch_avg_pool"),
         (lambda x: functional.avg_pool2d(x, 3), "inductor_map"),
     ],
-    ids=["halves", "sevenths", "apart", "overlapping", "few places"],
 )
 def test_large_windows_are_sums_unless_they_overlap(pool: Callable[[Any], Any], kernel: str) -> None:
     (work,) = kernels(lambda: pool(tensor(8, 64, 96, 96)))[-1].works
@@ -159,3 +158,19 @@ def test_what_the_host_reads_is_computed() -> None:
 
     result = predict_module(Depends(), torch.ones(8, 64), "h200-sxm")
     assert any("aten.sum" in each.name for each in result.operations)
+
+
+@pytest.mark.parametrize(("count", "is_written"), [(8, False), (9, True)])
+def test_parts_of_long_joins_are_in_memory_before_they_are_read(count: int, is_written: bool) -> None:
+    parts = [tensor(64, 32 * (number + 1)) for number in range(count)]
+    assert len(kernels(lambda: torch.cat(parts, 1).sum(1))) == 1 + is_written
+    columns = [tensor(64, 1) for _ in range(count)]
+    works = [kernel.works[0] for kernel in kernels(lambda: torch.cat(columns, 1).sum(1, keepdim=True).argmax(1))]
+    assert (sum(work.read_bytes for work in works if isinstance(work, MemoryWork)) > 0) == is_written
+
+
+def test_a_copy_that_is_only_read_by_kernels_is_not_made() -> None:
+    x = tensor(8, 32, 64, 64).to(memory_format=torch.channels_last)
+    works = [kernel.works[0] for kernel in kernels(lambda: functional.group_norm(x.contiguous(), 4))]
+    written = sum(work.write_bytes for work in works if isinstance(work, MemoryWork))
+    assert 2 * x.numel() <= written < 2.1 * x.numel()

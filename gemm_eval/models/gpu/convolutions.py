@@ -59,6 +59,8 @@ _FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
 _CORE_TILE = 32
 _CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 4200.0, 590.0, 17.4, 124.0
 """Before the first tile; of an SM for each tile, and for each place and channel of it; of a CTA alone for these."""
+_LAST_TILE_CYCLES, _LAST_K_CYCLES = 900.0, 21.6
+"""Likewise for 16 bits with channels last: 16 first layers alone on an H200."""
 _SECTOR_BYTES, _SECTOR_FACTOR, _FP32_SECTOR_FACTOR = 32, 1.9, 2.1
 """Neighbouring windows this far apart share no sector, so that CUDA cores load the sectors one by one."""
 
@@ -86,23 +88,31 @@ _FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CY
 """Gradients of weights in fp32: cycles of a tile of 32 x 32 for each row, for windows of one element and of more; rows
 of an image that a CTA takes, and its cycles beside them."""
 _WEIGHT_START_CYCLES = 3470.0
+_WEIGHT_STEP_ROWS, _LONG_WEIGHT_START_CYCLES, _MIN_LONG_STEPS = 64, 7000.0, 500
+_WEIGHT_TILES = {(64, 64): 275.0, (128, 64): 370.0, (64, 128): 340.0, (128, 128): 715.0}
+"""Of 16 bits and more channels: rows of a step, cycles beside them, least steps of a part, and cycles of a step by
+filters and channels of a tile. Fitted on 121 kernels alone on an H200."""
 _WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
 """Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
 _WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
-_TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES, _INPUT_FACTOR = 0.86, 1.36, 0.055, 2.1
+_TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES = 0.86, 1.36, 0.055
 _LAST_ALONE_ROW_CYCLES, _HALF_BITS = 2.0, 16
 """Cycles of gradients of depthwise weights, by engine: a CTA for each weight (for the CTA, for each row, for a row
 where CTAs are few); a warp for each weight (for a row; warps that an SM runs at once); tiles in shared memory (for each
-row, and where channels are few); channels side by side (for each product; the gradient of the input over the forward
-pass; for a row of wide types). Fitted on 225 convolutions of 28 drawn modules with gradients on an H200."""
+row, and where channels are few); channels side by side (for each product; for a row of wide types). Fitted on 225
+convolutions of 28 drawn modules with gradients on an H200."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09
-_LAST_TAP_CYCLES, _TILED_CYCLES = 0.046, 0.8
+_LAST_TAP_CYCLES, _LONG_TAP_CYCLES, _LAST_SHORT, _TILED_CYCLES = 0.05, 0.0385, 9, 0.8
 """Of an SM, for each output of a depthwise convolution, and each place (and row) of its window."""
 _LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200.0
 """Before the first output, and of a thread alone for each place of the window."""
+_ANY_START_CYCLES, _ANY_TAP_CYCLES, _ANY_ALONE_CYCLES, _ANY_BUILT, _ANY_LONG_FACTOR = 3200.0, 0.078, 220.0, 25, 1.37
+_INPUT_TAP_CYCLES, _LONG_INPUT_TAP_CYCLES = {1: 0.094, 9: 0.094, 25: 0.072}, 0.1
+"""Likewise of channels side by side: in fewer images than cuDNN has the first kernel for, and of the gradient of the
+input. Longer windows take more. Fitted on 100 convolutions alone on an H200."""
 
 
 def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
@@ -150,8 +160,10 @@ def _few_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
 def _cuda_cores(arch: GpuSpec, of: ConvolutionKernel) -> float:
     tiles = of.groups * math.ceil(of.rows / _CORE_TILE) * math.ceil(of.columns / _CORE_TILE)
     K = of.window * of.channels
-    k_cycles = _CORE_K_CYCLES * (_SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0)
-    busy = tiles / arch.num_sms * (_CORE_TILE_CYCLES + K * k_cycles)
+    is_last = of.engine == "cuda_cores_last"
+    tile_cycles, k_cycles = (_LAST_TILE_CYCLES, _LAST_K_CYCLES) if is_last else (_CORE_TILE_CYCLES, _CORE_K_CYCLES)
+    k_cycles *= _SECTOR_FACTOR if of.step_bytes >= _SECTOR_BYTES else 1.0
+    busy = tiles / arch.num_sms * (tile_cycles + K * k_cycles)
     return _CORE_START_CYCLES + max(busy, K * _CORE_ALONE_CYCLES)
 
 
@@ -203,13 +215,35 @@ def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 
 def _channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    busy = of.groups * of.rows * of.columns * of.window * _LAST_TAP_CYCLES / arch.num_sms
+    tap_cycles = _LAST_TAP_CYCLES if of.window <= _LAST_SHORT else _LONG_TAP_CYCLES
+    busy = of.groups * of.rows * of.columns * of.window * tap_cycles / arch.num_sms
     return _LAST_START_CYCLES + max(busy, of.window * _LAST_ALONE_CYCLES)
 
 
+def _any_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    busy = of.groups * of.rows * of.columns * _ANY_TAP_CYCLES / arch.num_sms
+    factor = _ANY_LONG_FACTOR if of.window > _ANY_BUILT else 1.0
+    return _ANY_START_CYCLES + of.window * factor * max(busy, _ANY_ALONE_CYCLES)
+
+
+def _channel_inputs(arch: GpuSpec, of: ConvolutionKernel) -> float:
+    taps = of.groups * of.rows * of.columns * of.window / arch.num_sms
+    return _ANY_START_CYCLES + taps * _INPUT_TAP_CYCLES.get(of.window, _LONG_INPUT_TAP_CYCLES)
+
+
 def _weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
-    """Return the gradient of weights on tensor cores: CTAs of one wave divide the rows, which are summed up."""
+    """Return the gradient of weights on tensor cores.
+
+    CTAs of one wave divide the rows, which are summed up; unless those are few, each goes over all for its tile.
+    """
     item_bytes = math.ceil(of.dtype.bits / _BITS_PER_BYTE)
+    if item_bytes < _SUM_BYTES and of.channels * item_bytes >= _STEP_BYTES:
+        steps, times = math.ceil(of.rows / _WEIGHT_STEP_ROWS), []
+        for (tile_m, tile_n), step_cycles in _WEIGHT_TILES.items():
+            tiles = of.groups * of.window * math.ceil(of.columns / tile_m) * math.ceil(of.channels / tile_n)
+            parts = max(1, min(arch.num_sms // tiles, steps // _MIN_LONG_STEPS))
+            times.append(math.ceil(tiles * parts / arch.num_sms) * math.ceil(steps / parts) * step_cycles)
+        return _LONG_WEIGHT_START_CYCLES + min(times)
     step_elements = _STEP_BYTES // item_bytes
     flop_per_cycle = arch.peak_tflop_per_s(of.dtype) * 1e6 / cycles_per_us(arch.boost_clock_ghz) / arch.num_sms
     factor = _WIDE_STEP_FACTOR if item_bytes >= _SUM_BYTES else 1.0
@@ -253,11 +287,10 @@ def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 
 _CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
-    "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "fp32": _fp32, "direct": _direct,
-    "planes": _planes, "channels": _channels,
+    "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "cuda_cores_last": _cuda_cores,
+    "fp32": _fp32, "direct": _direct, "planes": _planes, "channels": _channels, "any_channels": _any_channels,
     "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
-    "weights": _weights, "fp32_weights": _fp32_weights,
-    "channels_inputs": lambda *args: _channels(*args) * _INPUT_FACTOR,
+    "weights": _weights, "fp32_weights": _fp32_weights, "channels_inputs": _channel_inputs,
     **dict.fromkeys(("planes_weights", "direct_weights", "channels_weights", "tiled_weights"), _depthwise_weights),
 }  # fmt: skip
 """Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
@@ -270,5 +303,5 @@ def convolution_us(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
     CUDA cores have a launch for each group; those overlap, so that all start once.
     """
-    launches = of.groups if of.engine == "cuda_cores" else 1
+    launches = of.groups if of.engine.startswith("cuda_cores") else 1
     return launches * arch.graph_node_us + _CYCLES_OF[of.engine](arch, of) / cycles_per_us(arch.boost_clock_ghz)
