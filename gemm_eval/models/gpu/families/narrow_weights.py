@@ -175,7 +175,7 @@ W4A16_TARGETS = {
     "sm_80": "sm_80", "sm_86": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a", "sm_100": "sm_100", "sm_103": "sm_100",
     "sm_120": "sm_120",
 }  # fmt: skip
-"""Generation of SMs -> what kernels that run there are compiled for: machine code of 8.0 runs on 8.6 too, 10.0's on 10.3."""
+"""Generation of SMs -> what kernels that run there are compiled for: code of 8.0 runs on 8.6 too, of 10.0 on 10.3."""
 
 _AMPERE_ON = tuple(W4A16_TARGETS)
 
