@@ -15,11 +15,10 @@ from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, rea
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
+from gemm_eval.measure.cublas import CublasRunner
 from gemm_eval.measure.data_set import add_ranks, check_can_write, columns_of, cutlass_tile, meta_for, write_timings
 from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
 from gemm_eval.measure.shapes import (
-    Candidate,
     DrawnShape,
     GemmItem,
     GemmShape,
@@ -104,9 +103,8 @@ class WorkFile:
 def _item(values: list[Any]) -> GemmItem:
     if len(values) == len(DrawnShape._fields) and isinstance(values[4], str):
         return DrawnShape(*values)
-    for kind in (GemmShape, Candidate):
-        if len(values) == len(kind._fields):
-            return kind(*values)
+    if len(values) == len(GemmShape._fields):
+        return GemmShape(*values)
     if len(values) == len(GroupedShape._fields):
         grouped = GroupedShape(*values)
         return grouped._replace(row_groups=tuple(grouped.row_groups))
@@ -139,10 +137,9 @@ Item = TypeVar("Item", bound=GemmItem)
 def shuffle_shapes(shapes: Sequence[Item]) -> list[Item]:
     """Return the distinct shapes in a random order that is always the same: a stopped run is a spread sample.
 
-    The ways of running one GEMM stay together, the GPU being in the same state for all of them: candidates by rank,
-    kernels as given.
+    The kernels of one GEMM stay together, as given, the GPU being in the same state for all of them.
     """
-    by_gemm = sorted(dict.fromkeys(shapes), key=lambda shape: (shape[:4], getattr(shape, "rank", 0)))
+    by_gemm = sorted(dict.fromkeys(shapes), key=lambda shape: shape[:4])
     gemms = [list(group) for _, group in groupby(by_gemm, key=lambda shape: shape[:4])]
     random.Random(_SEED).shuffle(gemms)
     return [shape for gemm in gemms for shape in gemm]
@@ -329,7 +326,7 @@ class Campaign:
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {
     runner.kernel: runner
-    for runner in (CublasRunner, TorchRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner, W4A8Runner)
+    for runner in (CublasRunner, TorchRunner, CublasLtRunner, GroupedRunner, W4A16Runner, W4A8Runner)
 }
 """Kernel names that `make_runner` knows, with the classes that run them."""
 

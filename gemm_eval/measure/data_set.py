@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure.shapes import Candidate, DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
+from gemm_eval.measure.shapes import DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.storage import write_whole
 from gemm_eval.words import needs_extra
 
@@ -83,7 +83,7 @@ def read_timings(path: str | os.PathLike[str]) -> pd.DataFrame:
     frame = read_frame(path, ("M", "K", "N", "latency_us"), comment="#")
     if "G" not in frame.columns:
         frame.insert(0, "G", 1)
-    for name, kind in columns_for(Candidate, DrawnShape, KernelItem, GroupedShape).items():
+    for name, kind in columns_for(DrawnShape, KernelItem, GroupedShape).items():
         if name in frame.columns:
             frame[name] = _checked(frame[name], name, kind, path)
     return frame

@@ -22,7 +22,7 @@ from gemm_eval.words import needs_extra
 class Runner(Timer, Protocol):
     """Somebody's GEMMs on a GPU, ready to be timed: of a vendor's library, of PyTorch, or of our own kernels.
 
-    An item (`GemmItem`) is a GEMM, a GEMM by one of several algorithms or kernels, or a grouped GEMM. All items of a
+    An item (`GemmItem`) is a GEMM, a GEMM by one of several kernels, or a grouped GEMM. All items of a
     runner have the same data types, and run on one device in one stream. What has a body here is for libraries.
 
     Attributes:

@@ -36,23 +36,6 @@ class GemmShape(NamedTuple):
         return 2 * self.G * self.M * self.K * self.N
 
 
-class Candidate(NamedTuple):
-    """A GEMM by an algorithm that its library proposes.
-
-    Attributes:
-        G, M, K, N: sizes.
-        rank: place among the proposals; 0 is what the library would run.
-        split_k: parts of K that the algorithm works on apart; 1: none.
-    """
-
-    G: int
-    M: int
-    K: int
-    N: int
-    rank: int
-    split_k: int
-
-
 class DrawnShape(NamedTuple):
     """A GEMM drawn at random (`draw_shapes`), and how its operands lie in memory (`gemm_eval.workload.LAYOUTS`)."""
 
@@ -139,8 +122,8 @@ class GroupedShape(NamedTuple):
         return 2 * self.rows * self.K * self.N
 
 
-GemmItem: TypeAlias = GemmShape | DrawnShape | Candidate | KernelItem | GroupedShape
-"""A GEMM as its library runs it, by a certain algorithm or by a certain kernel of ours, or a grouped GEMM."""
+GemmItem: TypeAlias = GemmShape | DrawnShape | KernelItem | GroupedShape
+"""A GEMM as its library runs it or by a certain kernel of ours, or a grouped GEMM."""
 
 
 def rows_of(item: GemmItem) -> int:
@@ -157,7 +140,6 @@ def _dense_pairs() -> list[tuple[int, int]]:
     return [(n, k) for n, k in (*itertools.chain.from_iterable(_sizes()["models"]), *_sizes()["awkward"])]
 
 
-_CANDIDATE_INPUT_ELEMS, _CANDIDATE_OUTPUT_ELEMS, _CANDIDATE_FLOP = 1 << 28, 1 << 29, 1 << 41
 _UNALIGNED_FLOP = 6e11  # where they take ten times what others do
 _MAX_FLOP = 2 * 16384**3
 _MAX_LATENCY_US = 12_000.0
@@ -212,14 +194,6 @@ def _batched() -> Iterator[GemmShape]:
         yield from (GemmShape(g, m, k, n) for g in _sizes()["batches"])
 
 
-def _candidates() -> Iterator[GemmShape]:
-    for n, k in _sizes()["candidates"]:
-        for m in _sizes()["candidate_rows"]:
-            fits = m * k <= _CANDIDATE_INPUT_ELEMS and m * n <= _CANDIDATE_OUTPUT_ELEMS
-            if fits and 2 * m * n * k < _CANDIDATE_FLOP:
-                yield GemmShape(1, m, k, n)
-
-
 def _unaligned() -> Iterator[GemmShape]:
     steps = _sizes()["unaligned_steps"]
     pairs = [
@@ -239,8 +213,7 @@ def _expert_batches() -> Iterator[GemmShape]:
 
 
 _OF_16_BITS: Mapping[str, tuple[Callable[[], Iterator[GemmShape]], bool]] = {
-    "batched": (_batched, True), "candidates": (_candidates, False), "unaligned": (_unaligned, False),
-    "experts": (_expert_batches, False),
+    "batched": (_batched, True), "unaligned": (_unaligned, False), "experts": (_expert_batches, False)
 }  # fmt: skip
 SHAPE_SETS = ("model-zoo", "model-zoo-few", *_OF_16_BITS, "smoke")
 """Names that `list_shapes` knows."""
@@ -251,8 +224,7 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
 
     Args:
         shape_set: ``model-zoo`` (fp16, bf16: all pairs and two thirds of the values of M), ``model-zoo-few`` (25 pairs,
-            a third of the values of M; what other types get under either name), ``batched`` (G > 1),
-            ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each), ``unaligned`` (70
+            a third of the values of M; what other types get under either name), ``batched`` (G > 1), ``unaligned`` (70
             pairs whose rows do not all start on 16 bytes in 16-bit types, a quarter of 26 values of M), ``experts``
             (batches: grouped GEMMs of the set ``grouped`` whose groups are equal) or ``smoke``.
         dtype: fp16, bf16, fp8 or int8.
