@@ -12,26 +12,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.measure import shapes as shape_sets
 from gemm_eval.measure.cublas import CublasRunner
-from gemm_eval.measure.data_set import add_ranks, check_can_write, columns_of, cutlass_tile, meta_for, write_timings
+from gemm_eval.measure.data_set import add_ranks, columns_of, cutlass_tile, import_pandas, meta_for, write_timings
 from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
-from gemm_eval.measure.shapes import (
-    DrawnShape,
-    GemmItem,
-    GemmShape,
-    GroupedShape,
-    KernelItem,
-    rough_latency_us,
-    rows_of,
-)
+from gemm_eval.measure.shapes import DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner, TorchRunner
 from gemm_eval.measure.w4a16 import W4A8Runner, W4A16Runner
 from gemm_eval.progress import progress_bar
 from gemm_eval.storage import write_whole
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 
 _SYNC_EVERY_S = 1.0
 _KEYS = {"kernel": "launch"}  # of values that are not called as their kind
@@ -79,9 +72,7 @@ class WorkFile:
         if kind in lists:
             lists[kind].append(value)
             return
-        by_item: dict[str, dict[GemmItem, Any]] = {
-            "timing": self.timings, "kernel": self.kernels, "error": self.errors
-        }  # fmt: skip
+        by_item: dict[str, Any] = {"timing": self.timings, "kernel": self.kernels, "error": self.errors}
         item = _item(entry["shape"])
         by_item[kind][item] = value
         if kind == "timing":
@@ -101,20 +92,16 @@ class WorkFile:
 
 
 def _item(values: list[Any]) -> GemmItem:
-    if len(values) == len(DrawnShape._fields) and isinstance(values[4], str):
-        return DrawnShape(*values)
-    if len(values) == len(GemmShape._fields):
-        return GemmShape(*values)
+    for kind in (GemmShape, DrawnShape):
+        if len(values) == len(kind._fields):
+            return kind(*values)
     if len(values) == len(GroupedShape._fields):
         grouped = GroupedShape(*values)
         return grouped._replace(row_groups=tuple(grouped.row_groups))
-    g, m, k, n, mode, group_size, config = values
-    plain = KernelConfig(*config)
-    config = plain._replace(
-        schedule=Schedule(plain.schedule), decomposition=Decomposition(plain.decomposition),
-        raster_order=RasterOrder(plain.raster_order),
-    )  # fmt: skip
-    return KernelItem(g, m, k, n, WeightMode(mode), group_size, config)
+    *gemm, mode, group_size, words = values
+    config, kinds = KernelConfig(*words), {"schedule": Schedule, "decomposition": Decomposition}
+    enums = {name: of(getattr(config, name)) for name, of in {**kinds, "raster_order": RasterOrder}.items()}
+    return KernelItem(*gemm, WeightMode(mode), group_size, config._replace(**enums))
 
 
 _SEED = 20_240
@@ -149,9 +136,9 @@ def estimate_seconds(shapes: Sequence[GemmItem], protocol: TimingProtocol) -> fl
     """Return about how long a measurement takes, in seconds, on a GPU of the H200's class."""
     total = 0.0
     for shape in shapes:
-        busy_s = max(protocol.target_busy_us, 3 * rough_latency_us(shape)) * 1e-6
+        busy_s = max(protocol.target_busy_us, 3 * shape_sets.rough_latency_us(shape)) * 1e-6
         warm_up_s = protocol.warm_up_s if protocol.clock == "sustained" else busy_s
-        rows = rows_of(shape)
+        rows = shape_sets.rows_of(shape)
         total += _HOST_SECONDS + warm_up_s + protocol.replays_of(rows) * (busy_s + protocol.idle_s_of(rows))
     return total
 
@@ -189,7 +176,6 @@ class Campaign:
 
     @property
     def path(self) -> Path:
-        """The file of the data set."""
         return self.out / f"{self.stem}.parquet"
 
     def run(self, shapes: Sequence[GemmItem]) -> Path:
@@ -198,7 +184,7 @@ class Campaign:
         Raises:
             GemmEvalError: results are wrong, too many failures in a row, or something needed is missing.
         """
-        check_can_write()
+        import_pandas()  # better missed before a measurement than after
         self.out.mkdir(parents=True, exist_ok=True)
         runner, ordered = self.runner, shuffle_shapes(shapes)
         settings = {
@@ -230,7 +216,7 @@ class Campaign:
         return self.path
 
     def _time_left(self) -> float:
-        return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
+        return math.inf if self.stop_at is None else self.stop_at - time.monotonic()
 
     def _measure(
         self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
@@ -339,6 +325,5 @@ def make_runner(kernel: str, dtype: str) -> Runner:
         UnsupportedError: the kernel has no such data type.
         GemmEvalError: there is no GPU, or a package is missing.
     """
-    if kernel not in RUNNERS:
-        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {shown(kernel)}")
+    check_word("--kernel", kernel, RUNNERS)
     return RUNNERS[kernel](dtype)

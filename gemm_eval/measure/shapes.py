@@ -19,7 +19,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import Sizes, WeightMode, parse_activation, rank
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.moe import balanced_counts, most_loaded_rank_first, power_law_counts, uniform_counts
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 
 
 class GemmShape(NamedTuple):
@@ -56,11 +56,6 @@ class QuantShape(NamedTuple):
     N: int
     mode: WeightMode
     group_size: int
-
-    @property
-    def flop(self) -> int:
-        """Floating-point operations; a multiply-add is 2."""
-        return 2 * self.M * self.K * self.N
 
 
 class KernelItem(NamedTuple):
@@ -136,8 +131,8 @@ def _sizes() -> Mapping[str, Any]:
     return read_yaml(data_root() / "shapes.yaml")
 
 
-def _dense_pairs() -> list[tuple[int, int]]:
-    return [(n, k) for n, k in (*itertools.chain.from_iterable(_sizes()["models"]), *_sizes()["awkward"])]
+def _dense_pairs() -> list[list[int]]:
+    return [*itertools.chain.from_iterable(_sizes()["models"]), *_sizes()["awkward"]]
 
 
 _UNALIGNED_FLOP = 6e11  # where they take ten times what others do
@@ -157,13 +152,10 @@ def rough_latency_us(item: GemmItem, bytes_per_elem: float = 2.0) -> float:
 
 
 def _is_small_enough(shape: GemmShape, bytes_per_elem: float = 2.0) -> bool:
-    largest = shape.G * max(shape.M * shape.K, shape.M * shape.N)
-    return (
-        shape.flop <= _MAX_FLOP
-        and shape.G * shape.K * shape.N * bytes_per_elem <= _MAX_WEIGHT_BYTES
-        and largest <= _MAX_OPERAND_ELEMS
-        and rough_latency_us(shape, bytes_per_elem) < _MAX_LATENCY_US
-    )
+    G, M, K, N = shape
+    has_small_operands = G * K * N * bytes_per_elem <= _MAX_WEIGHT_BYTES and G * M * max(K, N) <= _MAX_OPERAND_ELEMS
+    is_short = shape.flop <= _MAX_FLOP and rough_latency_us(shape, bytes_per_elem) < _MAX_LATENCY_US
+    return has_small_operands and is_short
 
 
 def _rows_of_pair(pair: int, num_of_three: int) -> list[int]:
@@ -232,7 +224,7 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     Raises:
         InvalidOptionError: no set of that name.
     """
-    _check_set(shape_set, SHAPE_SETS)
+    check_word("--set", shape_set, SHAPE_SETS)
     if shape_set == "smoke":
         return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
     if shape_set in _OF_16_BITS:
@@ -244,11 +236,6 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A
         return _few(1.0, multiple=8, min_rows=17)
     return [shape for shape in _dense() if _is_small_enough(shape)] if shape_set == "model-zoo" else _few(2.0)
-
-
-def _check_set(name: str, known: Sequence[str], of_what: str = "") -> None:
-    if name not in known:
-        raise InvalidOptionError(f"--set must be one of {', '.join(known)}{of_what}, got {shown(name)}")
 
 
 class _Experts(NamedTuple):
@@ -354,12 +341,6 @@ def _layers() -> Iterator[GroupedShape]:
                 yield from _both_gemms(of, num_tokens, "sparse", -1)
 
 
-def _floors() -> Iterator[GroupedShape]:
-    for groups, rows, (k, n) in itertools.product(_FLOOR_GROUPS, _FLOOR_ROWS, _FLOOR_NK):
-        counts = (max(rows, 1), *(groups - 1) * (rows,))
-        yield GroupedShape(groups, max(counts), k, n, counts, "none", 1, sum(counts), groups, 1, 1, 1, "floor", -1)
-
-
 GROUPED_SETS = ("grouped", "grouped-repeat", "grouped-smoke")
 """Names that `list_grouped_shapes` knows."""
 
@@ -375,8 +356,14 @@ def list_grouped_shapes(shape_set: str) -> list[GroupedShape]:
     Raises:
         InvalidOptionError: no set of that name.
     """
-    _check_set(shape_set, GROUPED_SETS)
-    shapes = list(dict.fromkeys((*_layers(), *_floors())))
+    check_word("--set", shape_set, GROUPED_SETS)
+    shapes = list(_layers())
+    for groups, rows, (k, n) in itertools.product(_FLOOR_GROUPS, _FLOOR_ROWS, _FLOOR_NK):
+        counts = (max(rows, 1), *(groups - 1) * (rows,))
+        shapes.append(
+            GroupedShape(groups, max(counts), k, n, counts, "none", 1, sum(counts), groups, 1, 1, 1, "floor", -1)
+        )
+    shapes = list(dict.fromkeys(shapes))
     if shape_set == "grouped-repeat":
         return [shape._replace(take=1) for shape in shapes[::_REPEAT_STEP]]
     return shapes if shape_set == "grouped" else shapes[:: len(shapes) // 3]
@@ -388,7 +375,7 @@ _USUAL = (WeightMode.GROUP, 128)
 def list_quant_shapes(shape_set: str) -> list[QuantShape]:
     """Return the GEMMs with 4-bit weights of a set (`spreads` in shapes.yaml); InvalidOptionError: no such set."""
     spreads: Mapping[str, Mapping[str, Any]] = _sizes()["spreads"]
-    _check_set(shape_set, tuple(spreads), " for our kernels")
+    check_word("--set", shape_set, spreads)
     spread = spreads[shape_set]
     if "gemms" in spread:
         return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _sizes()[spread["gemms"]]]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
 from gemm_eval.dtypes import parse_dtype
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import Coefficient, Features, physics_digest
 from gemm_eval.models.gpu import collective as model
 from gemm_eval.units import bytes_per_us
@@ -23,7 +23,7 @@ from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 from gemm_eval.workload import CollectiveProblem
 
 FITTED, NAIVE = "alpha-beta", "link rate"
@@ -211,8 +211,7 @@ def _line(x: Floats, y: Floats, at: Floats) -> Floats:
 
 def folds_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[str]:
     """Return the group of each row of all tables: all of a group is held out together, of all operations and types."""
-    if hold_out not in HOLD_OUTS:
-        raise InvalidOptionError(refusal("hold-out", hold_out, tuple(HOLD_OUTS)))
+    check_word("hold-out", hold_out, HOLD_OUTS)
     return [
         f"{of.num_ranks} ranks" + (f", 1e{int(np.floor(np.log10(of.buffer_bytes)))} bytes" * (hold_out == BLOCKS))
         for table in sets

@@ -39,7 +39,7 @@ from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, Report
 from gemm_eval.validation.tables import Floats, Mask, measured_root
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 
 IDEAL_STEP = "ideal"
 """The baseline without an engine: `estimate_model`, a prompt alone and a decode step of all requests."""
@@ -147,15 +147,14 @@ class ServedRun(NamedTuple):
         return {"num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers, "prefill": prefill}
 
 
-def gpus_with_runs() -> list[str]:
-    """Return the GPUs that have served runs."""
-    return sorted(path.parent.name for path in measured_root("").glob("*/served"))
-
-
 def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
     """Return the runs on some GPUs, or on all; InvalidOptionError: a GPU has none."""
-    chosen = chosen_gpus(gpus, gpus_with_runs())
-    return [run for gpu in chosen for run in read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)]
+    known = sorted(path.parent.name for path in measured_root("").glob("*/served"))
+    return [
+        run
+        for gpu in chosen_gpus(gpus, known)
+        for run in read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)
+    ]
 
 
 def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
@@ -189,7 +188,6 @@ class Predictor:
         )  # fmt: skip
 
     def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
-        """Return TPOT and TTFT of a run under an engine."""
         estimate = self.estimate(run, engine)
         return estimate.tpot_us, estimate.ttft_us
 
@@ -363,8 +361,7 @@ def validate(
 ) -> Report:
     """Score served runs; parameters are the options of the command."""
     for name in engines or ():
-        if name not in list_engines():
-            raise InvalidOptionError(refusal("engine", name, list_engines()))
+        check_word("engine", name, list_engines())
     every = list_served_runs(names or ()) if data is None else read_served_runs(data)
     asked = [run for run in every if run.gpu in (names or [run.gpu]) and run.engine in (engines or [run.engine])]
     runs = [run for run in asked if fits or run.part == "report"]

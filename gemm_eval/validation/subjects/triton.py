@@ -164,15 +164,15 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
     is_first = ~frame.duplicated(GEMM_COLUMNS).to_numpy(bool)
     gemms = timings.select(is_first)
     types = dict(reversed(list(zip(gemms.frame["data_set"], gemms.problems(), strict=True))))
-    tuned = [triton_model.TritonConfig(*key[1:6]) for key in keys]
+    tuned, types_of_keys = [triton_model.TritonConfig(*key[1:6]) for key in keys], [types[key.data_set] for key in keys]
     gemm_of = np.cumsum(is_first) - 1
 
     def launches(of_kernels: Sequence[triton_model.KernelCode]) -> triton_model.Launches:
         """Pack each kernel and each GEMM once: a table has many rows of both."""
         kernels = triton_model.stack_launches(
             [
-                triton_model.pack_launches(arch, types[key.data_set], [config], [code])
-                for key, config, code in zip(keys, tuned, of_kernels, strict=True)
+                triton_model.pack_launches(arch, of, [config], [code])
+                for of, config, code in zip(types_of_keys, tuned, of_kernels, strict=True)
             ]
         )
         problems = triton_model.stack_launches(
@@ -186,10 +186,7 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
             **columns | {name: frame[name].to_numpy(np.float64) for name in ("group_m", "split_k")}
         )
 
-    expected = [
-        triton_model.estimate_code(arch, types[key.data_set], config) for key, config in zip(keys, tuned, strict=True)
-    ]
-    estimated = launches(expected)
+    estimated = launches([triton_model.estimate_code(arch, *of) for of in zip(types_of_keys, tuned, strict=True)])
     ctas_per_sm = np.maximum(estimated.ctas_per_sm, 1.0)  # what was timed can be launched, whatever is expected of it
     rows = TritonRows(launches([codes[key] for key in keys]), estimated._replace(ctas_per_sm=ctas_per_sm))
     return replace(timings, packed=rows)
@@ -251,7 +248,7 @@ def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int 
     naive = NaiveRoofline(arch)
     scores = list((_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed))
     scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
-    nums: list[int | Ints] = [1, 3, studies.share_of_configs(timings, 0.2)]
+    nums: list[int | Ints] = [1, 3, np.maximum(1, (0.2 * np.bincount(timings.gemm)).astype(np.int64))]
     methods = [
         [
             studies.ranked_choice(timings, scored.predictor, studies.order_by(timings, scored.predicted_us), num, how)
@@ -350,7 +347,6 @@ def _as_it_is(arch: GpuSpec, timings: Timings, *_: int) -> Iterator[Score]:
 
 
 def _table_of(gpu: str, data: Path | None) -> Path:
-    """Return the table of timings that `--data` names, or the one that comes with the library."""
     path = data or triton_table(gpu)
     if data is None and not path.is_file():
         raise InvalidOptionError(f"no timings of Triton kernels on {gpu} are committed: give --data FILE")
