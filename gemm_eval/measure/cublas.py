@@ -44,7 +44,6 @@ class CublasHandle:
             raise GemmEvalError(f"{name} returned status {status}{what}")
 
     def version(self) -> int:
-        """Return the library's version, as it counts them."""
         version = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(version))
         return version.value

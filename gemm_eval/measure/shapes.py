@@ -103,7 +103,6 @@ class GroupedShape(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of all groups."""
         return sum(self.row_groups)
 
     @property
@@ -113,7 +112,6 @@ class GroupedShape(NamedTuple):
 
     @property
     def flop(self) -> int:
-        """Floating-point operations; a multiply-add is 2."""
         return 2 * self.rows * self.K * self.N
 
 

@@ -67,7 +67,6 @@ class MeasuredTable(Table):
         return self.frame[name].to_numpy(np.int64)
 
     def words(self, name: str) -> list[str]:
-        """Return a column of words."""
         return [str(word) for word in self.frame[name]]
 
 
@@ -79,7 +78,6 @@ class Line(NamedTuple):
     more: Mapping[str, Any] = MappingProxyType({})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {**self.labels, "errors": {who: of._asdict() for who, of in self.errors.items()}, **self.more}
 
 

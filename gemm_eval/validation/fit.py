@@ -148,8 +148,7 @@ class Predictor(Protocol):
     """Predicts latencies, after a fit on measured ones (which does nothing if it has no constants)."""
 
     @property
-    def name(self) -> str:
-        """Name in tables and plots."""
+    def name(self) -> str: ...
 
     def fit(self, *train: Timings) -> Self:
         """Return a predictor whose constants are fitted on all of `train` together; this one stays as it is."""

@@ -35,7 +35,6 @@ class Regime(NamedTuple):
     max_rows: int | None
 
     def mask(self, num_rows: Ints) -> Mask:
-        """Return which numbers of rows belong to it."""
         return (num_rows >= self.min_rows) & (num_rows <= (np.inf if self.max_rows is None else self.max_rows))
 
 

@@ -113,6 +113,11 @@ def profile_us(timings: Timings) -> Floats:
     return calls * timings.measured_us
 
 
+def share_of_configs(timings: Timings, share: float) -> Ints:
+    """Return how many configs such a share of a GEMM's is, at least one, [gemms]."""
+    return np.maximum(1, (share * np.bincount(timings.gemm)).astype(np.int64))
+
+
 def ranked_choice(timings: Timings, method: str, order: Ints, num: int | Ints = 1, how: str = "") -> Choices:
     """Choose by an order of the rows (`order_by`): the first of each GEMM, or the measured best of the first `num`."""
     gemm = timings.gemm[order]
@@ -177,7 +182,6 @@ class ChoiceCost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Time of profiling over that of the model."""
         return _US_PER_S * self.profile_s / self.model_us if self.model_us else 0.0
 
 

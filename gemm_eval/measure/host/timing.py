@@ -33,7 +33,6 @@ class HostShape(NamedTuple):
 
     @property
     def num_macs(self) -> int:
-        """Multiplications and additions, as pairs."""
         return self.M * self.K * self.N
 
 

@@ -60,7 +60,6 @@ class AttentionTable(MeasuredTable):
 
     @cached_property
     def problems(self) -> list[AttentionProblem]:
-        """The attention of each row."""
         types = zip(self.words("dtype"), self.words("kv_dtype"), strict=True)
         sizes = self.frame[[*_SIZES]].assign(causal=self.frame.get("causal", 1) == 1).to_dict("records")
         return [
@@ -74,7 +73,6 @@ class AttentionTable(MeasuredTable):
 
     @cached_property
     def rows(self) -> model.AttentionRows:
-        """The problems as columns, as models take them."""
         return replace(model.attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
 
     @cached_property

@@ -66,7 +66,6 @@ class TimingSet(Table):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """(N, K) of each row."""
         return list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
 
 

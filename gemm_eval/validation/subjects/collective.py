@@ -56,13 +56,11 @@ class CollectiveTable(MeasuredTable):
 
     @cached_property
     def problems(self) -> list[CollectiveProblem]:
-        """The collective of each row."""
         columns = self.frame[["what", "message_bytes", "num_ranks", "dtype"]].itertuples(index=False, name=None)
         return [CollectiveProblem(kind, size, ranks, parse_dtype(dtype)) for kind, size, ranks, dtype in columns]
 
     @cached_property
     def size_bytes(self) -> Ints:
-        """`CollectiveProblem.buffer_bytes` of each row."""
         return np.array([item.buffer_bytes for item in self.problems], np.int64)
 
 
@@ -106,14 +104,11 @@ def fit_collectives(link: Interconnect, rows: model.CollectiveRows, measured_us:
     """Return all coefficients, fitted on some rows; one that no row depends on keeps its default."""
     across = model.SOCKETS if link.topology == TWO_SOCKETS else ()
     values = {item.name: item.default for item in model.COLLECTIVE_COEFFICIENTS}
+    in_rings = (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:-1])
     for items, mask in (
-        (
-            (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:-1]),
-            ~rows.is_direct & ~rows.is_exchange,
-        ),
-        ((*model.EXCHANGE, *across[-1:]), rows.is_exchange),
+        (in_rings, ~rows.is_direct & ~rows.is_exchange), ((*model.EXCHANGE, *across[-1:]), rows.is_exchange),
         (model.DIRECT, rows.is_direct),
-    ):
+    ):  # fmt: skip
         if mask.sum() >= _LEAST_ROWS:
             values = _fit(link, items, values, rows.take(mask), measured_us[mask])
     return values

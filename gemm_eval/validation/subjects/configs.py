@@ -45,7 +45,6 @@ class ConfigModel:
         return np.ones(len(rows))
 
     def values_of(self, family: str) -> Values:
-        """Return the coefficients of a family."""
         return self.coefficients.get(family) or {item.name: item.default for item in self.FAMILIES[family]}
 
     @property
@@ -65,7 +64,6 @@ class ConfigModel:
         return replace(self, coefficients=fitted)
 
     def rows_of_family(self, rows: Timings, family: str) -> Mask:
-        """Return which rows are of a family."""
         return rows.of_group(family)
 
     def _held_of(self, family: str) -> dict[str, float]:

@@ -27,7 +27,6 @@ class ExpertTable(MeasuredTable, ABC):
 
     @property
     def types(self) -> GemmTypes:
-        """The types of the GEMMs."""
         return GemmTypes.parse(self.dtype)
 
     @property
@@ -80,7 +79,6 @@ class LayerTable(ExpertTable):
 
     @property
     def mean_rows(self) -> Ints:
-        """Rows of an expert in the mean, at least 1, [rows]."""
         return np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
 
     @cached_property
@@ -168,12 +166,10 @@ class GroupedTable(ExpertTable):
 
     @property
     def mean_rows(self) -> Ints:
-        """Rows of a group in the mean, at least 1, [rows]."""
         return np.array([max(1, sum(groups) // len(groups)) for groups in self.row_groups], np.int64)
 
     @property
     def models(self) -> list[str]:
-        """The model of each row."""
         return self.words("model")
 
     @cached_property

@@ -20,32 +20,21 @@ from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.measure import TABLE_SUFFIXES
 from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_bytes_of, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
-from gemm_eval.validation import baselines, tables
+from gemm_eval.validation import baselines, metrics, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of, lines_table
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
-from gemm_eval.validation.metrics import (
-    REGIMES,
-    Score,
-    are_inside,
-    errors_table,
-    report_document,
-    rows_table,
-    score,
-    score_crossed,
-    worst_table,
-)
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
-from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
+from gemm_eval.validation.subjects.corrections import CorrectedPredictor, held_out_answers
 from gemm_eval.validation.subjects.dense_rows import families_of
 from gemm_eval.validation.tables import Floats, Mask, Timings, measured_root
-from gemm_eval.words import check_word
+from gemm_eval.words import check_word, has_package
 
 Names = Sequence[str] | None
 
 
 def compare(
     arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *, refit: bool | None = None
-) -> Iterator[list[Score]]:
+) -> Iterator[list[metrics.Score]]:
     """Score each set: the model first, then the model with learned corrections, then the baselines.
 
     Args:
@@ -62,14 +51,14 @@ def compare(
             yield _as_it_is(arch, timings, num_folds, seed)
 
 
-def _refitted(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+def _refitted(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[metrics.Score]:
     """Yield the scores of the model and of its correction, fitted on other pairs (N, K) of the set."""
     folds = min(num_folds, len(set(timings.pairs)))
     model = dense.model_predictor(arch, timings.library)
-    predictors: list[Predictor] = [model, CorrectedPredictor(model)] if can_learn() else [model]
+    predictors: list[Predictor] = [model, CorrectedPredictor(model)] if has_package("sklearn") else [model]
     for predictor in predictors:
         crossed = cross_fit(predictor, [timings], folds, seed)
-        yield score_crossed(crossed, predictor.name, timings, note="refitted on this set", has_interval=True)
+        yield metrics.score_crossed(crossed, predictor.name, timings, note="refitted on this set", has_interval=True)
 
 
 def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
@@ -82,13 +71,13 @@ def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
     return predictors
 
 
-def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[metrics.Score]:
     asked, folds = timings.whole(), min(num_folds, len(set(timings.pairs)))
     for baseline in make_baselines(arch, asked):
-        yield score(baseline, asked, 0 if isinstance(baseline, baselines.NaiveRoofline) else folds, seed)
+        yield metrics.score(baseline, asked, 0 if isinstance(baseline, baselines.NaiveRoofline) else folds, seed)
 
 
-def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Score]:
+def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[metrics.Score]:
     origin = dense.origin_of(arch, timings)
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
@@ -100,7 +89,7 @@ def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> lis
         is_changed = bool((answers["latency_us"] != answers["physics_us"]).any())
         if not has_correction or (is_changed and (origin.is_calibrated or not is_taught(timings))):
             us, inside = answers["latency_us"] + asked.timer_us, are_in_answers(asked, answers)
-            scores.append(Score(asked, name, us, carried, is_inside=inside, note=note))
+            scores.append(metrics.Score(asked, name, us, carried, is_inside=inside, note=note))
     if origin.is_calibrated:
         return [*scores, *_refitted_baselines(arch, timings, num_folds, seed)]
     carried_on: list[tuple[Predictor, str]] = [(baselines.NaiveRoofline(arch), "as it is")]
@@ -108,7 +97,7 @@ def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> lis
         carried_on.append((roofline, carried))
     if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
         carried_on.append((baselines.NvidiaHeuristics(arch.name), "as it is"))
-    return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
+    return [*scores, *(metrics.Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
 
 
 def is_taught(timings: Timings) -> bool:
@@ -179,20 +168,22 @@ def validate_dense(
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
         head = {"arch": spec.name, "coefficients": notes}
         of_choices = {"choices": [item._asdict() for item in choices]} if choices else {}
-        return head | of_choices | report_document(scores, worst)
+        return head | of_choices | metrics.report_document(scores, worst)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
             if index:
                 yield ""
-            yield errors_table(of_set, of_set[0].note)
+            yield metrics.errors_table(of_set, of_set[0].note)
             if worst:
                 yield ""
-                yield worst_table(of_set[0], worst)
+                yield metrics.worst_table(of_set[0], worst)
         if choices:
             yield ""
             columns = {"type": "", "GEMMs": ",", "gemm_eval": "+.1%", "origami": "+.1%", "any": "+.1%"}
-            yield rows_table(columns, choices, "choice among kernels of one date: mean time over the fastest's", 1)
+            yield metrics.rows_table(
+                columns, choices, "choice among kernels of one date: mean time over the fastest's", 1
+            )
 
     return Report(document, parts)
 
@@ -351,7 +342,7 @@ def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: i
             fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
             predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
         predicted[PHYSICS], predicted[CORRECTED] = zip(*(of_model[index] for index in indices), strict=True)
-        inside = map(are_inside, of_table, predicted[CORRECTED], of_folds)
+        inside = map(metrics.are_inside, of_table, predicted[CORRECTED], of_folds)
         yield from _lines(arch.name, name, of_table, predicted, list(inside), is_fitted=True)
 
 
@@ -372,7 +363,9 @@ def _lines(
     measured_us, is_inside = np.concatenate([item.measured_us for item in sets]), np.concatenate(inside)
     us = {who: np.concatenate(parts) for who, parts in predicted.items()}
     head = {"gpu": gpu, "data": name, "types": sets[0].problems()[0].types.inputs}
-    groups = {regime.name: [regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets] for regime in REGIMES}
+    groups = {
+        regime.name: [regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets] for regime in metrics.REGIMES
+    }
     if all(map(_is_drawn, sets)):
         load_bytes = [list(map(load_bytes_of, item.problems())) for item in sets]
         frames = [item.frame.assign(load_bytes=of) for item, of in zip(sets, load_bytes, strict=True)]
@@ -476,7 +469,7 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
             learned.path.write_text(learned.to_yaml(), encoding="utf-8")
             rows += [(learned.path.stem, item.regime, item.low_log, item.high_log) for item in learned.intervals]
     columns = {"correction": "", "regime": "", "low": "+.3f", "high": "+.3f"}
-    table = rows_table(columns, rows, f"80% intervals on {spec.name}", 2)
+    table = metrics.rows_table(columns, rows, f"80% intervals on {spec.name}", 2)
     yield Fitted(None, lambda _: None, (table,))
 
 

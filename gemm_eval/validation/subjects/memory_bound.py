@@ -57,7 +57,6 @@ class MemoryBoundTable(MeasuredTable):
 
     @cached_property
     def rows(self) -> model.MemoryBoundRows:
-        """The kernels, as the model takes them."""
         columns = ["what", "read_bytes", "write_bytes", "rows", "width"]
         rows = [
             model.memory_bound_row(*row, is_dealt=row[0] in _DEALT or memory_kernel(row[0]).is_dealt)

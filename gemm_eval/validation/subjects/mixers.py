@@ -31,12 +31,10 @@ class MixerTable(MeasuredTable):
 
     @cached_property
     def kernels(self) -> npt.NDArray[np.str_]:
-        """Name of each row's kernel."""
         return np.array(self.words("kernel"))
 
     @cached_property
     def rows(self) -> model.MixerRows:
-        """The calls, as the model takes them."""
         calls = self.frame[["kernel", *_SIZES]].to_dict("records")
         return model.mixer_rows(
             load_arch(self.gpu, GpuSpec),

@@ -120,7 +120,6 @@ class ServedRun(NamedTuple):
 
     @property
     def requests(self) -> Requests:
-        """The requests, of mean length."""
         share = (1.0 + self.least_len_frac) / 2.0
         prompt_len, output_len = round(share * self.prompt_len), round(share * self.output_len)
         return Requests(prompt_len, output_len, has_fixed_lengths=self.least_len_frac == 1.0)
@@ -179,7 +178,6 @@ class Predictor:
         self._times: dict[Any, StepTimes] = {}
 
     def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
-        """Return the estimate of a run under an engine."""
         pools = run.pools
         reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
         return serve(
@@ -192,7 +190,6 @@ class Predictor:
         return estimate.tpot_us, estimate.ttft_us
 
     def _steps_of(self, run: ServedRun, engine: Engine, options: Mapping[str, Any]) -> StepTimes:
-        """Return the times of the steps of a replica for the requests of a run."""
         layout = (run.gpu, run.model, engine.name, *options.items())
         if layout not in self._replicas:
             self._replicas[layout] = Replica(run.model, self._evaluator(run.gpu), engine=engine, **options)

@@ -213,7 +213,6 @@ class TritonModel(configs.ConfigModel):
         return cls(arch, {"": coefficients}), origin.text
 
     def rows_of_family(self, rows: Timings, family: str) -> Mask:  # noqa: ARG002  there is one
-        """Return that all rows are of the family."""
         return np.ones(len(rows), bool)
 
     def fit(self, *train: Timings) -> TritonModel:
@@ -248,7 +247,7 @@ def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int 
     naive = NaiveRoofline(arch)
     scores = list((_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed))
     scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
-    nums: list[int | Ints] = [1, 3, np.maximum(1, (0.2 * np.bincount(timings.gemm)).astype(np.int64))]
+    nums: list[int | Ints] = [1, 3, studies.share_of_configs(timings, 0.2)]
     methods = [
         [
             studies.ranked_choice(timings, scored.predictor, studies.order_by(timings, scored.predicted_us), num, how)

@@ -24,21 +24,10 @@ from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import MAX_SPLITS, W4A8_FAMILIES, W4A16_FAMILIES, W4A16_SETS, splits_of_row, w4a16_types
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, behind_answer, run_in_chunks
-from gemm_eval.validation import baselines, studies
+from gemm_eval.validation import baselines, metrics, studies
 from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection
-from gemm_eval.validation.metrics import (
-    ALL,
-    REGIMES,
-    Score,
-    are_inside,
-    errors_table,
-    measure_errors,
-    regime_of,
-    report_document,
-    score_crossed,
-)
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import Floats, Form, Ints, Mask, Timings, list_timings, measured_root, meta_of
@@ -502,30 +491,32 @@ def study_w4a16(
     """
     timings = read_w4a16_timings(arch, paths)
     roofline, naive = baselines.FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), baselines.NaiveRoofline(arch)
-    scores: list[Score] = []
+    scores: list[metrics.Score] = []
     committed = CorrectedModel.as_it_is(arch, timings)
     if train is None:
         folds = f"{num_folds}-fold by (N, K)"
         fits = cross_fit(CorrectedModel(W4A16Model(arch), committed.asked), [timings], num_folds, seed)
         physics_us = CrossFit(tuple(fit.physics for fit in fits.fits), fits.folds).predict(timings)
         rooflines = cross_fit(roofline, [timings], num_folds, folds=fits.folds)
-        scores.append(score_crossed(fits, W4A16Model.name, timings, how=folds, has_order=True))
-        scores.append(Score(timings, PHYSICS, physics_us, folds, has_order=True))
-        scores.append(score_crossed(rooflines, roofline.name, timings, how=folds, has_order=True))
+        scores.append(metrics.score_crossed(fits, W4A16Model.name, timings, how=folds, has_order=True))
+        scores.append(metrics.Score(timings, PHYSICS, physics_us, folds, has_order=True))
+        scores.append(metrics.score_crossed(rooflines, roofline.name, timings, how=folds, has_order=True))
         fold_of = fits.folds[0]
         how = f"coefficients fitted on other (N, K) pairs: {num_folds} folds, seed {seed}"
     else:
         physics, origin = W4A16Model.as_it_is(arch)
         zeros, fold_of = np.zeros(len(timings), np.int64), None
         us = committed.predict(timings)
-        scores.append(Score(timings, physics.name, us, origin, has_order=True, fitted=[committed], fit_of=zeros))
-        scores.append(Score(timings, PHYSICS, physics.predict(timings), origin, has_order=True))
+        scores.append(
+            metrics.Score(timings, physics.name, us, origin, has_order=True, fitted=[committed], fit_of=zeros)
+        )
+        scores.append(metrics.Score(timings, PHYSICS, physics.predict(timings), origin, has_order=True))
         if train:
             us = roofline.fit(read_w4a16_timings(arch, train)).predict(timings)
             words = "fitted on all that the model is fitted on"
-            scores.append(Score(timings, roofline.name, us, words, has_order=True))
+            scores.append(metrics.Score(timings, roofline.name, us, words, has_order=True))
         how = f"model as it is, coefficients {origin}"
-    scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
+    scores.append(metrics.Score(timings, naive.name, naive.predict(timings), "data sheet"))
     choices, overhead_us = _choose(timings, scores)
     is_full = has_all_configs(timings)
     protocols = {path.stem: meta_of(path).get("protocol", {}) for path in paths}
@@ -548,25 +539,25 @@ def _answers(timings: Timings, predicted: Mapping[str, Floats], folds: Ints | No
     chosen = {who: chosen_rows(timings, us) for who, us in predicted.items()}
     first, last = timings.frame.iloc[chosen[PHYSICS]], chosen[MODEL]
     modes = (first["mode"] + " " + first["group_size"].astype(str)).to_numpy(str)
-    regimes, inside = regime_of(timings)[last], np.zeros(len(last), bool)
+    regimes, inside = metrics.regime_of(timings)[last], np.zeros(len(last), bool)
     if folds is not None:
         order = np.argsort(last)
         answered = timings.select(np.bincount(last, minlength=len(timings)) > 0)
-        inside[order] = are_inside(answered, predicted[MODEL][last[order]], folds[last[order]])
+        inside[order] = metrics.are_inside(answered, predicted[MODEL][last[order]], folds[last[order]])
     for mode in dict.fromkeys(modes.tolist()):
-        for regime in (item.name for item in REGIMES):
-            some = (modes == mode) & ((regimes == regime) | (regime == ALL))
+        for regime in (item.name for item in metrics.REGIMES):
+            some = (modes == mode) & ((regimes == regime) | (regime == metrics.ALL))
             if some.any():
                 rows_of_who = {who: rows[some] for who, rows in chosen.items()}
                 errors = {
-                    who: measure_errors(timings.measured_us[rows], predicted[who][rows])
+                    who: metrics.measure_errors(timings.measured_us[rows], predicted[who][rows])
                     for who, rows in rows_of_who.items()
                 }
                 more = {} if folds is None else {"coverage_frac": float(inside[some].mean())}
                 yield Line({"mode": mode, "regime": regime}, errors, more)
 
 
-def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Choices], dict[str, float]]:
+def _choose(timings: Timings, scores: Sequence[metrics.Score]) -> tuple[list[studies.Choices], dict[str, float]]:
     """Return the choices of all methods, and how long some of them take for a GEMM, in microseconds."""
     order = studies.order_by(timings, scores[0].predicted_us)
     choices = [studies.ranked_choice(timings, "model", order)]
@@ -587,10 +578,10 @@ def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Cho
 
 
 def _losses(timings: Timings, choices: Sequence[studies.Choices], is_full: Mask) -> Iterator[studies.Loss]:
-    regimes = regime_of(timings)[studies.first_rows(timings)]
+    regimes = metrics.regime_of(timings)[studies.first_rows(timings)]
     for name, of_group in (("all configs timed", is_full), ("all GEMMs", np.ones(len(is_full), bool))):
-        for regime in (ALL, *(item.name for item in REGIMES[:-1])):
-            gemms = of_group if regime == ALL else of_group & (regimes == regime)
+        for regime in (metrics.ALL, *(item.name for item in metrics.REGIMES[:-1])):
+            gemms = of_group if regime == metrics.ALL else of_group & (regimes == regime)
             if gemms.any():
                 yield from (studies.measure_loss(timings, item, gemms, name, regime) for item in choices)
 
@@ -621,7 +612,7 @@ def validate(
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
         head |= {"parts": [studies.study_document(study, worst) for study in scored]}
-        return head | configs.ablation_document(ablated) | {"int4_wo": report_document(public, worst)}
+        return head | configs.ablation_document(ablated) | {"int4_wo": metrics.report_document(public, worst)}
 
     def parts() -> Iterator[RenderableType]:
         for study in scored:
@@ -629,7 +620,7 @@ def validate(
         yield from configs.ablation_report(ablated) if ablated else ()
         if public:
             note = f"{public[0].note}\n{dense.describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
-            yield errors_table(public, note)
+            yield metrics.errors_table(public, note)
 
     return Report(document, parts)
 
