@@ -69,24 +69,6 @@ def tables(gpu: str) -> list[CollectiveTable]:
     return [CollectiveTable.read(path) for path in sorted(measured_root(gpu).glob("collective-*/*.parquet"))]
 
 
-@dataclass(frozen=True)
-class LogRanges(Ranges):
-    """Coefficients as shares 0..1 of the logarithms of their ranges, which span orders of magnitude."""
-
-    def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:
-        logs = np.log([values[item.name] for item in self.items])
-        return super().shares({item.name: log for item, log in zip(self.items, logs, strict=True)}, off_bounds)
-
-    def values(self, shares: Floats) -> dict[str, float]:
-        logs = super().values(shares)
-        names = [item.name for item in self.items]
-        return logs | dict(zip(names, np.exp([logs[name] for name in names]).tolist(), strict=True))
-
-    @cached_property
-    def _ends(self) -> tuple[Floats, Floats]:
-        return np.log([item.low for item in self.items]), np.log([item.high for item in self.items])
-
-
 def interconnect_of(arch: GpuSpec) -> Interconnect:
     """Return the link of a GPU that has timings of messages over it."""
     assert arch.interconnect is not None, f"{arch.name} has timings of collectives, and no interconnect"
@@ -126,7 +108,7 @@ def _fit(
     fits: list[tuple[float, dict[str, float]]] = []
     limits = [item for item in items if item.name in _LIMITS]
     for limit in _doublings(*limits) if limits else ({},):
-        ranges = LogRanges([item for item in items if item not in limits], {**start, **limit})
+        ranges = Ranges([item for item in items if item not in limits], {**start, **limit}, is_log=True)
         values = ranges.fit(predict, measured_us, _SEARCH, {**start, **limit})
         fits.append((soft_l1(np.log(predict(values)) - np.log(measured_us), _SEARCH.loss_scale), values))
     return min(fits, key=lambda item: item[0])[1]

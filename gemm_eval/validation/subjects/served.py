@@ -30,6 +30,7 @@ from gemm_eval.estimate import (
 )
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.measure import read_frame
+from gemm_eval.models.gpu.coefficients import FREE, Coefficient
 from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
@@ -61,17 +62,11 @@ _ROUNDS = 2  # of the fit, each of which takes times as linear in the host times
 _LEAST_FRAC = 0.1  # of a time that is left where the linear form falls below
 
 
-class _HostTime(NamedTuple):
-    name: str
-    low: float
-    high: float
-    default: float
-
-
 _ITEMS = (
-    _HostTime("step_us", 0.0, 10_000.0, 500.0), _HostTime("seq_us", 0.0, 200.0, 10.0),
-    _HostTime("request_us", 0.0, 1e6, 20_000.0),
-)  # fmt: skip
+    Coefficient("step_us", "us", 0.0, 10_000.0, 500.0, FREE, "of a step"),
+    Coefficient("seq_us", "us", 0.0, 200.0, 10.0, FREE, "of a sequence in a step"),
+    Coefficient("request_us", "us", 0.0, 1e6, 20_000.0, FREE, "of a request"),
+)
 
 
 class ServedRun(NamedTuple):
@@ -130,9 +125,8 @@ class ServedRun(NamedTuple):
 
         DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16.
         """
-        types: dict[str, Any] = {"dtype": self.dtype}
-        if self.model.startswith("deepseek") and self.dtype == "nvfp4":
-            types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
+        is_mixed = self.model.startswith("deepseek") and self.dtype == "nvfp4"
+        types: dict[str, Any] = {"dtype": "bf16", "expert_dtype": "nvfp4"} if is_mixed else {"dtype": self.dtype}
         if self.memory_frac is not None:
             types["memory_frac"] = self.memory_frac
         if self.chunk_tokens is not None:
