@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
-from gemm_eval.cli.subjects import SUBJECTS
+from gemm_eval.cli.subjects import VALIDATE
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.validation.exam import MODEL, Exam, MeasuredTable, gpus_with, score
 from gemm_eval.validation.fit import held_out, sha256_of
@@ -59,7 +59,7 @@ CASES = {
 
 
 def test_every_exam_is_a_case() -> None:
-    exams = {item.name for item in SUBJECTS if item.validate and item.validate.function.endswith(".exam")}
+    exams = {name for name, command in VALIDATE.items() if command.function.endswith(".exam")}
     assert exams == set(CASES)
 
 
