@@ -145,8 +145,10 @@ def corrected(
         us[both] = predicted[model]
         groups, features = subject.describe(arch, sets, us)
         learned = _learn_groups(subject, groups, features, us, measured_us, train)
-        if not is_all_on:
-            learned = {group: of for group, of in learned.items() if _is_on(arch.name, subject.name, group)}
+        for group in () if is_all_on else tuple(learned):
+            path = gpu_model.learned_path(arch.name, subject.name, group)
+            if not path.is_file() or not read_yaml(path)["is_on"]:
+                del learned[group]
         corrected_us, octaves = _correct(learned, groups[rows], _take(features, rows), us[rows])
         others = {who: of[rows[both]] for who, of in predicted.items() if who != model}
         distance = {OCTAVES: octaves} if is_all_on else {}
@@ -157,11 +159,6 @@ def corrected(
 
 OCTAVES = "octaves"
 """Name of the column of distances of held-out rows from the nearest rows of their fit, in octaves."""
-
-
-def _is_on(gpu: str, subject: str, group: str) -> bool:
-    path = gpu_model.learned_path(gpu, subject, group)
-    return path.is_file() and bool(read_yaml(path)["is_on"])
 
 
 class FittedCorrection(NamedTuple):

@@ -106,18 +106,14 @@ def _fit(
         return model.collectives_us(link, values, rows)
 
     fits: list[tuple[float, dict[str, float]]] = []
-    limits = [item for item in items if item.name in _LIMITS]
-    for limit in _doublings(*limits) if limits else ({},):
-        ranges = Ranges([item for item in items if item not in limits], {**start, **limit}, is_log=True)
-        values = ranges.fit(predict, measured_us, _SEARCH, {**start, **limit})
+    free, tried = [item for item in items if item.name not in _LIMITS], [dict(start)]
+    for limit in (item for item in items if item.name in _LIMITS):  # between powers of two, at which sizes lie
+        exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
+        tried = [{**start, limit.name: float(round(2.0 ** (exponent + 0.5)))} for exponent in exponents]
+    for begin in tried:
+        values = Ranges(free, begin, is_log=True).fit(predict, measured_us, _SEARCH, begin)
         fits.append((soft_l1(np.log(predict(values)) - np.log(measured_us), _SEARCH.loss_scale), values))
     return min(fits, key=lambda item: item[0])[1]
-
-
-def _doublings(limit: Coefficient) -> list[dict[str, float]]:
-    """Return values between powers of two, at which sizes lie, within the range."""
-    exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
-    return [{limit.name: float(round(2.0 ** (exponent + 0.5)))} for exponent in exponents]
 
 
 def _columns(sets: Sequence[CollectiveTable]) -> pd.DataFrame:

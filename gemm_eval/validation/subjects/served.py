@@ -295,11 +295,8 @@ def score_served(
         estimates.append(predictor.estimate(run, engine_of(run)))
     every = [*runs, *fits]
     ideals = [predictor.ideal(run) for run in every]
-    moved_us = np.array([
-        (ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes)
-        / bytes_per_us(load_arch(ideal.arch_name, GpuSpec).dram_gb_per_s)
-        for ideal in ideals
-    ])  # fmt: skip
+    moved_bytes = np.array([ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes for ideal in ideals])
+    moved_us = moved_bytes / [bytes_per_us(load_arch(run.gpu, GpuSpec).dram_gb_per_s) for run in every]
     systems = np.array([run.system for run in every])
     is_fit = np.arange(len(every)) >= len(runs)
 
@@ -310,10 +307,9 @@ def score_served(
     lines: dict[str, list[Line]] = {}
     has_pools = np.array([run.prefill_workers > 0 for run in runs])
     is_delayed = np.array([run.delays_prompts for run in runs])
-    for figure, shown in (
-        ("TPOT", ~has_pools), ("TTFT", ~has_pools & ~is_delayed), ("TPOT of pools", has_pools),
-        ("TTFT of pools", has_pools),
-    ):  # fmt: skip
+    shown_by = {"TPOT": ~has_pools, "TTFT": ~has_pools & ~is_delayed}
+    shown_by |= dict.fromkeys(("TPOT of pools", "TTFT of pools"), has_pools)
+    for figure, shown in shown_by.items():
         if not shown.any():
             continue
         name = figure[: len("TPOT")].lower()
@@ -402,9 +398,8 @@ def calibrate() -> Iterator[Fitted]:
         of_engine = [run for run in runs if run.engine == name]
         systems = sorted({run.system for run in of_engine})
         fitted = fit_host_times(predictor, load_engine(name), of_engine, systems if len(systems) > 1 else ())
-        estimates = [
-            predictor.estimate(run, _with(load_engine(name), fitted.get(run.system, fitted[""]))) for run in of_engine
-        ]
+        engine_of = {system: _with(load_engine(name), values) for system, values in fitted.items()}
+        estimates = [predictor.estimate(run, engine_of.get(run.system, engine_of[""])) for run in of_engine]
         fitted[""] |= fit_spreads(estimates, of_engine)
         for system, values in fitted.items():
             (held_out.setdefault(system, {}) if system else engines)[name] = rounded(values)
@@ -414,7 +409,6 @@ def calibrate() -> Iterator[Fitted]:
     }  # fmt: skip
     text = "# Written by `gemm-eval calibrate served`; not to be edited by hand. Microseconds.\n"
     text += yaml.safe_dump(document, sort_keys=False, width=120)
-    shown = [
-        f"{name}: " + ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()
-    ]
-    yield Fitted(engine_calibration_path(), lambda path: path.write_text(text, encoding="utf-8"), tuple(shown))
+    words = {name: ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()}
+    shown = tuple(f"{name}: {of}" for name, of in words.items())
+    yield Fitted(engine_calibration_path(), lambda path: path.write_text(text, encoding="utf-8"), shown)
