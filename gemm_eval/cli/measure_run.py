@@ -220,17 +220,14 @@ def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, A
     return {
         "cpu": measured.facts.title,
         **{name: getattr(measured.facts, name).value for name in ("num_cores", "clock_ghz", "simd_bits")},
-        "blas": str(measured.blas),
-        "dtype": measured.dtype,
-        "bandwidth": [point._asdict() for point in measured.bandwidth],
-        "num_gemms": len(measured.timings),
-        "num_left_out": measured.num_left_out,
-        "num_noisy": _num_noisy(measured),
+        "blas": str(measured.blas), "dtype": measured.dtype,
+        "bandwidth": [point._asdict() for point in measured.bandwidth], "num_gemms": len(measured.timings),
+        "num_left_out": measured.num_left_out, "num_noisy": _num_noisy(measured),
         "fastest": fastest.shape._asdict() | {"tflop_per_s": _tflop_per_s(fastest)},
         "folds": "" if score is None else score.folds,
         "coefficients": {} if score is None else score.coefficients,
         "lines": [] if score is None else [line.to_dict() for line in score.lines],
-    }
+    }  # fmt: skip
 
 
 def _tflop_per_s(timing: HostTiming) -> float:

@@ -259,17 +259,13 @@ def study_document(study: Study, num_worst: int) -> dict[str, Any]:
         worst = worst_choices(study, num_worst)
         return counts | {"predictors": predictors, "errors": errors, "choices": choices, "worst": worst}
     return {
-        "title": study.title,
-        "tables": list(dict.fromkeys(study.timings.frame["table"])),
-        **counts,
-        "num_gemms_with_all_configs": int(study.is_full.sum()),
-        "predictors": predictors,
-        "errors": errors,
+        "title": study.title, "tables": list(dict.fromkeys(study.timings.frame["table"])), **counts,
+        "num_gemms_with_all_configs": int(study.is_full.sum()), "predictors": predictors, "errors": errors,
         "choices": [item | {"choice_us": study.overhead_us.get(item["method"])} for item in choices],
         "answers": [line.to_dict() for line in study.answers],
         "cost": {} if study.cost is None else study.cost._asdict() | {"ratio": study.cost.ratio},
         "worst": outlier_records(study, num_worst),
-    }
+    }  # fmt: skip
 
 
 def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:

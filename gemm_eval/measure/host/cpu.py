@@ -170,19 +170,14 @@ def detect_host() -> HostFacts:
     with suppress(AttributeError, NotImplementedError, OSError):  # psutil may not tell
         hertz = hertz or (psutil.cpu_freq().max * 1e6 if psutil.cpu_freq() else 0)
     return HostFacts(
-        title=str(info.get("brand_raw") or platform.processor() or machine),
-        machine=machine,
-        system=f"{platform.system()} {platform.release()}",
-        num_cores=num_cores,
-        cpus=cpus[: num_cores.value],
+        title=str(info.get("brand_raw") or platform.processor() or machine), machine=machine,
+        system=f"{platform.system()} {platform.release()}", num_cores=num_cores, cpus=cpus[: num_cores.value],
         simd_bits=simd_width(flags, machine),
         nominal_ghz=Fact(hertz / 1e9, ProvenanceKind.SPEC, "as the system tells it") if hertz else None,
         clock_ghz=Fact(_measure_clock_ghz(), ProvenanceKind.MEASURED, "one busy core, a chain of dependent operations"),
-        caches=caches,
-        caches_source=caches_source,
-        memory_bytes=int(psutil.virtual_memory().total),
+        caches=caches, caches_source=caches_source, memory_bytes=int(psutil.virtual_memory().total),
         is_virtual="hypervisor" in flags,
-    )
+    )  # fmt: skip
 
 
 def count_busy_cores(seconds: float = 0.5) -> float:
