@@ -98,10 +98,13 @@ def _item(values: list[Any]) -> GemmItem:
     if len(values) == len(GroupedShape._fields):
         grouped = GroupedShape(*values)
         return grouped._replace(row_groups=tuple(grouped.row_groups))
-    *gemm, mode, group_size, words = values
-    config, kinds = KernelConfig(*words), {"schedule": Schedule, "decomposition": Decomposition}
-    enums = {name: of(getattr(config, name)) for name, of in {**kinds, "raster_order": RasterOrder}.items()}
-    return KernelItem(*gemm, WeightMode(mode), group_size, config._replace(**enums))
+    g, m, k, n, mode, group_size, config = values
+    plain = KernelConfig(*config)
+    config = plain._replace(
+        schedule=Schedule(plain.schedule), decomposition=Decomposition(plain.decomposition),
+        raster_order=RasterOrder(plain.raster_order),
+    )  # fmt: skip
+    return KernelItem(g, m, k, n, WeightMode(mode), group_size, config)
 
 
 _SEED = 20_240

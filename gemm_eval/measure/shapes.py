@@ -57,6 +57,10 @@ class QuantShape(NamedTuple):
     mode: WeightMode
     group_size: int
 
+    @property
+    def flop(self) -> int:
+        return 2 * self.M * self.K * self.N
+
 
 class KernelItem(NamedTuple):
     """A GEMM with 4-bit weights, as `QuantShape` has it, by a kernel of ours; `config` also says how K is split."""

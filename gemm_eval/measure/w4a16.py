@@ -191,7 +191,7 @@ class W4A16Runner(device.BenchDevice):
 
     def prepare(self, items: Sequence[KernelItem]) -> None:
         """See `Runner`: on all cores, into the cache of compiled kernels, which do not depend on how K is cut."""
-        variants = {}
+        variants: dict[Variant, None] = {}
         for item in items:
             config = family_of(item.config).compiled(item.config)
             variants[kernels.make_variant(config, self.activation, item.mode, item.group_size)] = None

@@ -17,8 +17,9 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import read_frame
 from gemm_eval.models.gpu import ErrorFigures
+from gemm_eval.validation import learned
 from gemm_eval.validation.fit import held_out, sha256_of
-from gemm_eval.validation.learned import FittedCorrection, Predict, Subject, calibrate_learned, corrected
+from gemm_eval.validation.learned import FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import COVERAGE, FIGURES, Metrics, error_figures, measure_errors, rows_table
 from gemm_eval.validation.tables import Floats, Ints, Mask, Table, measured_root, meta_of
 from gemm_eval.words import check_word
@@ -28,6 +29,8 @@ MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", 
 
 ALL_GPUS = "all"
 """Word in place of names: every GPU with timings."""
+
+Predict = learned.Predict
 
 Groups = Iterable[tuple[Mapping[str, Any], Mask]]
 """Labels of a line, and the rows that it is of."""

@@ -370,7 +370,7 @@ def _lines(
         load_bytes = [list(map(load_bytes_of, item.problems())) for item in sets]
         frames = [item.frame.assign(load_bytes=of) for item, of in zip(sets, load_bytes, strict=True)]
         rules = drawn_groups().items()
-        groups |= {group: [frame.eval(rule).to_numpy(bool) for frame in frames] for group, rule in rules}
+        groups |= {group: [np.asarray(frame.eval(rule), bool) for frame in frames] for group, rule in rules}
     for group, masks in groups.items():
         mask = np.concatenate(masks)
         labels = {"regime": group, "is_fitted": is_fitted}
