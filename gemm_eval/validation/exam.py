@@ -80,6 +80,10 @@ class Line(NamedTuple):
     errors: Mapping[str, Metrics]
     more: Mapping[str, Any] = MappingProxyType({})
 
+    @property
+    def group(self) -> str:
+        return str([*self.labels.values()][-1])
+
     def to_dict(self) -> dict[str, Any]:
         return {**self.labels, "errors": {who: of._asdict() for who, of in self.errors.items()}, **self.more}
 

@@ -317,7 +317,7 @@ def calibrate_chip(
     for line in score.lines:
         naive, roofline = (round(100.0 * line.errors[who].mape_frac, 3) for who in (NAIVE, FITTED))
         figures = {"naive_mape_percent": naive, "roofline_mape_percent": roofline} | line.errors[MODEL].percents()
-        errors.append(specs.MulticoreErrors(set=f"{line.labels['set']}, {line.labels['rows']}", **figures))
+        errors.append(specs.MulticoreErrors(set=f"{line.labels['set']}, {line.group}", **figures))
     calibration = specs.MulticoreCalibration(
         chip=timings.chip, model_version=MODEL_VERSION, data=timings.source, sha256=timings.sha256,
         coefficients=score.coefficients, errors=tuple(errors),
