@@ -43,7 +43,7 @@ CASES = {
     ),
     "memory-bound": Case(
         memory_bound.exam(), ("h200-sxm", "a100-pcie-40gb", "t4", "v100"), "width", "width, gpu", "memory-bound*.yaml",
-        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on l4",
+        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels by engines on l4",
     ),
     "mixers": Case(
         mixers.exam(), ("b200", "h200-sxm"), "key_heads", "key_heads, gpu, library", "mixers-*.yaml",
