@@ -39,9 +39,9 @@ class CublasHandle:
         # after the stream: setting that resets the workspace
         self._call("cublasSetWorkspace_v2", self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(WORKSPACE_BYTES))
 
-    def _call(self, name: str, *args: Any, what: str = "") -> None:
+    def _call(self, name: str, *args: Any, detail: str = "") -> None:
         if status := getattr(self._library, name)(*args):
-            raise GemmEvalError(f"{name} returned status {status}{what}")
+            raise GemmEvalError(f"{name} returned status {status}{detail}")
 
     def version(self) -> int:
         version = ctypes.c_int()
@@ -65,7 +65,7 @@ class CublasHandle:
             *operand(w, k, n * k), *operand(a, k, m * k), ctypes.byref(self._zero), *operand(c, n, m * n), *batches,
             integer(_COMPUTE_32F), integer(algorithm),
         )  # fmt: skip
-        return lambda: self._call(name, *args, what=f" for (G, M, K, N) = {tuple(shape)}")
+        return lambda: self._call(name, *args, detail=f" for (G, M, K, N) = {tuple(shape)}")
 
 
 def find_library(stem: str) -> tuple[ctypes.CDLL, str]:

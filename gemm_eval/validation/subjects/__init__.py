@@ -70,11 +70,11 @@ def written(corrections: Iterable[FittedCorrection]) -> Iterator[Fitted]:
 T = TypeVar("T", bound=MeasuredTable)
 
 
-def of_library(tables: Iterable[T], library: str, what: str, gpu: str) -> list[T]:
-    """Return the tables of a library; InvalidInputError: there are none of `what` on a GPU."""
+def of_library(tables: Iterable[T], library: str, kernels: str, gpu: str) -> list[T]:
+    """Return the tables of a library; InvalidInputError: there are none of `kernels` on a GPU."""
     sets = [table for table in tables if table.library == library]
     if not sets:
-        raise InvalidInputError(f"no timings of {what} by {library} on {gpu} are committed")
+        raise InvalidInputError(f"no timings of {kernels} by {library} on {gpu} are committed")
     return sets
 
 
