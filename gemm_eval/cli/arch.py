@@ -140,9 +140,8 @@ class GpuOptions:
     out: Annotated[Path, option("Folder for the data set, its meta file and the work file.")]
     kernel: Annotated[str, option(
         "Library to time: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in fp32, or "
-        "int8: what PyTorch runs), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped (bf16; PyTorch's "
-        "grouped GEMM) or w4a16 and w4a8, our own for 4-bit weights (fp16, bf16: of C). Default: cublas, with --draw "
-        "torch.", show_default=False
+        "int8: what PyTorch runs), cublaslt (fp8, int8), grouped (bf16; PyTorch's grouped GEMM) or w4a16 and w4a8, our "
+        "own for 4-bit weights (fp16, bf16: of C). Default: cublas, with --draw torch.", show_default=False
     )] = ""  # fmt: skip
     dtype: Annotated[str, option("fp16, bf16, fp32, tf32, fp8, fp8-full or int8.")] = "fp16"
     draw: Annotated[int | None, option(
@@ -151,14 +150,11 @@ class GpuOptions:
     )] = None  # fmt: skip
     seed: Annotated[int, option("Seed of --draw.")] = 0
     shape_sets: Annotated[list[str] | None, option(
-        "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: grouped "
-        "(default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, w4a16-blind, "
+        "model-zoo (default), model-zoo-few, batched, unaligned, experts, smoke; for grouped: grouped (default), "
+        "grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, w4a16-blind, "
         "w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-full-2, w4a16-full-3, w4a16-few-waves, w4a16-check, "
         "w4a16-modes, w4a16-fp4, w4a16-wide-modes, w4a16-smoke; repeat for several.", "--set"
     )] = None  # fmt: skip
-    candidates: Annotated[
-        int | None, option("cublaslt-candidates: largest number of algorithms of a GEMM. Default: 8.")
-    ] = None
     top: Annotated[
         int | None, option("w4a16: number of the most promising configs of each GEMM. Default: every legal config.")
     ] = None
@@ -185,9 +181,6 @@ def measure_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
     """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
 
     A rerun measures what the work file in the folder does not hold yet.
-
-    With --kernel cublaslt-candidates not only what the library picks for a GEMM is timed but each of the algorithms
-    that it proposes, with its rank; 0 is the pick. Best with --set candidates.
 
     With --draw these are GEMMs unlike those of any model: sizes from 1 to 18,000, log-uniform.
 

@@ -12,27 +12,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
-from gemm_eval.measure.data_set import add_ranks, check_can_write, columns_of, cutlass_tile, meta_for, write_timings
+from gemm_eval.measure import shapes as shape_sets
+from gemm_eval.measure.cublas import CublasRunner
+from gemm_eval.measure.data_set import add_ranks, columns_of, cutlass_tile, import_pandas, meta_for, write_timings
 from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
-from gemm_eval.measure.shapes import (
-    Candidate,
-    DrawnShape,
-    GemmItem,
-    GemmShape,
-    GroupedShape,
-    KernelItem,
-    rough_latency_us,
-    rows_of,
-)
+from gemm_eval.measure.shapes import DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner, TorchRunner
 from gemm_eval.measure.w4a16 import W4A8Runner, W4A16Runner
 from gemm_eval.progress import progress_bar
 from gemm_eval.storage import write_whole
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 
 _SYNC_EVERY_S = 1.0
 _KEYS = {"kernel": "launch"}  # of values that are not called as their kind
@@ -80,9 +72,7 @@ class WorkFile:
         if kind in lists:
             lists[kind].append(value)
             return
-        by_item: dict[str, dict[GemmItem, Any]] = {
-            "timing": self.timings, "kernel": self.kernels, "error": self.errors
-        }  # fmt: skip
+        by_item: dict[str, Any] = {"timing": self.timings, "kernel": self.kernels, "error": self.errors}
         item = _item(entry["shape"])
         by_item[kind][item] = value
         if kind == "timing":
@@ -102,9 +92,7 @@ class WorkFile:
 
 
 def _item(values: list[Any]) -> GemmItem:
-    if len(values) == len(DrawnShape._fields) and isinstance(values[4], str):
-        return DrawnShape(*values)
-    for kind in (GemmShape, Candidate):
+    for kind in (GemmShape, DrawnShape):
         if len(values) == len(kind._fields):
             return kind(*values)
     if len(values) == len(GroupedShape._fields):
@@ -139,10 +127,9 @@ Item = TypeVar("Item", bound=GemmItem)
 def shuffle_shapes(shapes: Sequence[Item]) -> list[Item]:
     """Return the distinct shapes in a random order that is always the same: a stopped run is a spread sample.
 
-    The ways of running one GEMM stay together, the GPU being in the same state for all of them: candidates by rank,
-    kernels as given.
+    The kernels of one GEMM stay together, as given, the GPU being in the same state for all of them.
     """
-    by_gemm = sorted(dict.fromkeys(shapes), key=lambda shape: (shape[:4], getattr(shape, "rank", 0)))
+    by_gemm = sorted(dict.fromkeys(shapes), key=lambda shape: shape[:4])
     gemms = [list(group) for _, group in groupby(by_gemm, key=lambda shape: shape[:4])]
     random.Random(_SEED).shuffle(gemms)
     return [shape for gemm in gemms for shape in gemm]
@@ -152,9 +139,9 @@ def estimate_seconds(shapes: Sequence[GemmItem], protocol: TimingProtocol) -> fl
     """Return about how long a measurement takes, in seconds, on a GPU of the H200's class."""
     total = 0.0
     for shape in shapes:
-        busy_s = max(protocol.target_busy_us, 3 * rough_latency_us(shape)) * 1e-6
+        busy_s = max(protocol.target_busy_us, 3 * shape_sets.rough_latency_us(shape)) * 1e-6
         warm_up_s = protocol.warm_up_s if protocol.clock == "sustained" else busy_s
-        rows = rows_of(shape)
+        rows = shape_sets.rows_of(shape)
         total += _HOST_SECONDS + warm_up_s + protocol.replays_of(rows) * (busy_s + protocol.idle_s_of(rows))
     return total
 
@@ -192,7 +179,6 @@ class Campaign:
 
     @property
     def path(self) -> Path:
-        """The file of the data set."""
         return self.out / f"{self.stem}.parquet"
 
     def run(self, shapes: Sequence[GemmItem]) -> Path:
@@ -201,7 +187,7 @@ class Campaign:
         Raises:
             GemmEvalError: results are wrong, too many failures in a row, or something needed is missing.
         """
-        check_can_write()
+        import_pandas()  # better missed before a measurement than after
         self.out.mkdir(parents=True, exist_ok=True)
         runner, ordered = self.runner, shuffle_shapes(shapes)
         settings = {
@@ -233,7 +219,7 @@ class Campaign:
         return self.path
 
     def _time_left(self) -> float:
-        return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
+        return math.inf if self.stop_at is None else self.stop_at - time.monotonic()
 
     def _measure(
         self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
@@ -329,7 +315,7 @@ class Campaign:
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {
     runner.kernel: runner
-    for runner in (CublasRunner, TorchRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner, W4A8Runner)
+    for runner in (CublasRunner, TorchRunner, CublasLtRunner, GroupedRunner, W4A16Runner, W4A8Runner)
 }
 """Kernel names that `make_runner` knows, with the classes that run them."""
 
@@ -342,6 +328,5 @@ def make_runner(kernel: str, dtype: str) -> Runner:
         UnsupportedError: the kernel has no such data type.
         GemmEvalError: there is no GPU, or a package is missing.
     """
-    if kernel not in RUNNERS:
-        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {shown(kernel)}")
+    check_word("--kernel", kernel, RUNNERS)
     return RUNNERS[kernel](dtype)

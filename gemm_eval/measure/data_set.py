@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure.shapes import Candidate, DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
+from gemm_eval.measure.shapes import DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.storage import write_whole
 from gemm_eval.words import needs_extra
 
@@ -51,16 +51,12 @@ _POSITIVE = ("latency_us", "min_us")
 _ORDER = ("N", "K", "G", "M", "layout", "row_groups", "take", "mode", "group_size", "rank")  # of rows in a file
 
 
-def _import_pandas() -> Any:
+def import_pandas() -> Any:
+    """Return pandas; GemmEvalError: it, or pyarrow, is missing."""
     with needs_extra("a table of timings", "calibrate"):
         import pandas as pd
         import pyarrow  # noqa: F401  pandas loads it later, without saying what to install
     return pd
-
-
-def check_can_write() -> None:
-    """Raise a GemmEvalError if what `write_timings` needs is missing: better before a measurement than after."""
-    _import_pandas()
 
 
 def meta_path(path: Path) -> Path:
@@ -83,7 +79,7 @@ def read_timings(path: str | os.PathLike[str]) -> pd.DataFrame:
     frame = read_frame(path, ("M", "K", "N", "latency_us"), comment="#")
     if "G" not in frame.columns:
         frame.insert(0, "G", 1)
-    for name, kind in columns_for(Candidate, DrawnShape, KernelItem, GroupedShape).items():
+    for name, kind in columns_for(DrawnShape, KernelItem, GroupedShape).items():
         if name in frame.columns:
             frame[name] = _checked(frame[name], name, kind, path)
     return frame
@@ -94,7 +90,7 @@ def read_frame(path: Path, needed: Iterable[str] = (), hint: str = "", **csv: An
 
     InvalidInputError: it is neither, cannot be read, or lacks a column; then `hint` says what writes such tables.
     """
-    reader = _import_pandas()
+    reader = import_pandas()
     if path.suffix not in TABLE_SUFFIXES:
         raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
     try:
@@ -115,22 +111,18 @@ def _checked(column: Any, name: str, kind: str, path: Path) -> Any:
     except (TypeError, ValueError) as error:
         what = "text" if kind == _TEXT else "integers" if kind == _INTEGER else "numbers"
         raise InvalidInputError(f"{path}: {name} must be {what}: {error}") from None
-    if name in _SIZES:
-        _refuse(column, converted < 1, f"{path}: {name} must be >= 1")
-    elif name in _POSITIVE:
-        _refuse(column, ~((converted > 0) & (converted < float("inf"))), f"{path}: {name} must be positive and finite")
+    if name in (*_SIZES, *_POSITIVE):
+        rule, is_good = "positive and finite", (converted > 0) & (converted < float("inf"))
+        if not is_good.all():
+            row = int(is_good.to_numpy().argmin())
+            rule = ">= 1" if name in _SIZES else rule
+            raise InvalidInputError(f"{path}: {name} must be {rule}, got {column.iloc[row]} in row {row}")
     return converted
-
-
-def _refuse(column: Any, is_bad: Any, message: str) -> None:
-    if is_bad.any():
-        row = int(is_bad.to_numpy().argmax())
-        raise InvalidInputError(f"{message}, got {column.iloc[row]} in row {row}")
 
 
 def dataset_hash(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a data set, the same for parquet, CSV and any order; GemmEvalError: as `read_timings`."""
-    pd, frame = _import_pandas(), read_timings(path)
+    pd, frame = import_pandas(), read_timings(path)
 
     def canonical(value: Any) -> str:
         return "" if pd.isna(value) else repr(float(value)) if isinstance(value, float) else str(value)
@@ -146,7 +138,7 @@ def write_timings(
     """Write rows of a kind of item, sorted by size, and the meta file; neither is ever half-written."""
     import yaml
 
-    pd, columns = _import_pandas(), columns_for(kind)
+    pd, columns = import_pandas(), columns_for(kind)
     frame = pd.DataFrame([{name: row.get(name) for name in columns} for row in rows], columns=list(columns))
     order = [name for name in _ORDER if name in columns]
     frame = frame.astype(columns).sort_values(order, kind="stable").reset_index(drop=True)

@@ -55,20 +55,14 @@ class Profile:
 
 
 def profile_kernels(
-    runner: W4A16Runner,
-    items: Sequence[KernelItem],
-    choices: Sequence[KernelConfig],
-    *,
-    l2: str = "cold",
+    runner: W4A16Runner, items: Sequence[KernelItem], choices: Sequence[KernelConfig], *, l2: str = "cold",
     progress: bool | None = None,
-) -> Profile:
+) -> Profile:  # fmt: skip
     """Time every item by short replays, then the fastest ones and `choices` by the full protocol.
 
     Args:
-        runner: of our kernels.
         items: the kernels of one GEMM.
         choices: configs among them whose times are to be exact whatever their place.
-        l2: ``cold`` or ``warm``.
         progress: show progress on stderr; None: if it takes over a second.
 
     Raises:
@@ -157,10 +151,8 @@ def compare_kernels(ours: Path, cublas: Path | None, gpu: str, dtype: str) -> li
 
 def _in_short(row: Mapping[Any, Any]) -> str:
     work = {"split_k": f" split {row['split_k']}", "stream_k": " stream-K"}.get(row["decomposition"], "")
-    return (
-        f"{row['family']} {row['cta_m']}x{row['cta_n']}x{row['cta_k']} {row['cluster_m']}x{row['cluster_n']} "
-        f"{row['num_stages']} {row['schedule']}{work}"
-    )
+    words = "{family} {cta_m}x{cta_n}x{cta_k} {cluster_m}x{cluster_n} {num_stages} {schedule}"
+    return words.format(**row) + work
 
 
 def _read_times(ours: Path) -> dict[str, float]:

@@ -22,7 +22,7 @@ from gemm_eval.words import needs_extra
 class Runner(Timer, Protocol):
     """Somebody's GEMMs on a GPU, ready to be timed: of a vendor's library, of PyTorch, or of our own kernels.
 
-    An item (`GemmItem`) is a GEMM, a GEMM by one of several algorithms or kernels, or a grouped GEMM. All items of a
+    An item (`GemmItem`) is a GEMM, a GEMM by one of several kernels, or a grouped GEMM. All items of a
     runner have the same data types, and run on one device in one stream. What has a body here is for libraries.
 
     Attributes:
@@ -125,14 +125,9 @@ def place_copies(
 
 
 def measure_shape(
-    runner: Runner,
-    shape: GemmItem,
-    protocol: TimingProtocol,
-    *,
-    floor_us: float = 0.0,
-    best_us: float | None = None,
+    runner: Runner, shape: GemmItem, protocol: TimingProtocol, *, floor_us: float = 0.0, best_us: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Timing:
+) -> Timing:  # fmt: skip
     """Time one GEMM.
 
     Args:
@@ -152,15 +147,11 @@ def measure_shape(
     if graph.given_up_us is not None:
         return Timing(graph.given_up_us, graph.given_up_us, 0.0, 1, graph.num_calls, copies)
     if protocol.clock == "sustained":
-        _warm_up(runner, graph.launch, protocol.warm_up_s)
+        busy_us = 0.0
+        while busy_us < protocol.warm_up_s * 1e6:
+            busy_us += max(runner.elapsed_us(graph.launch), 1.0)
     samples = time_in_turns(runner, {shape: graph}, rows_of(shape), protocol, floor_us=floor_us, sleep=sleep)
     return summarize(samples[shape], calls_per_replay=graph.num_calls, num_weight_copies=copies)
-
-
-def _warm_up(runner: Runner, launch: Call, seconds: float) -> None:
-    busy_us = 0.0
-    while busy_us < seconds * 1e6:
-        busy_us += max(runner.elapsed_us(launch), 1.0)
 
 
 _CHUNK_SHAPES = 150
@@ -190,14 +181,14 @@ def parse_trace(events: Iterable[Mapping[str, Any]]) -> dict[int, KernelLaunch]:
             current = calls.setdefault(int(event["args"]["grid"][0]) - 1, [])
         elif current is not None:
             current.append(event)
-    return {index: _launch(group) for index, group in calls.items() if group}
-
-
-def _launch(group: Sequence[Mapping[str, Any]]) -> KernelLaunch:
-    main = max(group, key=lambda event: float(event["dur"]))
-    args = main["args"]
-    sizes = (*args["grid"], args["block"][0], args.get("registers per thread", 0), args.get("shared memory", 0))
-    return KernelLaunch(str(main["name"]), len(group), *map(int, sizes))
+    launches = {}
+    for index, group in calls.items():
+        if group:
+            main = max(group, key=lambda event: float(event["dur"]))
+            args = main["args"]
+            sizes = (*args["grid"], args["block"][0], args.get("registers per thread", 0), args.get("shared memory", 0))
+            launches[index] = KernelLaunch(str(main["name"]), len(group), *map(int, sizes))
+    return launches
 
 
 def trace_kernels(runner: Runner, items: Sequence[GemmItem]) -> Iterator[tuple[GemmItem, KernelLaunch]]:

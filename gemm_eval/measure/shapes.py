@@ -19,7 +19,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import Sizes, WeightMode, parse_activation, rank
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.moe import balanced_counts, most_loaded_rank_first, power_law_counts, uniform_counts
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 
 
 class GemmShape(NamedTuple):
@@ -34,23 +34,6 @@ class GemmShape(NamedTuple):
     def flop(self) -> int:
         """Floating-point (or integer) operations; a multiply-add is 2."""
         return 2 * self.G * self.M * self.K * self.N
-
-
-class Candidate(NamedTuple):
-    """A GEMM by an algorithm that its library proposes.
-
-    Attributes:
-        G, M, K, N: sizes.
-        rank: place among the proposals; 0 is what the library would run.
-        split_k: parts of K that the algorithm works on apart; 1: none.
-    """
-
-    G: int
-    M: int
-    K: int
-    N: int
-    rank: int
-    split_k: int
 
 
 class DrawnShape(NamedTuple):
@@ -76,7 +59,6 @@ class QuantShape(NamedTuple):
 
     @property
     def flop(self) -> int:
-        """Floating-point operations; a multiply-add is 2."""
         return 2 * self.M * self.K * self.N
 
 
@@ -125,7 +107,6 @@ class GroupedShape(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of all groups."""
         return sum(self.row_groups)
 
     @property
@@ -135,12 +116,11 @@ class GroupedShape(NamedTuple):
 
     @property
     def flop(self) -> int:
-        """Floating-point operations; a multiply-add is 2."""
         return 2 * self.rows * self.K * self.N
 
 
-GemmItem: TypeAlias = GemmShape | DrawnShape | Candidate | KernelItem | GroupedShape
-"""A GEMM as its library runs it, by a certain algorithm or by a certain kernel of ours, or a grouped GEMM."""
+GemmItem: TypeAlias = GemmShape | DrawnShape | KernelItem | GroupedShape
+"""A GEMM as its library runs it or by a certain kernel of ours, or a grouped GEMM."""
 
 
 def rows_of(item: GemmItem) -> int:
@@ -153,11 +133,10 @@ def _sizes() -> Mapping[str, Any]:
     return read_yaml(data_root() / "shapes.yaml")
 
 
-def _dense_pairs() -> list[tuple[int, int]]:
-    return [(n, k) for n, k in (*itertools.chain.from_iterable(_sizes()["models"]), *_sizes()["awkward"])]
+def _dense_pairs() -> list[list[int]]:
+    return [*itertools.chain.from_iterable(_sizes()["models"]), *_sizes()["awkward"]]
 
 
-_CANDIDATE_INPUT_ELEMS, _CANDIDATE_OUTPUT_ELEMS, _CANDIDATE_FLOP = 1 << 28, 1 << 29, 1 << 41
 _UNALIGNED_FLOP = 6e11  # where they take ten times what others do
 _MAX_FLOP = 2 * 16384**3
 _MAX_LATENCY_US = 12_000.0
@@ -175,13 +154,10 @@ def rough_latency_us(item: GemmItem, bytes_per_elem: float = 2.0) -> float:
 
 
 def _is_small_enough(shape: GemmShape, bytes_per_elem: float = 2.0) -> bool:
-    largest = shape.G * max(shape.M * shape.K, shape.M * shape.N)
-    return (
-        shape.flop <= _MAX_FLOP
-        and shape.G * shape.K * shape.N * bytes_per_elem <= _MAX_WEIGHT_BYTES
-        and largest <= _MAX_OPERAND_ELEMS
-        and rough_latency_us(shape, bytes_per_elem) < _MAX_LATENCY_US
-    )
+    G, M, K, N = shape
+    has_small_operands = G * K * N * bytes_per_elem <= _MAX_WEIGHT_BYTES and G * M * max(K, N) <= _MAX_OPERAND_ELEMS
+    is_short = shape.flop <= _MAX_FLOP and rough_latency_us(shape, bytes_per_elem) < _MAX_LATENCY_US
+    return has_small_operands and is_short
 
 
 def _rows_of_pair(pair: int, num_of_three: int) -> list[int]:
@@ -212,14 +188,6 @@ def _batched() -> Iterator[GemmShape]:
         yield from (GemmShape(g, m, k, n) for g in _sizes()["batches"])
 
 
-def _candidates() -> Iterator[GemmShape]:
-    for n, k in _sizes()["candidates"]:
-        for m in _sizes()["candidate_rows"]:
-            fits = m * k <= _CANDIDATE_INPUT_ELEMS and m * n <= _CANDIDATE_OUTPUT_ELEMS
-            if fits and 2 * m * n * k < _CANDIDATE_FLOP:
-                yield GemmShape(1, m, k, n)
-
-
 def _unaligned() -> Iterator[GemmShape]:
     steps = _sizes()["unaligned_steps"]
     pairs = [
@@ -239,8 +207,7 @@ def _expert_batches() -> Iterator[GemmShape]:
 
 
 _OF_16_BITS: Mapping[str, tuple[Callable[[], Iterator[GemmShape]], bool]] = {
-    "batched": (_batched, True), "candidates": (_candidates, False), "unaligned": (_unaligned, False),
-    "experts": (_expert_batches, False),
+    "batched": (_batched, True), "unaligned": (_unaligned, False), "experts": (_expert_batches, False)
 }  # fmt: skip
 SHAPE_SETS = ("model-zoo", "model-zoo-few", *_OF_16_BITS, "smoke")
 """Names that `list_shapes` knows."""
@@ -251,8 +218,7 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
 
     Args:
         shape_set: ``model-zoo`` (fp16, bf16: all pairs and two thirds of the values of M), ``model-zoo-few`` (25 pairs,
-            a third of the values of M; what other types get under either name), ``batched`` (G > 1),
-            ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each), ``unaligned`` (70
+            a third of the values of M; what other types get under either name), ``batched`` (G > 1), ``unaligned`` (70
             pairs whose rows do not all start on 16 bytes in 16-bit types, a quarter of 26 values of M), ``experts``
             (batches: grouped GEMMs of the set ``grouped`` whose groups are equal) or ``smoke``.
         dtype: fp16, bf16, fp8 or int8.
@@ -260,7 +226,7 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     Raises:
         InvalidOptionError: no set of that name.
     """
-    _check_set(shape_set, SHAPE_SETS)
+    check_word("--set", shape_set, SHAPE_SETS)
     if shape_set == "smoke":
         return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
     if shape_set in _OF_16_BITS:
@@ -272,11 +238,6 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A
         return _few(1.0, multiple=8, min_rows=17)
     return [shape for shape in _dense() if _is_small_enough(shape)] if shape_set == "model-zoo" else _few(2.0)
-
-
-def _check_set(name: str, known: Sequence[str], of_what: str = "") -> None:
-    if name not in known:
-        raise InvalidOptionError(f"--set must be one of {', '.join(known)}{of_what}, got {shown(name)}")
 
 
 class _Experts(NamedTuple):
@@ -382,12 +343,6 @@ def _layers() -> Iterator[GroupedShape]:
                 yield from _both_gemms(of, num_tokens, "sparse", -1)
 
 
-def _floors() -> Iterator[GroupedShape]:
-    for groups, rows, (k, n) in itertools.product(_FLOOR_GROUPS, _FLOOR_ROWS, _FLOOR_NK):
-        counts = (max(rows, 1), *(groups - 1) * (rows,))
-        yield GroupedShape(groups, max(counts), k, n, counts, "none", 1, sum(counts), groups, 1, 1, 1, "floor", -1)
-
-
 GROUPED_SETS = ("grouped", "grouped-repeat", "grouped-smoke")
 """Names that `list_grouped_shapes` knows."""
 
@@ -403,8 +358,14 @@ def list_grouped_shapes(shape_set: str) -> list[GroupedShape]:
     Raises:
         InvalidOptionError: no set of that name.
     """
-    _check_set(shape_set, GROUPED_SETS)
-    shapes = list(dict.fromkeys((*_layers(), *_floors())))
+    check_word("--set", shape_set, GROUPED_SETS)
+    shapes = list(_layers())
+    for groups, rows, (k, n) in itertools.product(_FLOOR_GROUPS, _FLOOR_ROWS, _FLOOR_NK):
+        counts = (max(rows, 1), *(groups - 1) * (rows,))
+        shapes.append(
+            GroupedShape(groups, max(counts), k, n, counts, "none", 1, sum(counts), groups, 1, 1, 1, "floor", -1)
+        )
+    shapes = list(dict.fromkeys(shapes))
     if shape_set == "grouped-repeat":
         return [shape._replace(take=1) for shape in shapes[::_REPEAT_STEP]]
     return shapes if shape_set == "grouped" else shapes[:: len(shapes) // 3]
@@ -416,7 +377,7 @@ _USUAL = (WeightMode.GROUP, 128)
 def list_quant_shapes(shape_set: str) -> list[QuantShape]:
     """Return the GEMMs with 4-bit weights of a set (`spreads` in shapes.yaml); InvalidOptionError: no such set."""
     spreads: Mapping[str, Mapping[str, Any]] = _sizes()["spreads"]
-    _check_set(shape_set, tuple(spreads), " for our kernels")
+    check_word("--set", shape_set, spreads)
     spread = spreads[shape_set]
     if "gemms" in spread:
         return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _sizes()[spread["gemms"]]]

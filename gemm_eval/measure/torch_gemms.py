@@ -133,11 +133,9 @@ class TorchRunner(TorchDevice, Runner):
         self.pool_bytes = pool_bytes
 
     def _random(self, num_bytes: int) -> Any:
-        torch, size = self.torch, self._input.itemsize
+        torch = self.torch
         buffer = torch.empty(-(-num_bytes // _LINE_BYTES) * _LINE_BYTES, dtype=torch.uint8, device="cuda")
-        elements = buffer.view(self._input)
-        for start in range(0, len(buffer) // size, _CHUNK_ELEMS):
-            part = elements[start : start + _CHUNK_ELEMS]
+        for part in buffer.view(self._input).split(_CHUNK_ELEMS):
             values = torch.randn(len(part), device="cuda").mul_(self._how.sigma)
             values.clamp_(-self._how.largest, self._how.largest)
             part.copy_(values.round_() if self.input_dtype == "int8" else values)
@@ -177,12 +175,10 @@ class TorchRunner(TorchDevice, Runner):
 
     def check(self) -> Mapping[str, float]:
         is_plain = self._how.call.startswith(_MATMUL)
-        cases = {"2-D": CHECK_SHAPES["2-D"]} | ({"batched": CHECK_SHAPES["batched"]} if is_plain else {})
-        errors = {}
-        for name, sizes in cases.items():
-            for layout in _CHECK_LAYOUTS if is_plain else _CHECK_LAYOUTS[:1]:
-                errors[f"{name} {layout}"] = self._check_one(DrawnShape(*sizes, layout, 0))
-        return errors
+        cases = [(name, layout) for name in CHECK_SHAPES for layout in _CHECK_LAYOUTS] if is_plain else [("2-D", "tn")]
+        return {
+            f"{name} {layout}": self._check_one(DrawnShape(*CHECK_SHAPES[name], layout, 0)) for name, layout in cases
+        }
 
     def _check_one(self, shape: DrawnShape) -> float:
         torch = self.torch
@@ -306,8 +302,8 @@ class GroupedRunner(TorchDevice, Runner):
             errors[name] = self._check_one(name, groups, a, w.transpose(1, 2))
         for shape in self._to_check:
             a = self._buffers["A"][: shape.rows * shape.K].view(shape.rows, shape.K)
-            name = f"{shape.model} tp {shape.tp} ep {shape.ep} gemm {shape.gemm}, {shape.num_tokens} tokens, "
-            name += shape.distribution
+            words = "{model} tp {tp} ep {ep} gemm {gemm}, {num_tokens} tokens, {distribution}"
+            name = words.format(**shape._asdict())
             errors[name] = self._check_one(name, shape.row_groups, a, self._weights(shape, 0))
         self.torch.cuda.empty_cache()
         return errors
@@ -319,13 +315,10 @@ class GroupedRunner(TorchDevice, Runner):
         del poison  # the output is likely to get its memory: what the kernel leaves out shows
         out = self._grouped_mm(a, b, offs=self._ends(groups))
         error = norm = 0.0
-        start = 0
-        for group, rows in enumerate(groups):
-            if rows:
-                exact = a[start : start + rows].double() @ b[group].double()
-                error += float((out[start : start + rows].double() - exact).square().sum())
-                norm += float(exact.square().sum())
-            start += rows
+        for weights, rows, values in zip(b, a.split(tuple(groups)), out.split(tuple(groups)), strict=True):
+            exact = rows.double() @ weights.double()
+            error += float((values.double() - exact).square().sum())
+            norm += float(exact.square().sum())
         relative = float((error / norm) ** 0.5)
         if not relative < MAX_ERRORS[self.input_dtype]:  # NaN does not pass
             raise GemmEvalError(f"{self._routine} is wrong for {name}: error {relative:.2g}")

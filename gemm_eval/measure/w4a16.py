@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -69,11 +69,6 @@ def copy_bytes(item: KernelItem | QuantShape) -> int:
     return ceil_div(sizes.qweight_bytes + sizes.scales_bytes, step) * step
 
 
-def word_pattern(seed: int) -> npt.NDArray[np.uint32]:
-    """Return words whose nibbles are all equally likely."""
-    return np.random.default_rng(seed).integers(0, 1 << 32, _WORDS, dtype=np.uint32)
-
-
 def pattern_unit(mode: WeightMode, activation: DType) -> float:
     """Return `PackedW4.scale_unit` of what `scale_pattern` returns."""
     if mode.is_fp4:
@@ -87,15 +82,12 @@ def pattern_unit(mode: WeightMode, activation: DType) -> float:
 
 def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray[Any]:
     """Return packed scales, and zero points in mode GROUP_ZERO, of a matrix; any part of them is valid."""
-    packed: npt.NDArray[Any]
-    rng, shape = np.random.default_rng(seed), _PATTERN_SHAPE
     if mode.is_fp4:
-        packed = _fp4_weights(mode, activation, seed).scales
-        return packed
+        return _fp4_weights(mode, activation, seed).scales
+    rng, shape = np.random.default_rng(seed), _PATTERN_SHAPE
     scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32) / pattern_unit(mode, activation)
     zeros = rng.integers(0, 16, shape, dtype=np.uint8) if mode is WeightMode.GROUP_ZERO else None
-    packed = kernels.pack_scales(scales, zeros, mode, activation)
-    return packed
+    return kernels.pack_scales(scales, zeros, mode, activation)
 
 
 def _fp4_weights(mode: WeightMode, activation: DType, seed: int, columns: int = _FP4_COLUMNS) -> kernels.PackedW4:
@@ -115,21 +107,20 @@ def build_all(variants: Sequence[Variant], limits: DeviceLimits) -> None:
     """Compile kernels for a GPU into the cache on disk; without that, each is compiled when it is first used."""
     if cache_dir() is None:
         return
-    workers = min(os.cpu_count() or 1, len(variants))
-    with progress_bar(len(variants), "compiling kernels", None) as advance:
-        if workers == 1 or len(variants) <= _FEW:
-            for variant in variants:
-                _compile(variant, limits)
-                advance(1)
-            return
-        context = multiprocessing.get_context("spawn")  # a fork would inherit a driver that does not survive it
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            for future in as_completed([pool.submit(_compile, variant, limits) for variant in variants]):
-                future.result()
-                advance(1)
+    compile_one = partial(_compile, limits)
+    workers = 1 if len(variants) <= _FEW else min(os.cpu_count() or 1, len(variants))
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(progress_bar(len(variants), "compiling kernels", None))
+        done: Iterator[None] = map(compile_one, variants)
+        if workers > 1:
+            context = multiprocessing.get_context("spawn")  # a fork would inherit a driver that does not survive it
+            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            done = (future.result() for future in as_completed([pool.submit(compile_one, of) for of in variants]))
+        for _ in done:
+            advance(1)
 
 
-def _compile(variant: Variant, limits: DeviceLimits) -> None:
+def _compile(limits: DeviceLimits, variant: Variant) -> None:
     with contextlib.suppress(GemmEvalError):  # said again when the kernel is bound
         kernels.compile_for(variant, limits)
 
@@ -193,11 +184,18 @@ class W4A16Runner(device.BenchDevice):
     @property
     def settings(self) -> dict[str, Any]:
         """Return the state of the kernels and the compiler, without which times do not compare."""
-        return {"kernels": _digest_of_sources(), "compiler": device.compiler_version()}
+        digest = hashlib.sha256()
+        for path in sorted(kernels.SOURCES.iterdir()):
+            digest.update(path.name.encode() + path.read_bytes())
+        return {"kernels": digest.hexdigest()[:_HASH_DIGITS], "compiler": device.compiler_version()}
 
     def prepare(self, items: Sequence[KernelItem]) -> None:
-        """See `Runner`: on all cores of this machine, into the cache of compiled kernels."""
-        build_all(list(dict.fromkeys(map(self._variant, items))), self.limits)
+        """See `Runner`: on all cores, into the cache of compiled kernels, which do not depend on how K is cut."""
+        variants: dict[Variant, None] = {}
+        for item in items:
+            config = family_of(item.config).compiled(item.config)
+            variants[kernels.make_variant(config, self.activation, item.mode, item.group_size)] = None
+        build_all(list(variants), self.limits)
 
     def allocate(self, shapes: Sequence[KernelItem], pool_bytes: int) -> None:
         self._items = list(shapes)
@@ -212,13 +210,9 @@ class W4A16Runner(device.BenchDevice):
         self._fill_weights()
 
     def _fill_weights(self) -> None:
-        self._repeat(self.buffers["W"], word_pattern(2))
+        # nibbles are all equally likely
+        self._repeat(self.buffers["W"], np.random.default_rng(2).integers(0, 1 << 32, _WORDS, dtype=np.uint32))
         self._scale_mode = None
-
-    def _fill_scales(self, mode: WeightMode) -> None:
-        if mode is not self._scale_mode:
-            self._repeat(self.buffers["S"], scale_pattern(mode, self.activation, 3))
-            self._scale_mode = mode
 
     def _repeat(self, buffer: Any, pattern: npt.NDArray[Any]) -> None:
         """Fill a buffer with copies of a pattern: its places in memory differ, and that is what caches go by."""
@@ -229,12 +223,13 @@ class W4A16Runner(device.BenchDevice):
         self.cupy.cuda.runtime.deviceSynchronize()
 
     def weight_bytes(self, shape: KernelItem) -> int:
-        """See `Runner`: packed weights and scales."""
         return copy_bytes(shape)
 
     def bind(self, shape: KernelItem, weight_offsets: Sequence[int]) -> Sequence[device.Call]:
         """See `Runner`; GemmEvalError: a kernel cannot be built or loaded, or its first call computes wrong."""
-        self._fill_scales(shape.mode)
+        if shape.mode is not self._scale_mode:
+            self._repeat(self.buffers["S"], scale_pattern(shape.mode, self.activation, 3))
+            self._scale_mode = shape.mode
         calls = self._bind(shape, weight_offsets, pattern_unit(shape.mode, self.activation))
         self._check_output(shape, calls[0])
         return calls
@@ -245,25 +240,19 @@ class W4A16Runner(device.BenchDevice):
         plan = kernels.make_plan(sizes, *types, item.config, self.limits, is_fp8=self.is_fp8)
         launch = plan.launch
         function = device.load_function(plan.compiled, 0, launch.smem_bytes, self.stream.ptr)
-        workspace, counters = self._scratch("workspace", launch.workspace_bytes), self._zeroed(launch.num_counters)
+        workspace = self._scratch("workspace", launch.workspace_bytes)
+        counters = self._scratch("counters", 4 * launch.num_counters)
+        self.cupy.cuda.runtime.memsetAsync(counters, 0, self.buffers["counters"].nbytes, self.stream.ptr)
         addresses = {name: buffer.data.ptr for name, buffer in self.buffers.items()}
         tokens, row = self._tokens_of(item)
         calls: list[device.Call] = []
         for offset in weight_offsets:
             operands = Operands(
-                a=tokens,
-                lda=row,
-                qweight=addresses["W"] + offset,
-                scales=addresses["S"] + offset // SCALES_SHARE,
-                bias=0,
-                c=addresses["C"],
-                workspace=workspace,
-                counters=counters,
-                alpha=scale_unit,
-                num_column_blocks=packed.num_column_blocks,
-                num_k_blocks=packed.num_k_blocks,
+                a=tokens, lda=row, qweight=addresses["W"] + offset, scales=addresses["S"] + offset // SCALES_SHARE,
+                bias=0, c=addresses["C"], workspace=workspace, counters=counters, alpha=scale_unit,
+                num_column_blocks=packed.num_column_blocks, num_k_blocks=packed.num_k_blocks,
                 num_groups=packed.num_groups,
-            )
+            )  # fmt: skip
             block, arguments = (launch.num_threads, 1, 1), plan.arguments(operands)
             calls.append(partial(function, launch.grid, block, arguments, launch.smem_bytes, self.stream))
         self._bound = item, plan
@@ -278,47 +267,30 @@ class W4A16Runner(device.BenchDevice):
         bits = self.buffers["A"][: 2 * item.M * item.K].view(np.uint16).reshape(item.M, item.K)[rows]
         return decode(self.cupy.asnumpy(bits), self.input_dtype, bits.shape)
 
-    def _variant(self, item: KernelItem) -> Variant:
-        """Return what is compiled for an item, which does not depend on how K is cut."""
-        config = family_of(item.config).compiled(item.config)
-        return kernels.make_variant(config, self.activation, item.mode, item.group_size)
-
     def _scratch(self, name: str, num_bytes: int) -> int:
         """Return the address of a buffer of at least so many bytes."""
         if name not in self.buffers or self.buffers[name].nbytes < num_bytes:
             self.buffers[name] = self.empty_bytes(max(num_bytes, _MIN_BUFFER_BYTES))
         return int(self.buffers[name].data.ptr)
 
-    def _zeroed(self, num_counters: int) -> int:
-        address = self._scratch("counters", 4 * num_counters)
-        self.cupy.cuda.runtime.memsetAsync(address, 0, self.buffers["counters"].nbytes, self.stream.ptr)
-        return address
-
     def _check_output(self, item: KernelItem, call: device.Call) -> None:
         """Compare a sample of C with what the first kernel of the same GEMM gave, and that one with float64."""
         out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
-        if self._reference is None or self._reference[0] != item[:6]:
-            self._run_poisoned(out, call)
+        sample = out[:: int(out.size // _NUM_SAMPLES) | 1]  # an odd step meets all columns of all tiles
+        reference = self._reference if self._reference and self._reference[0] == item[:6] else None
+        self._run_poisoned(sample if reference else out, call)
+        values = decode(self.cupy.asnumpy(sample), self.output_dtype, sample.shape)
+        if reference:
+            self._refuse_if_wrong(item, relative_error(values, reference[1]))
+        else:
             self._check_exactly(item, out.reshape(item.M, item.N))
-            self._reference = item[:6], self._sample(out)
-            return
-        sample = out[:: self._step(out)]
-        self._run_poisoned(sample, call)
-        self._refuse_if_wrong(item, relative_error(self._sample(out), self._reference[1]))
+            self._reference = item[:6], values
 
     def _run_poisoned(self, out: Any, call: device.Call) -> None:
         with self.stream:
             out.fill(_NAN_BITS)
         call()
         self.synchronize()
-
-    @staticmethod
-    def _step(out: Any) -> int:
-        return int(out.size // _NUM_SAMPLES) | 1  # odd: it meets all columns of all tiles
-
-    def _sample(self, out: Any) -> npt.NDArray[np.float64]:
-        values = self.cupy.asnumpy(out[:: self._step(out)])
-        return decode(values, self.output_dtype, values.shape)
 
     def _check_exactly(self, item: KernelItem, out: Any) -> None:
         """Compare the last block of columns, in some rows, with float64."""
@@ -335,22 +307,16 @@ class W4A16Runner(device.BenchDevice):
         """Return the last 64 columns of the first copy of the weights, on the CPU."""
         packed = packed_sizes(item)
         words = self.buffers["W"][: packed.qweight_bytes].view(np.uint32)
-        scales = self.buffers["S"][: packed.scales_bytes].view(
-            np.dtype(kernels.scales_dtype(item.mode, self.activation))
-        )
+        dtype = np.dtype(kernels.scales_dtype(item.mode, self.activation))
+        scales = self.buffers["S"][: packed.scales_bytes].view(dtype)
         last_words, last_scales = (
             self.cupy.asnumpy(part[-(part.size // packed.num_column_blocks) :]) for part in (words, scales)
         )
         return kernels.PackedW4(
             last_words.reshape(1, packed.num_k_blocks, 4, 32, 4),
-            last_scales.reshape(kernels.scales_shape(item.mode, 1, packed.num_groups)),
-            kernels.BLOCK_COLUMNS,
-            item.K,
-            item.mode,
-            item.group_size,
-            self.activation,
-            pattern_unit(item.mode, self.activation),
-        )
+            last_scales.reshape(kernels.scales_shape(item.mode, 1, packed.num_groups)), kernels.BLOCK_COLUMNS, item.K,
+            item.mode, item.group_size, self.activation, pattern_unit(item.mode, self.activation),
+        )  # fmt: skip
 
     def _refuse_if_wrong(self, item: KernelItem, error: float) -> None:
         if not error < MAX_ERRORS[self.output_dtype]:  # NaN does not pass
@@ -360,8 +326,10 @@ class W4A16Runner(device.BenchDevice):
     def check(self) -> Mapping[str, float]:
         """See `Runner`: one kernel of each family and kind of weights that the items have."""
         kinds = sorted({(item.config.family, item.mode, item.group_size) for item in self._items})
-        errors = {f"{family} {WeightMode(mode).name.lower()} {group}": self._check_kind(family, mode, group)
-                  for family, mode, group in kinds}  # fmt: skip
+        errors = {
+            f"{family} {WeightMode(mode).name.lower()} {group}": self._check_kind(family, mode, group)
+            for family, mode, group in kinds
+        }
         self._fill_weights()
         return errors
 
@@ -377,8 +345,7 @@ class W4A16Runner(device.BenchDevice):
         self._run_poisoned(out, self._bind(item, (0,), packed.scale_unit)[0])
         reference = self._inputs_of(item, slice(None)) @ kernels.dequantize(packed)
         outputs = decode(self.cupy.asnumpy(out), self.output_dtype, (item.M, item.N))
-        error = relative_error(outputs, reference)
-        self._refuse_if_wrong(item, error)
+        self._refuse_if_wrong(item, error := relative_error(outputs, reference))
         return error
 
     def _check_item(self, family: str, mode: WeightMode, group_size: int) -> KernelItem:
@@ -425,13 +392,6 @@ class W4A16Runner(device.BenchDevice):
         }
 
 
-def _digest_of_sources() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(kernels.SOURCES.iterdir()):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:_HASH_DIGITS]
-
-
 class W4A8Runner(W4A16Runner):
     """Our kernels for 4-bit weights with e4m3 tokens; C has the type that is asked for, fp16 or bf16."""
 
@@ -464,8 +424,7 @@ class W4A8Runner(W4A16Runner):
         chosen = self.cupy.asnumpy(rows) if not isinstance(rows, slice) else rows
         return np.asarray(dequantize_tokens(tokens)[chosen])
 
-    def describe(self) -> Mapping[str, Any]:  # type: ignore[override]
+    def describe(self) -> dict[str, Any]:
         description = super().describe()
-        return description | {
-            "data": f"{description['data']}; A rounded to e4m3 with a scale for each row, before it is timed"
-        }
+        description["data"] += "; A rounded to e4m3 with a scale for each row, before it is timed"
+        return description

@@ -26,7 +26,6 @@ from gemm_eval.words import check_extra, has_package, needs_extra
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 
 # The fit runs over logarithms of the fields of `SmoothRoof`, which keeps all of them positive.
-_START = (3.0, 0.7, 0.8, 4.0)
 _LOWER = (0.1, 0.05, 0.05, 1.0)
 _UPPER = (50.0, 1.5, 1.5, 32.0)
 _TYPE_COLUMNS = ["input_dtype", "weight_dtype", "output_dtype", "group_size"]
@@ -66,10 +65,10 @@ class SmoothRoof(NamedTuple):
     The smooth maximum is the p-norm (c^p + d^p)^(1/p), p being the sharpness: the sum at 1, the maximum as p grows.
     """
 
-    overhead_us: float = _START[0]
-    compute_frac: float = _START[1]
-    dram_frac: float = _START[2]
-    sharpness: float = _START[3]
+    overhead_us: float = 3.0
+    compute_frac: float = 0.7
+    dram_frac: float = 0.8
+    sharpness: float = 4.0
 
     def predict(self, compute_us: Floats, dram_us: Floats) -> Floats:
         compute, dram = compute_us / self.compute_frac, dram_us / self.dram_frac
@@ -87,7 +86,8 @@ def fit_roof(
     def errors(logs: Floats) -> Floats:
         return np.log(SmoothRoof(*np.exp(logs).tolist()).predict(compute_us, dram_us)) - target
 
-    return SmoothRoof(*np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(upper), _LOSS_SCALE)).tolist())
+    logs = robust_fit(errors, np.log(SmoothRoof()), np.log(_LOWER), np.log(upper), _LOSS_SCALE)
+    return SmoothRoof(*np.exp(logs).tolist())
 
 
 def fit_positive(

@@ -143,26 +143,19 @@ def compare_crossovers(
     pair: Any
     for pair, points in predicted.groupby(["table", "N", "K"], sort=False):
         (table, N, K), ordered = pair, points.sort_values("M")
-        M, speedup, predicted_speedup = (ordered[name].tolist() for name in ("M", "speedup", "predicted_speedup"))
-        crossover = w4a16_crossover(
-            evaluator, int(K), int(N), group_size=group_size, dense_dtype=dense_dtype, max_M=int(M[-1])
-        )
-        right, clear = ordered["is_sign_right"], ordered["is_clear"]
-        measured_loss, measured_win = brackets(M, speedup)
-        predicted_loss, predicted_win = brackets(M, predicted_speedup)
-        rows.append(
-            {
-                "table": table, "N": N, "K": K, "num": len(M), "max_M": M[-1],
-                "first_loss_M": crossover.first_loss_M, "last_win_M": crossover.last_win_M,
-                "measured_first_loss": measured_loss, "predicted_first_loss": predicted_loss,
-                "measured_last_win": measured_win, "predicted_last_win": predicted_win,
-                "num_right": int(right.sum()), "num_clear": int(clear.sum()),
-                "num_clear_right": int((right & clear).sum()), "agrees": bool(right.all()),
-                "agrees_clearly": bool(right[clear].all()),
-            }
-        )  # fmt: skip
-    frame = pd.DataFrame(rows)
-    return frame.astype({"first_loss_M": "Int64", "last_win_M": "Int64"})
+        M, right, clear = ordered["M"].tolist(), ordered["is_sign_right"], ordered["is_clear"]
+        of = w4a16_crossover(evaluator, int(K), int(N), group_size=group_size, dense_dtype=dense_dtype, max_M=M[-1])
+        row = {
+            "table": table, "N": N, "K": K, "num": len(M), "max_M": M[-1],
+            "first_loss_M": of.first_loss_M, "last_win_M": of.last_win_M,
+        }  # fmt: skip
+        for place, name in enumerate(("first_loss", "last_win")):
+            row[f"measured_{name}"] = brackets(M, ordered["speedup"].tolist())[place]
+            row[f"predicted_{name}"] = brackets(M, ordered["predicted_speedup"].tolist())[place]
+        row |= {"num_right": int(right.sum()), "num_clear": int(clear.sum())}
+        row |= {"num_clear_right": int((right & clear).sum())}
+        rows.append(row | {"agrees": bool(right.all()), "agrees_clearly": bool(right[clear].all())})
+    return pd.DataFrame(rows).astype({"first_loss_M": "Int64", "last_win_M": "Int64"})
 
 
 _MEASURED: dict[str, Any] = {"s": 24, "edgecolors": figures.SURFACE, "linewidths": 0.4, "zorder": 3}
@@ -180,13 +173,12 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
     """
     points = None
     if measured is not None:
-        points = measured[(measured["N"] == crossover.N) & (measured["K"] == crossover.K)]
-        if not len(points):
-            points = None
-        elif (crossover.l2, crossover.clock) != ("cold", "burst"):
-            raise UnsupportedError(
-                f"timings are of cold L2 and burst clock, the crossover is of {crossover.l2} and {crossover.clock}"
-            )
+        of_pair = measured[(measured["N"] == crossover.N) & (measured["K"] == crossover.K)]
+        points = of_pair if len(of_pair) else None
+    if points is not None and (crossover.l2, crossover.clock) != ("cold", "burst"):
+        raise UnsupportedError(
+            f"timings are of cold L2 and burst clock, the crossover is of {crossover.l2} and {crossover.clock}"
+        )
     with needs_extra("plotting", "plot"):
         from matplotlib.lines import Line2D
 

@@ -14,14 +14,15 @@ import numpy as np
 from rich.table import Table as RichTable
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import read_frame
 from gemm_eval.models.gpu import ErrorFigures
+from gemm_eval.validation import learned
 from gemm_eval.validation.fit import held_out, sha256_of
 from gemm_eval.validation.learned import FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import COVERAGE, FIGURES, Metrics, error_figures, measure_errors, rows_table
 from gemm_eval.validation.tables import Floats, Ints, Mask, Table, measured_root, meta_of
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 
 MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", "table"
 """Who predicts: the model; the data sheet's rates; overhead and shares of these rates, fitted; a table interpolated."""
@@ -29,11 +30,7 @@ MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", 
 ALL_GPUS = "all"
 """Word in place of names: every GPU with timings."""
 
-Predict = Callable[[Mask, Mask], dict[str, Floats]]
-"""Fits on the rows of the first mask and predicts those of the second: microseconds, by who predicts, the model last.
-
-Masks are [rows] of all tables, one after the other. Rows for which the model has nothing to do are 0.
-"""
+Predict = learned.Predict
 
 Groups = Iterable[tuple[Mapping[str, Any], Mask]]
 """Labels of a line, and the rows that it is of."""
@@ -73,7 +70,6 @@ class MeasuredTable(Table):
         return self.frame[name].to_numpy(np.int64)
 
     def words(self, name: str) -> list[str]:
-        """Return a column of words."""
         return [str(word) for word in self.frame[name]]
 
 
@@ -86,11 +82,9 @@ class Line(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Rows that it is of."""
         return str([*self.labels.values()][-1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {**self.labels, "errors": {who: of._asdict() for who, of in self.errors.items()}, **self.more}
 
 
@@ -187,11 +181,11 @@ def gpus_with(exam: Exam[Any]) -> list[str]:
 
 def chosen_gpus(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the GPUs that are asked for, of the `known`; InvalidOptionError: another; no name or ``all``: each."""
-    chosen = known if list(names) in ([], [ALL_GPUS]) else dict.fromkeys(names)
-    for name in chosen:
-        if name not in known:
-            raise InvalidOptionError(refusal("gpu", name, (*known, ALL_GPUS)))
-    return list(chosen)
+    if list(names) in ([], [ALL_GPUS]):
+        return list(known)
+    for name in names:
+        check_word("gpu", name, (*known, ALL_GPUS))
+    return list(dict.fromkeys(names))
 
 
 def score(exam: Exam[Any], names: Sequence[str] = ()) -> Iterator[Line]:

@@ -44,26 +44,33 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranges:
-    """Coefficients that are fitted (`items`), as shares 0..1 of their ranges, and the values of `others`."""
+    """Coefficients that are fitted (`items`), as shares 0..1 of their ranges, and the values of `others`.
+
+    `is_log`: of the logarithms of ranges, which span orders of magnitude.
+    """
 
     items: Sequence[Any]
     others: Mapping[str, float] = field(default_factory=dict)
+    is_log: bool = False
 
     def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:
         """Return where values lie in the ranges, inside the bounds."""
         low, high = self._ends
-        shares: Floats = (np.array([values[item.name] for item in self.items]) - low) / (high - low)
+        given = np.array([values[item.name] for item in self.items])
+        shares: Floats = ((np.log(given) if self.is_log else given) - low) / (high - low)
         return np.clip(shares, off_bounds, 1.0 - off_bounds)
 
     def values(self, shares: Floats) -> dict[str, float]:
         """Return all coefficients, each in its unit."""
         low, high = self._ends
-        fitted = np.clip(low + shares * (high - low), low, high).tolist()
-        return {**self.others, **{item.name: value for item, value in zip(self.items, fitted, strict=True)}}
+        fitted = np.clip(low + shares * (high - low), low, high)
+        fitted = np.exp(fitted) if self.is_log else fitted
+        return {**self.others, **{item.name: value for item, value in zip(self.items, fitted.tolist(), strict=True)}}
 
     @cached_property
     def _ends(self) -> tuple[Floats, Floats]:
-        return np.array([item.low for item in self.items]), np.array([item.high for item in self.items])
+        low, high = (np.array([getattr(item, end) for item in self.items]) for end in ("low", "high"))
+        return (np.log(low), np.log(high)) if self.is_log else (low, high)
 
     def fit(
         self, predict: Callable[[dict[str, float]], Floats], measured_us: Floats, search: Search,
@@ -148,8 +155,7 @@ class Predictor(Protocol):
     """Predicts latencies, after a fit on measured ones (which does nothing if it has no constants)."""
 
     @property
-    def name(self) -> str:
-        """Name in tables and plots."""
+    def name(self) -> str: ...
 
     def fit(self, *train: Timings) -> Self:
         """Return a predictor whose constants are fitted on all of `train` together; this one stays as it is."""

@@ -12,22 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, read_yaml
-from gemm_eval.models.gpu import (
-    COVERAGE_FRAC,
-    MAX_LOG_FACTOR,
-    CorrectionData,
-    CorrectionFile,
-    Fall,
-    Features,
-    LearnedCorrection,
-    PackedCorrection,
-    Spread,
-    Trees,
-    apply_trees,
-    learned_path,
-    pack_trees,
-    spread_between,
-)
+from gemm_eval.models import gpu as gpu_model
+from gemm_eval.models.gpu import Fall, Features, Spread, Trees
 from gemm_eval.validation.fit import held_out, provenance, sha256_of
 from gemm_eval.validation.tables import Floats, Ints, Mask, Table
 from gemm_eval.words import needs_extra
@@ -50,7 +36,7 @@ EVERYWHERE = (1e3, 2e3)
 """Reach of a correction that does not fade, in octaves."""
 _MIN_SPREAD_ROWS = 40
 _MOST_NEAR_OCTAVES = 1.0  # intervals are of problems nearer than that, and of others
-_OUTER_TAIL = (1.0 - COVERAGE_FRAC) / 2.0
+_OUTER_TAIL = (1.0 - gpu_model.COVERAGE_FRAC) / 2.0
 
 
 class Subject(NamedTuple):
@@ -84,7 +70,7 @@ class Learned(NamedTuple):
     """Trees of a group, both as arrays of a file and packed for the kernel."""
 
     trees: Trees
-    packed: PackedCorrection
+    packed: gpu_model.PackedCorrection
     bounds: tuple[float, float]
     fall: Fall
 
@@ -112,26 +98,20 @@ def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
     sizes = np.unique(x[:, : len(features.sizes)], axis=0)
     known = sizes[spread_out(sizes, _APART_OCTAVES)].astype(np.float32)
     trees = spread_thresholds(trees_of(fitted, known, len(names)), x, 0)
-    return Learned(trees, pack_trees(trees, *subject.reach, bounds, fall.limits(names)), bounds, fall)
-
-
-class _Corrected(NamedTuple):
-    """Corrected latencies of rows, and how far they are from what was learned, in octaves."""
-
-    latency_us: Floats
-    octaves: Floats
+    return Learned(trees, gpu_model.pack_trees(trees, *subject.reach, bounds, fall.limits(names)), bounds, fall)
 
 
 def _correct(
     learned: Mapping[str, Learned], groups: npt.NDArray[np.str_], features: Features, us: Floats
-) -> _Corrected:
+) -> tuple[Floats, Floats]:
+    """Return corrected latencies of rows, and how far they are from what was learned, in octaves."""
     corrected, far = us.copy(), np.full(len(us), np.inf)
     for group, item in learned.items():
         rows = groups == group
         if rows.any():
-            factor, far[rows] = apply_trees(item.packed, _take(features, rows))
+            factor, far[rows] = gpu_model.apply_trees(item.packed, _take(features, rows))
             corrected[rows] = us[rows] * factor
-    return _Corrected(corrected, far)
+    return corrected, far
 
 
 def _learn_groups(
@@ -146,6 +126,10 @@ def _learn_groups(
 
 
 Predict = Callable[[Mask, Mask], dict[str, Floats]]
+"""Fits on the rows of the first mask and predicts those of the second: microseconds, by who predicts, the model last.
+
+Masks are [rows] of all tables, one after the other. Rows for which the model has nothing to do are 0.
+"""
 
 
 def corrected(
@@ -161,12 +145,14 @@ def corrected(
         us[both] = predicted[model]
         groups, features = subject.describe(arch, sets, us)
         learned = _learn_groups(subject, groups, features, us, measured_us, train)
-        if not is_all_on:
-            learned = {group: of for group, of in learned.items() if _is_on(arch.name, subject.name, group)}
-        result = _correct(learned, groups[rows], _take(features, rows), us[rows])
+        for group in () if is_all_on else tuple(learned):
+            path = gpu_model.learned_path(arch.name, subject.name, group)
+            if not path.is_file() or not read_yaml(path)["is_on"]:
+                del learned[group]
+        corrected_us, octaves = _correct(learned, groups[rows], _take(features, rows), us[rows])
         others = {who: of[rows[both]] for who, of in predicted.items() if who != model}
-        distance = {OCTAVES: result.octaves} if is_all_on else {}
-        return {**others, PHYSICS: us[rows], **distance, model: result.latency_us}
+        distance = {OCTAVES: octaves} if is_all_on else {}
+        return {**others, PHYSICS: us[rows], **distance, model: corrected_us}
 
     return fit
 
@@ -175,15 +161,10 @@ OCTAVES = "octaves"
 """Name of the column of distances of held-out rows from the nearest rows of their fit, in octaves."""
 
 
-def _is_on(gpu: str, subject: str, group: str) -> bool:
-    path = learned_path(gpu, subject, group)
-    return path.is_file() and bool(read_yaml(path)["is_on"])
-
-
 class FittedCorrection(NamedTuple):
     """A correction as its two files hold it; `arrays` is the .npz file."""
 
-    correction: CorrectionFile
+    correction: gpu_model.CorrectionFile
     arrays: bytes
 
     def write(self, path: Path) -> None:
@@ -197,7 +178,7 @@ class FittedCorrection(NamedTuple):
 
 
 def fitted_correction(
-    kind: type[CorrectionFile], trees: Trees, bounds: tuple[float, float], **fields: Any
+    kind: type[gpu_model.CorrectionFile], trees: Trees, bounds: tuple[float, float], **fields: Any
 ) -> FittedCorrection:
     """Return the files of a correction; `fields` are the rest of its YAML file's."""
     arrays = io.BytesIO()
@@ -212,7 +193,7 @@ def fitted_correction(
 def bounds_of(residuals: Floats) -> tuple[float, float]:
     """Return the least and most of a log factor, by the residuals [rows] that it is fitted on."""
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
-    return max(-MAX_LOG_FACTOR, min(low, 0.0)), min(MAX_LOG_FACTOR, max(high, 0.0))
+    return max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
 
 
 def calibrate_learned(
@@ -238,7 +219,7 @@ def calibrate_learned(
         rows = (groups == group) & (crossed[PHYSICS] > 0.0)
         physics, after = (np.log(measured_us[rows] / crossed[who][rows]) for who in (PHYSICS, model))
         data = tuple(
-            CorrectionData(
+            gpu_model.CorrectionData(
                 data=table.name, sha256=sha256_of(path or table.path), num_rows=int(some.sum()),
                 physics_mape_percent=_mape(physics[some]), corrected_mape_percent=_mape(after[some]),
             )
@@ -246,7 +227,7 @@ def calibrate_learned(
             if (some := of_table[rows] == number).any()
         )  # fmt: skip
         yield fitted_correction(
-            LearnedCorrection, item.trees, item.bounds, gpu=arch.name, subject=subject.name, group=group,
+            gpu_model.LearnedCorrection, item.trees, item.bounds, gpu=arch.name, subject=subject.name, group=group,
             model_version=subject.model_version, is_on=is_better(after, physics, [line[rows] for line in lines]),
             physics=digests[group], features=features.names, fall_frac=item.fall.frac,
             max_latency_log2=item.fall.max_log2, near=subject.reach[0], far=subject.reach[1], data=data,
@@ -283,10 +264,10 @@ def fit_spreads(predicted_us: Floats, octaves: Floats | None, logs: Floats) -> t
 
 
 def _spread(logs: Floats, max_us: float, max_octaves: float) -> Spread:
-    """Return the quantiles that a new row of the same kind lies between in `COVERAGE_FRAC` of cases."""
+    """Return the quantiles that a new row of the same kind lies between in `gpu_model.COVERAGE_FRAC` of cases."""
     tail = max(0.0, _OUTER_TAIL - (1.0 - _OUTER_TAIL) / len(logs))  # of len + 1 rows
     length, reach = float(f"{max_us:.4g}"), max_octaves
-    return spread_between(
+    return gpu_model.spread_between(
         logs, tail, max_us=length if np.isfinite(length) else None, max_octaves=reach if np.isfinite(reach) else None
     )
 

@@ -35,7 +35,6 @@ class Regime(NamedTuple):
     max_rows: int | None
 
     def mask(self, num_rows: Ints) -> Mask:
-        """Return which numbers of rows belong to it."""
         return (num_rows >= self.min_rows) & (num_rows <= (np.inf if self.max_rows is None else self.max_rows))
 
 
@@ -224,12 +223,10 @@ class Score:
 
     @property
     def by_regime(self) -> dict[str, Metrics]:
-        """Errors of all rows by regime of M, and those of bands."""
         return {item.regime: item.errors for item in self.errors if item.group == ALL}
 
     @property
     def error_frac(self) -> Floats:
-        """Relative error of each row, [rows]."""
         return self.predicted_us / self.timings.measured_us - 1.0
 
     def breakdown(self, row: int) -> dict[str, float]:
@@ -310,17 +307,13 @@ def rows_table(
     table = report_table(tuple(columns), title, num_left)
     table.caption = caption or None
     for row in rows:
-        if row:
-            table.add_row(*map(_cell, row, columns.values()))
-        else:
+        if not row:
             table.add_section()
+            continue
+        cells = zip(row, columns.values(), strict=False)
+        words = ["-" if cell is None else cell if isinstance(cell, str) else format(cell, form) for cell, form in cells]
+        table.add_row(*words)
     return table
-
-
-def _cell(value: Any, form: str) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else format(value, form)
 
 
 def title_of(timings: Timings) -> str:
@@ -350,34 +343,18 @@ def worst_table(scored: Score, num: int = 10) -> Table:
     return rows_table(columns, rows, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
 
 
-def _head(timings: Timings) -> dict[str, str]:
-    return {"data": timings.name, **{key: getattr(timings, key) for key in _CONDITIONS}}
-
-
-def _errors_of(scored: Score) -> dict[str, dict[str, Any]]:
-    """Return the errors and the coverage by group of rows."""
-    coverage = scored.coverage
-    return {
-        group: errors._asdict() | {"coverage_frac": coverage.get(group)} for group, errors in scored.by_regime.items()
-    }
-
-
 def report_document(scores: Sequence[Score], num_worst: int = 10) -> dict[str, Any]:
     """Return scores for JSON, set after set: hashes, errors by group of rows, and the worst pairs."""
     sets = []
     for _, of_set in groupby(scores, key=lambda scored: id(scored.timings)):
-        same = list(of_set)
-        timings = same[0].timings
-        predictors = [
-            {
-                "name": scored.predictor,
-                "num_folds": scored.num_folds,
-                "fit": scored.how,
-                "errors": _errors_of(scored),
+        predictors = []
+        for scored in of_set:
+            timings, coverage, by_regime = scored.timings, scored.coverage, scored.by_regime.items()
+            predictors.append({
+                "name": scored.predictor, "num_folds": scored.num_folds, "fit": scored.how,
+                "errors": {name: of._asdict() | {"coverage_frac": coverage.get(name)} for name, of in by_regime},
                 "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
-            }
-            for scored in same
-        ]
-        head = _head(timings) | {"source": timings.source, "content_hash": timings.content_hash}
+            })  # fmt: skip
+        head = {"data": timings.name} | {key: getattr(timings, key) for key in (*_CONDITIONS, "source", "content_hash")}
         sets.append(head | {"predictors": predictors})
     return {"sets": sets}

@@ -182,7 +182,6 @@ class ChoiceCost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Time of profiling over that of the model."""
         return _US_PER_S * self.profile_s / self.model_us if self.model_us else 0.0
 
 
@@ -215,7 +214,6 @@ class Study:
 
     @property
     def errors(self) -> list[Errors]:
-        """Errors of each score, by group and regime."""
         return [item for scored in self.scores for item in scored.errors]
 
     @property
@@ -240,12 +238,6 @@ _KEPT: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 
 
-def _choice_records(study: Study) -> list[dict[str, Any]]:
-    group = study.timings.form.group
-    names = {name: _RENAMED[group].get(name, name) for name in _KEPT[group]}
-    return [{key: getattr(loss, name) for name, key in names.items()} for loss in study.losses]
-
-
 def _error_records(study: Study) -> list[dict[str, Any]]:
     """Return errors as records; tau over all rows is left out, as the one within GEMMs says more."""
     records = []
@@ -261,22 +253,19 @@ def study_document(study: Study, num_worst: int) -> dict[str, Any]:
     """Return all numbers as a document for JSON; times in us or s as their names say, errors as fractions."""
     counts = {"num_rows": len(study.timings), "num_gemms": int(study.timings.gemm.max()) + 1}
     predictors = {scored.predictor: scored.how for scored in study.scores}
-    choices, errors = _choice_records(study), _error_records(study)
+    group, errors = study.timings.form.group, _error_records(study)
+    choices = [{_RENAMED[group].get(key, key): getattr(loss, key) for key in _KEPT[group]} for loss in study.losses]
     if not study.by_family:
         worst = worst_choices(study, num_worst)
         return counts | {"predictors": predictors, "errors": errors, "choices": choices, "worst": worst}
     return {
-        "title": study.title,
-        "tables": list(dict.fromkeys(study.timings.frame["table"])),
-        **counts,
-        "num_gemms_with_all_configs": int(study.is_full.sum()),
-        "predictors": predictors,
-        "errors": errors,
+        "title": study.title, "tables": list(dict.fromkeys(study.timings.frame["table"])), **counts,
+        "num_gemms_with_all_configs": int(study.is_full.sum()), "predictors": predictors, "errors": errors,
         "choices": [item | {"choice_us": study.overhead_us.get(item["method"])} for item in choices],
         "answers": [line.to_dict() for line in study.answers],
         "cost": {} if study.cost is None else study.cost._asdict() | {"ratio": study.cost.ratio},
         "worst": outlier_records(study, num_worst),
-    }
+    }  # fmt: skip
 
 
 def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:
@@ -293,14 +282,11 @@ def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:
             {name: int(values[name]) for name in ("M", "N", "K")}
             | {name: str(values[name]) for name in ("table", "mode", "family")}
             | {
-                "config": config.rstrip(),
-                "measured_us": float(values["latency_us"]),
-                "predicted_us": float(model.predicted_us[row]),
-                "error_frac": float(model.error_frac[row]),
-                "over_best": float(values["latency_us"] / timings.best_us[row]),
-                "terms_us": model.breakdown(row),
+                "config": config.rstrip(), "measured_us": float(values["latency_us"]),
+                "predicted_us": float(model.predicted_us[row]), "error_frac": float(model.error_frac[row]),
+                "over_best": float(values["latency_us"] / timings.best_us[row]), "terms_us": model.breakdown(row),
             }
-        )
+        )  # fmt: skip
     return records
 
 
@@ -383,20 +369,16 @@ def choice_tables(study: Study) -> list[Table]:
         if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
             continue
         losses, words = list(of_group), gemms if regime == ALL else f"{gemms}, {regime}"
-        rows = [
-            (of.method, of.mean_frac, of.p95_frac, of.worst_frac, of.speed_frac, of.top1_frac, of.top3_frac,
-             of.top10_frac, _time_of(study, of))
-            for of in losses
-        ]  # fmt: skip
+        rows = []
+        for of in losses:
+            us = study.overhead_us.get(of.method, 0.0) + _US_PER_S * of.profiled_s
+            words = f"{us / _US_PER_S:.2g} s" if us > _IN_SECONDS_US else f"{us:,.0f} us" if us else None
+            shown = of.mean_frac, of.p95_frac, of.worst_frac, of.speed_frac
+            rows.append((of.method, *shown, of.top1_frac, of.top3_frac, of.top10_frac, words))
         title = f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)"
         tables.append(rows_table({"method": ""} | shares | {"time": ""}, rows, title))
     tables[-1].caption = caption
     return tables
-
-
-def _time_of(study: Study, loss: Loss) -> str | None:
-    time_us = study.overhead_us.get(loss.method, 0.0) + _US_PER_S * loss.profiled_s
-    return f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else None
 
 
 def cost_line(study: Study) -> str:

@@ -111,7 +111,6 @@ class Table:
         return numbers[[name for name in numbers if not str(name).endswith("_us")]]
 
     def select(self, mask: Mask) -> Self:
-        """Return the rows where `mask` is true, in their order."""
         return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
 
 
@@ -168,7 +167,6 @@ class Timings(Table):
         return f"{self.library}/{self.library_version}" if self.library_version else self.library
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column as an array."""
         return cast("npt.NDArray[Any]", self.frame[name].to_numpy())
 
     @property
@@ -193,7 +191,6 @@ class Timings(Table):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """(N, K) of each row."""
         return list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
 
     @cached_property
@@ -219,7 +216,6 @@ class Timings(Table):
         return tuple(self.frame[self.form.group].value_counts().index)
 
     def of_group(self, name: str) -> Mask:
-        """Return which rows belong to a group."""
         return (self.frame[self.form.group] == name).to_numpy(dtype=bool)
 
     @property
@@ -255,7 +251,6 @@ class Timings(Table):
         return replace(self, frame=self.frame.assign(latency_us=whole_us), is_net=False)
 
     def problems(self) -> list[GemmProblem]:
-        """Return each row as a problem."""
         rows = self.frame[list(PROBLEM_COLUMNS)].itertuples(index=False, name=None)
         how = self.frame.reindex(columns=_HOW)
         words = how.astype(object).where(how.notna(), None).itertuples(index=False, name=None)
@@ -263,7 +258,6 @@ class Timings(Table):
 
     @property
     def sha256(self) -> str:
-        """`content_hash` as files of calibrations have it."""
         return self.content_hash.removeprefix("sha256:")
 
     @cached_property

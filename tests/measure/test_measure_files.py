@@ -22,7 +22,6 @@ from gemm_eval.measure import (
 )
 from gemm_eval.measure.data_set import columns_for
 from gemm_eval.measure.runner import place_copies
-from gemm_eval.measure.shapes import Candidate
 from tests.kernels.fake_kernels import FakeKernelRunner, item
 from tests.measure.fake_runner import OVERHEAD_US, FakeRunner
 
@@ -155,7 +154,6 @@ def write(path: Path, text: str) -> Path:
 GROUPED = GroupedShape(4, 30, 512, 256, (30, 0, 1, 0), "some", 2, 16, 4, 2, 1, 1, "uniform", 7)
 KINDS: dict[str, list[Any]] = {
     "dense": [*SHAPES],
-    "candidates": [Candidate(*shape, rank, 1 + rank) for shape in SHAPES[:2] for rank in range(3)],
     "kernels": [
         *(item(rows, cta_m=m) for rows in (16, 300) for m in (16, 32)), item(mode=WeightMode.COLUMN, group_size=0)
     ],
@@ -176,9 +174,6 @@ def test_a_campaign_has_a_row_for_each_item_and_a_rerun_measures_what_is_missing
     assert len(frame) == len(items)
     assert set(frame.columns) == set(columns_for(type(items[0])))
     assert sorted(map(tuple, frame[["G", "M", "K", "N"]].to_numpy())) == sorted(tuple(one[:4]) for one in items)
-    if kind == "candidates":
-        rows = frame[["G", "M", "K", "N", "rank", "split_k"]].to_numpy()
-        assert sorted(Candidate(*row) for row in rows) == sorted(items)
     if kind == "grouped":
         assert sorted(frame["row_groups"]) == ["30 0 1 0", "30 0 1 0", "30 2 1 0"]
         assert (sorted(frame["take"]), set(frame["rows"])) == ([0, 0, 1], {31, 33})
@@ -189,7 +184,7 @@ def test_a_campaign_has_a_row_for_each_item_and_a_rerun_measures_what_is_missing
     else:
         assert frame["latency_us"].tolist() == pytest.approx([10.0] * len(items))
     assert (meta.get("has_all_candidates"), meta.get("library"), meta.get("has_row_groups")) == {
-        "dense": (None, None, None), "candidates": (True, "cublas", None), "kernels": (True, "gemm-eval", None),
+        "dense": (None, None, None), "kernels": (True, "gemm-eval", None),
         "grouped": (None, None, True),
     }[kind]  # fmt: skip
     assert meta["sha256"] == dataset_hash(path)

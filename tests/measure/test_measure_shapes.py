@@ -49,16 +49,11 @@ def test_shapes_are_distinct_and_within_limits(shape_set: str, dtype: str) -> No
 @pytest.mark.parametrize(
     ("words", "code", "parts"),
     [
-        ("--kernel cublaslt-candidates --set candidates --candidates 4", 0, ["652 GEMMs (G M K N), up to 4"]),
+        ("--set batched", 0, ["GEMMs (G M K N), about"]),
         ("--kernel grouped --dtype bf16 --set grouped-smoke", 0, ["GEMMs (G M K N)"]),
         (
             "--kernel w4a16 --set w4a16-smoke --top 15 --random 10", 0,
             ["1 1 4096 4096 group 128 25", "2 GEMMs", "50 kernels to time"],
-        ),
-        ("--set candidates --candidates 4", 2, ["--candidates needs --kernel cublaslt-candidates"]),
-        (
-            "--kernel cublaslt-candidates --set candidates --candidates 0", 2,
-            ["--candidates must be 1 to 64, got 0"],
         ),
         ("--top 5", 2, ["--top and --random need --kernel w4a16 or w4a8, got --kernel cublas"]),
         ("--kernel w4a16 --top 0", 2, ["--top must be >= 1 and --random >= 0, got 0 and 0"]),

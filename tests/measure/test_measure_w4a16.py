@@ -216,11 +216,11 @@ def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytes
 
 
 def test_the_command_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemm_eval.cli import measure_run as _measure_run
+    from gemm_eval import measure
 
     runner = FakeKernelRunner()
-    monkeypatch.setattr(_measure_run, "W4A16Runner", lambda dtype: runner)
-    monkeypatch.setattr(_measure_run, "make_runner", lambda kernel, dtype: FakeRunner(20.0))
+    monkeypatch.setattr(measure, "W4A16Runner", lambda dtype: runner)
+    monkeypatch.setattr(measure, "make_runner", lambda kernel, dtype: FakeRunner(20.0))
     command = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "w4a16-smoke", "--quick", "--top", "2"]
     done = CliRunner().invoke(app, command)
 

@@ -127,7 +127,7 @@ def test_validation_shows_the_corrected_model_and_coverage(timings: Timings) -> 
 
 
 def test_without_scikit_learn_the_model_stands_alone(timings: Timings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemms, "can_learn", lambda: False)
+    monkeypatch.setattr(gemms, "has_package", lambda _: False)
     (compared,) = compare(A100, [timings], 3)
     assert [item.predictor for item in compared][:2] == ["gemm_eval", "naive roofline"]
 

@@ -3,6 +3,7 @@
 import json
 from statistics import fmean
 
+import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, estimate_model
@@ -14,6 +15,7 @@ from gemm_eval.evaluate.interval import SHARED_FRAC
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, load_model, model_operations
 from gemm_eval.validation.subjects import stacks
+from gemm_eval.validation.tables import measured_root
 from tests.cli.commands import Ran
 
 GPU = "h200-sxm"
@@ -69,7 +71,7 @@ def test_what_switching_takes_is_what_a_fit_gives() -> None:
 
 
 def test_a_fit_of_switches_finds_what_was_planted() -> None:
-    table = stacks.read_switches(GPU)
+    table = pd.read_csv(measured_root(GPU) / "switches" / "layers.csv")
     assert table is not None
     planted = {"code_cycles": 700.0, "input_cycles": 1500.0, "half_rows": 12.0}
     arch = load_arch(GPU, GpuSpec)

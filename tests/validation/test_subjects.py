@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
-from gemm_eval.cli.subjects import SUBJECTS
+from gemm_eval.cli.subjects import VALIDATE
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.validation.exam import MODEL, Exam, MeasuredTable, gpus_with, score
 from gemm_eval.validation.fit import held_out, sha256_of
@@ -43,7 +43,7 @@ CASES = {
     ),
     "memory-bound": Case(
         memory_bound.exam(), ("h200-sxm", "a100-pcie-40gb", "t4", "v100"), "width", "width, gpu", "memory-bound*.yaml",
-        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on l4",
+        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels by engines on l4",
     ),
     "mixers": Case(
         mixers.exam(), ("b200", "h200-sxm"), "key_heads", "key_heads, gpu, library", "mixers-*.yaml",
@@ -59,7 +59,7 @@ CASES = {
 
 
 def test_every_exam_is_a_case() -> None:
-    exams = {item.name for item in SUBJECTS if item.validate and item.validate.function.endswith(".exam")}
+    exams = {name for name, command in VALIDATE.items() if command.function.endswith(".exam")}
     assert exams == set(CASES)
 
 

@@ -50,7 +50,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm"))
     monkeypatch.setattr(dense, "describe_origin", lambda arch, timings, origin: origin.text)
     monkeypatch.setattr(baselines, "has_heuristics", lambda _: False)
-    monkeypatch.setattr(gemms, "can_learn", lambda: False)
+    monkeypatch.setattr(gemms, "has_package", lambda _: False)
 
 
 @pytest.fixture

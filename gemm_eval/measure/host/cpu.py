@@ -155,9 +155,10 @@ def check_host_packages() -> None:
 
 def detect_host() -> HostFacts:
     """Find out what CPU this is, in a second or two; GemmEvalError: a package of the extra `host` is missing."""
-    with needs_extra("measuring this machine", "host"):
-        import cpuinfo
-        import psutil
+    check_extra("measuring this machine", "host", "cpuinfo", "psutil")
+    import cpuinfo
+    import psutil
+
     info: Mapping[str, Any] = cpuinfo.get_cpu_info()
     flags = frozenset(info.get("flags") or ())
     usable = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
@@ -169,27 +170,21 @@ def detect_host() -> HostFacts:
     with suppress(AttributeError, NotImplementedError, OSError):  # psutil may not tell
         hertz = hertz or (psutil.cpu_freq().max * 1e6 if psutil.cpu_freq() else 0)
     return HostFacts(
-        title=str(info.get("brand_raw") or platform.processor() or machine),
-        machine=machine,
-        system=f"{platform.system()} {platform.release()}",
-        num_cores=num_cores,
-        cpus=cpus[: num_cores.value],
+        title=str(info.get("brand_raw") or platform.processor() or machine), machine=machine,
+        system=f"{platform.system()} {platform.release()}", num_cores=num_cores, cpus=cpus[: num_cores.value],
         simd_bits=simd_width(flags, machine),
         nominal_ghz=Fact(hertz / 1e9, ProvenanceKind.SPEC, "as the system tells it") if hertz else None,
         clock_ghz=Fact(_measure_clock_ghz(), ProvenanceKind.MEASURED, "one busy core, a chain of dependent operations"),
-        caches=caches,
-        caches_source=caches_source,
-        memory_bytes=int(psutil.virtual_memory().total),
+        caches=caches, caches_source=caches_source, memory_bytes=int(psutil.virtual_memory().total),
         is_virtual="hypervisor" in flags,
-    )
+    )  # fmt: skip
 
 
 def count_busy_cores(seconds: float = 0.5) -> float:
     """Return how many cores others keep busy, while this process waits so long."""
-    with needs_extra("measuring this machine", "host"):
-        import psutil
-    shares: list[float] = psutil.cpu_percent(interval=seconds, percpu=True)
-    return sum(shares) / 100.0
+    import psutil
+
+    return sum(psutil.cpu_percent(interval=seconds, percpu=True)) / 100.0
 
 
 def _num_cores(cpus: tuple[int, ...], counted: int | None) -> Fact[int]:

@@ -208,14 +208,9 @@ def _stream(measurement: HostMeasurement, num_bytes: int, num_units: int) -> dic
 
 
 class HostFiles(NamedTuple):
-    """The files of a measurement.
+    """The files of a measurement: spec (None: the model has no such type), timings and their meta, bandwidths, facts.
 
-    Attributes:
-        spec: for `load_arch`; None: the model has no type like that of the timings.
-        timings: a table as `gemm-eval calibrate multicore` reads them.
-        meta: of this table.
-        bandwidth: table of streams.
-        facts: all that is known of the CPU and BLAS.
+    `load_arch` reads the spec, `gemm-eval calibrate multicore` the timings.
     """
 
     spec: Path | None
@@ -228,13 +223,9 @@ class HostFiles(NamedTuple):
 def write_host_files(
     folder: Path, measurement: HostMeasurement, date: str, fitted: Mapping[str, float] | None = None
 ) -> HostFiles:
-    """Write a measurement of this machine into a folder; no file is ever half-written.
+    """Write a measurement of this machine, of `date` (YYYY-MM-DD), into a folder; no file is ever half-written.
 
-    Args:
-        folder: is made if it is missing.
-        measurement: what was measured.
-        date: of it, YYYY-MM-DD.
-        fitted: coefficients of the spec that were fitted on the timings; None: none were.
+    `fitted` are coefficients of the spec that were fitted on the timings; None: none were.
     """
     folder.mkdir(parents=True, exist_ok=True)
     chip, dtype, facts = chip_name(measurement), measurement.dtype, measurement.facts
@@ -245,9 +236,8 @@ def write_host_files(
         bandwidth=folder / f"{chip}-bandwidth.csv",
         facts=folder / f"{chip}-facts.yaml",
     )
-    rows = [
-        {"chip": chip, "dtype": dtype, **timing.shape._asdict()} | timing._asdict() for timing in measurement.timings
-    ]
+    head = {"chip": chip, "dtype": dtype}
+    rows = [{**head, **timing.shape._asdict(), **timing._asdict()} for timing in measurement.timings]
     pinned = f"on cores {', '.join(map(str, facts.cpus))}" if facts.cpus else "not pinned"
     meta = {
         "source": f"gemm-eval {__version__} measure host on {facts.title}, {date}",
@@ -279,21 +269,17 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _plain_facts(measurement: HostMeasurement, date: str) -> dict[str, Any]:
     facts = asdict(measurement.facts)
-    for name in ("num_cores", "simd_bits", "nominal_ghz", "clock_ghz"):
-        if facts[name] is not None:
-            facts[name]["kind"] = str(facts[name]["kind"])
+    for fact in facts.values():
+        if isinstance(fact, dict):
+            fact["kind"] = str(fact["kind"])
     names = ("title", "machine", "system", "is_virtual", "memory_bytes", "num_cores", "cpus", "simd_bits",
              "nominal_ghz", "clock_ghz", "caches", "caches_source")  # fmt: skip
+    facts |= {"cpus": list(facts["cpus"]), "caches": [cache._asdict() for cache in measurement.facts.caches]}
     return {
-        "date": date,
-        "gemm_eval": __version__,
-        **{name: facts[name] for name in names},
-        "cpus": list(measurement.facts.cpus),
-        "caches": [cache._asdict() for cache in measurement.facts.caches],
-        "blas": measurement.blas._asdict(),
-        "launch_us": measurement.launch.latency_us,
+        "date": date, "gemm_eval": __version__, **{name: facts[name] for name in names},
+        "blas": measurement.blas._asdict(), "launch_us": measurement.launch.latency_us,
         "num_timings": len(measurement.timings),
-    }
+    }  # fmt: skip
 
 
 class _Dumper(yaml.SafeDumper):

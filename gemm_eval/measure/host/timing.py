@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from gemm_eval.arch import ProvenanceKind
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.measure.host import cpu
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +33,6 @@ class HostShape(NamedTuple):
 
     @property
     def num_macs(self) -> int:
-        """Multiplications and additions, as pairs."""
         return self.M * self.K * self.N
 
 
@@ -87,19 +88,11 @@ class HostTiming(NamedTuple):
     num_disturbed: int
 
 
-class _Sample(NamedTuple):
-    """Seconds of one run, the mean of a sample, and whether the sample was disturbed."""
-
-    seconds: float
-    is_disturbed: bool
-
-
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """Return numpy's type for one of `HOST_DTYPES`."""
     import numpy as np
 
-    if dtype not in HOST_DTYPES:
-        raise InvalidOptionError(refusal("--dtype", dtype, HOST_DTYPES))
+    check_word("--dtype", dtype, HOST_DTYPES)
     return np.dtype(HOST_DTYPES[dtype])
 
 
@@ -119,7 +112,7 @@ def time_host_shapes(
     import numpy as np
 
     draws, order = np.random.default_rng(seed), random.Random(seed)
-    samples: dict[HostShape, list[_Sample]] = {shape: [] for shape in shapes}
+    samples: dict[HostShape, list[tuple[float, bool]]] = {shape: [] for shape in shapes}
     calls: dict[HostShape, int] = {}
     end = time.perf_counter() + budget_s
     for turn in range(_NUM_PASSES):
@@ -138,7 +131,7 @@ def time_host_shapes(
                 check_product(A, B, C, draws)
             samples[shape] += _sample(run, calls[shape], left_s / num_left)
             num_left -= 1
-    timed = (shape for shape in shapes if not all(sample.is_disturbed for sample in samples[shape]))
+    timed = (shape for shape in shapes if not all(is_disturbed for _, is_disturbed in samples[shape]))
     timings = [_summary(shape, samples[shape], calls[shape]) for shape in timed]
     return sorted(timings, key=lambda timing: (timing.shape.N, timing.shape.K, timing.shape.M))
 
@@ -150,8 +143,7 @@ def time_launch(dtype: str = "fp32") -> HostTiming:
     shape = HostShape(1, 1, 1)
     run, *_ = _make_product(shape, numpy_dtype(dtype), np.random.default_rng(0))
     calls = _warm_up(run)
-    samples = _sample(run, calls, _MAX_SAMPLES * _SAMPLE_S)
-    return _summary(shape, samples, calls)
+    return _summary(shape, _sample(run, calls, _MAX_SAMPLES * _SAMPLE_S), calls)
 
 
 def probe_speed(dtype: str = "fp32") -> float:
@@ -160,7 +152,7 @@ def probe_speed(dtype: str = "fp32") -> float:
 
     run, *_ = _make_product(_PROBE, numpy_dtype(dtype), np.random.default_rng(0))
     _warm_up(run)
-    return _PROBE.num_macs / min(sample.seconds for sample in _sample(run, 1, 0.0)) / 1e6
+    return _PROBE.num_macs / min(_sample(run, 1, 0.0))[0] / 1e6
 
 
 def check_product(A: npt.NDArray[Any], B: npt.NDArray[Any], C: npt.NDArray[Any], draws: np.random.Generator) -> None:
@@ -174,9 +166,8 @@ def check_product(A: npt.NDArray[Any], B: npt.NDArray[Any], C: npt.NDArray[Any],
     import numpy as np
 
     wide = np.float64 if C.dtype.itemsize < 8 else np.longdouble
-    for row, column in zip(
-        draws.integers(C.shape[0], size=_NUM_CHECKED), draws.integers(C.shape[1], size=_NUM_CHECKED), strict=True
-    ):
+    rows, columns = (draws.integers(size, size=_NUM_CHECKED) for size in C.shape)
+    for row, column in zip(rows, columns, strict=True):
         a, b = A[row].astype(wide), B[:, column].astype(wide)
         bound = (len(a) + 2) * float(np.finfo(C.dtype).eps) * float(np.abs(a) @ np.abs(b))
         if not abs(float(C[row, column] - a @ b)) <= bound:
@@ -207,8 +198,9 @@ def _warm_up(run: Callable[[], Any]) -> int:
     return max(1, int(_SAMPLE_S / max(shortest, 1e-7)))
 
 
-def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sample]:
-    samples: list[_Sample] = []
+def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[tuple[float, bool]]:
+    """Return samples: seconds of one run, the mean of `num_calls`, and whether it was disturbed."""
+    samples: list[tuple[float, bool]] = []
     num_good = 0
     clock, calls = time.perf_counter, range(num_calls)
     end = clock() + share_s
@@ -220,7 +212,7 @@ def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sam
         seconds = clock() - begin
         is_disturbed = _num_switches() - switches > int(seconds / _SWITCH_EVERY_S)
         num_good += not is_disturbed
-        samples.append(_Sample(seconds / num_calls, is_disturbed))
+        samples.append((seconds / num_calls, is_disturbed))
     return samples
 
 
@@ -233,15 +225,14 @@ def _num_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _summary(shape: HostShape, samples: Sequence[_Sample], num_calls: int) -> HostTiming:
+def _summary(shape: HostShape, samples: Sequence[tuple[float, bool]], num_calls: int) -> HostTiming:
     import numpy as np
 
-    good = [sample.seconds for sample in samples if not sample.is_disturbed]
-    counted = good or [sample.seconds for sample in samples]
-    low, middle, high = (float(value) for value in np.percentile(counted, (25, 50, 75)))
-    spread = (high - low) / middle
-    fastest_us, num_disturbed = min(counted) * 1e6, len(samples) - len(good)
-    return HostTiming(shape, middle * 1e6, fastest_us, spread, len(counted), num_calls, num_disturbed)
+    good = [seconds for seconds, is_disturbed in samples if not is_disturbed]
+    counted = good or [seconds for seconds, _ in samples]
+    low, middle, high = np.percentile(counted, (25, 50, 75)).tolist()
+    times_us = middle * 1e6, min(counted) * 1e6
+    return HostTiming(shape, *times_us, (high - low) / middle, len(counted), num_calls, len(samples) - len(good))
 
 
 Kind = Literal["read", "copy"]
@@ -281,11 +272,10 @@ def measure_bandwidth(
 ) -> list[BandwidthPoint]:  # fmt: skip
     """Stream working sets (bytes of all threads, pinned to `cpus` if any) until `stop_at`, of `time.monotonic`."""
     points: list[BandwidthPoint] = []
-    for size in sizes:
-        for kind in kinds:
-            if stop_at is not None and time.monotonic() > stop_at:
-                return points
-            points.append(_time_stream(kind, size, num_threads, cpus))
+    for size, kind in itertools.product(sizes, kinds):
+        if stop_at is not None and time.monotonic() > stop_at:
+            break
+        points.append(_time_stream(kind, size, num_threads, cpus))
     return points
 
 
@@ -293,12 +283,10 @@ def _time_stream(kind: Kind, size: int, num_threads: int, cpus: Sequence[int]) -
     import numpy as np
 
     barrier = threading.Barrier(num_threads)
-    spans: list[list[tuple[float, float]]] = [[] for _ in range(num_threads)]
-    num_bytes = [0] * num_threads
-    num_rounds = [1] * num_threads
-    failures: list[BaseException] = []
+    num_bytes, num_rounds = [0] * num_threads, [1] * num_threads
 
-    def work(thread_index: int) -> None:
+    def work(thread_index: int) -> list[tuple[float, float]]:
+        """Return begin and end of each sample of a thread."""
         try:
             if cpus and hasattr(os, "sched_setaffinity"):
                 with suppress(OSError):
@@ -310,26 +298,24 @@ def _time_stream(kind: Kind, size: int, num_threads: int, cpus: Sequence[int]) -
             stream(1)
             num_rounds[thread_index] = max(1, math.ceil(_READ_SAMPLE_S / max(time.perf_counter() - begin, 1e-7)))
             barrier.wait()
-            rounds = min(num_rounds)
+            spans = []
             for _ in range(_NUM_SAMPLES):
                 barrier.wait()
                 begin = time.perf_counter()
-                stream(rounds)
-                spans[thread_index].append((begin, time.perf_counter()))
-        except threading.BrokenBarrierError:
-            pass
-        except BaseException as error:  # whatever it is, the others must not wait for this thread
-            failures.append(error)
+                stream(min(num_rounds))
+                spans.append((begin, time.perf_counter()))
+            return spans
+        except BaseException:  # whatever it is, the others must not wait for this thread
             barrier.abort()
+            raise
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(num_threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    seconds = [max(end for _, end in turn) - min(begin for begin, _ in turn) for turn in zip(*spans, strict=True)]
+    with ThreadPoolExecutor(num_threads) as pool:
+        futures = [pool.submit(work, index) for index in range(num_threads)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:  # the first cause: the others broke off at the barrier
+        raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    turns = zip(*(future.result() for future in futures), strict=True)
+    seconds = [max(end for _, end in turn) - min(begin for begin, _ in turn) for turn in turns]
     rates = np.array([sum(num_bytes) * min(num_rounds) / second / 1e9 for second in seconds])
     low, middle, high = np.percentile(rates, (25, 50, 75))
     return BandwidthPoint(kind, num_threads, sum(num_bytes), float(rates.max()), float((high - low) / middle))
@@ -433,7 +419,5 @@ def measure_host(
         shapes = pick_host_shapes(speed, left_s)
         timings = time_host_shapes(shapes, dtype, budget_s=left_s, say=say)
     if not timings:
-        raise GemmEvalError(
-            "no GEMM ran undisturbed: other processes keep the cores busy; try again when they are done"
-        )
+        raise GemmEvalError("no GEMM ran undisturbed: other processes keep the cores busy; try again later")
     return HostMeasurement(facts, blas, dtype, tuple(points), launch, tuple(timings), len(shapes) - len(timings))

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import CalibrationFile, Correction
-from gemm_eval.validation.exam import MODEL, Exam, Line, lines_table, score
+from gemm_eval.validation.exam import MODEL, Exam, Line, MeasuredTable, lines_table, score
 from gemm_eval.validation.learned import FittedCorrection
 from gemm_eval.validation.metrics import FIGURES, rows_table
 from gemm_eval.validation.tables import Floats, Ints, Mask
@@ -64,6 +65,17 @@ def written(corrections: Iterable[FittedCorrection]) -> Iterator[Fitted]:
         rows = [(name, item.num_rows, item.physics_mape_percent, item.corrected_mape_percent) for name, item in named]
         table = rows_table({"rows of": "", "rows": ",", "model %": ".2f", "corrected %": ".2f"}, rows, title, 1)
         yield Fitted(of.path, result.write, (table,))
+
+
+T = TypeVar("T", bound=MeasuredTable)
+
+
+def of_library(tables: Iterable[T], library: str, kernels: str, gpu: str) -> list[T]:
+    """Return the tables of a library; InvalidInputError: there are none of `kernels` on a GPU."""
+    sets = [table for table in tables if table.library == library]
+    if not sets:
+        raise InvalidInputError(f"no timings of {kernels} by {library} on {gpu} are committed")
+    return sets
 
 
 def rows_between(values: Floats | Ints, regimes: Iterable[tuple[str, float, float]]) -> dict[str, Mask]:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Features, FittedKernel, physics_digest
 from gemm_eval.models.gpu import attention as model
 from gemm_eval.units import bytes_per_us
@@ -21,16 +20,14 @@ from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, Measur
 from gemm_eval.validation.fit import MIN_ROWS, Search, deal, fit_moving, provenance, rounded
 from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.subjects import Fitted, fitted, rows_between
+from gemm_eval.validation.subjects import Fitted, fitted, of_library, rows_between
 from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 from gemm_eval.workload import AttentionProblem
 
 PHASES = ("context", "generation", "mla_context", "mla_generation", "backward")
-"""Kinds of tables, in the order in which they are shown."""
-
+"""Kinds of tables, in the order in which they are shown; the last is of gradients."""
 BACKWARD = PHASES[-1]
-"""The kind of tables of gradients."""
 
 NUM_FOLDS = 5
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=60)
@@ -63,7 +60,6 @@ class AttentionTable(MeasuredTable):
 
     @cached_property
     def problems(self) -> list[AttentionProblem]:
-        """The attention of each row."""
         types = zip(self.words("dtype"), self.words("kv_dtype"), strict=True)
         sizes = self.frame[[*_SIZES]].assign(causal=self.frame.get("causal", 1) == 1).to_dict("records")
         return [
@@ -77,7 +73,6 @@ class AttentionTable(MeasuredTable):
 
     @cached_property
     def rows(self) -> model.AttentionRows:
-        """The problems as columns, as models take them."""
         return replace(model.attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
 
     @cached_property
@@ -177,9 +172,7 @@ LEARNS = Subject(
 
 def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.AttentionCalibration:
     """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out."""
-    sets = [table for table in tables(arch.name) if table.library == library]
-    if not sets:
-        raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
+    sets = of_library(tables(arch.name), library, "attention", arch.name)
     families: dict[str, FittedKernel] = {}
     for table in sets:
         names = families_of(arch, table)
@@ -216,8 +209,7 @@ def exam(phase: Sequence[str] | None = None, seed: int = 0) -> Exam[AttentionTab
     """Return the exam of some `PHASES`, or all; `seed` deals heads to folds."""
     phases = phase or PHASES
     for name in phases:
-        if name not in PHASES:
-            raise InvalidOptionError(refusal("phase", name, PHASES))
+        check_word("phase", name, PHASES)
     return Exam(
         read=lambda gpu: [table for table in tables(gpu) if table.phase in phases],
         predict=lambda arch, sets: predictions(arch, sets[0]),

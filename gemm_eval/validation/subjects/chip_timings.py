@@ -66,7 +66,6 @@ class TimingSet(Table):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """(N, K) of each row."""
         return list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
 
 
@@ -108,7 +107,10 @@ def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
     numbers = frame[_COLUMNS[1:]].to_numpy(np.float64)
     if not (np.isfinite(numbers).all() and (numbers > 0.0).all()):
         raise InvalidInputError(f"{path}: sizes and latencies must be numbers above 0")
-    meta = _read_meta(path.with_name(f"{path.stem}.meta.yaml")) or _meta_by_columns(chip, frame)
+    meta = _read_meta(path.with_name(f"{path.stem}.meta.yaml"))
+    if meta is None and (own := _read_meta(measured_root(chip) / "gemm.meta.yaml")):  # of rows that may not come along
+        texts = [of_set.where for of_set in own.sets.values() if of_set.where]
+        meta = own if any(_has_text(frame, where).any() for where in texts) else None
     source = meta.source if meta else path.name
     if meta is None and "source" in frame:  # what comes before the first bracket
         source = ", ".join(sorted({str(text).split("(")[0].strip() for text in frame["source"].unique()}))[:400]
@@ -122,13 +124,6 @@ def _read_meta(path: Path) -> _Meta | None:
         return _Meta.model_validate(read_yaml(path))
     except ValidationError as error:
         raise InvalidInputError(f"{path}: {error}") from None
-
-
-def _meta_by_columns(chip: str, frame: pd.DataFrame) -> _Meta | None:
-    """Return the library's meta file of rows that it does not have, if this table has some of them."""
-    meta = _read_meta(measured_root(chip) / "gemm.meta.yaml")
-    texts = [of_set.where for of_set in meta.sets.values() if of_set.where] if meta else []
-    return meta if any(_has_text(frame, where).any() for where in texts) else None
 
 
 def _has_text(frame: pd.DataFrame, where: Mapping[str, str]) -> Mask:

@@ -16,19 +16,9 @@ from gemm_eval.evaluate import CHIPS, GEMMEvaluator, chip_coefficients, chip_fea
 from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
+from gemm_eval.validation import exam
 from gemm_eval.validation.baselines import fit_roof, interpolated
-from gemm_eval.validation.exam import (
-    ALL_GPUS,
-    FITTED,
-    MODEL,
-    NAIVE,
-    Groups,
-    Line,
-    Predict,
-    lines_of,
-    lines_table,
-    parts_of,
-)
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Groups, Line, Predict, parts_of
 from gemm_eval.validation.fit import deal_pairs, held_out, provenance, robust_fit, rounded, soft_l1
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
@@ -71,8 +61,11 @@ def with_values(arch: specs.MulticoreSpec, coefficients: Mapping[str, float]) ->
 
 def predict_set(arch: specs.MulticoreSpec, rows: TimingSet) -> Floats:
     """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
-    if rows.changes:
-        arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
+    changes = dict(rows.changes)
+    for name, new in changes.items():  # of tables the old one with what is new
+        old = getattr(arch, name, None)
+        changes[name] = {**old, **new} if isinstance(old, Mapping) and isinstance(new, Mapping) else new
+    arch = arch.with_(**changes) if changes else arch
     floor_us = 0.0
     if arch.rules is None or rows.policy == "best":  # by rules a choice may be another where a floor makes times equal
         # it raises all mappings alike: without it a search finds the same time, and has no equal ones to go through
@@ -84,11 +77,6 @@ def predict_set(arch: specs.MulticoreSpec, rows: TimingSet) -> Floats:
         table = evaluator.evaluate_many(sizes, dtype=str(dtype), errors="mark", progress=False)
         predicted[of_type.index] = np.maximum(table["physics_us"], floor_us) + rows.timer_us
     return predicted
-
-
-def _merged(old: Any, new: Any) -> Any:
-    """Return a new value; of tables the old one with what is new."""
-    return {**old, **new} if isinstance(old, Mapping) and isinstance(new, Mapping) else new
 
 
 def priors_of(arch: specs.MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
@@ -309,12 +297,12 @@ def score_chip(
     lines: list[Line] = []
     for rows, part in zip(sets, slices, strict=True):
         us, labels = {who: all_us[part] for who, all_us in predicted.items()}, {"chip": timings.chip, "set": rows.name}
-        lines += lines_of(labels, rows.measured_us, us, _groups(rows, least_rows))
+        lines += exam.lines_of(labels, rows.measured_us, us, _groups(rows, least_rows))
     if len(fit_on) > 1:
         labels = {"chip": timings.chip, "set": "all fitted sets"}
         measured_us = np.concatenate([rows.measured_us for rows in sets])
         mask = np.concatenate([np.full(len(rows), rows.is_fitted) for rows in sets])
-        lines += lines_of(labels, measured_us, predicted, [({"rows": ALL}, mask)])
+        lines += exam.lines_of(labels, measured_us, predicted, [({"rows": ALL}, mask)])
     words = provenance(int(folds.max()) + 1, "sets", seed)["folds"] if is_fitted else ""
     repeats = {rows.name: repeat for rows in sets if (repeat := _repeat_errors(rows)) is not None}
     return ChipScore(tuple(lines), coefficients, words, repeats)
@@ -325,24 +313,17 @@ def calibrate_chip(
 ) -> tuple[specs.MulticoreCalibration, ChipScore]:
     """Fit a chip on timings; the errors, of the calibration and its score, are of rows held out by (N, K)."""
     score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths)
+    errors = []
+    for line in score.lines:
+        naive, roofline = (round(100.0 * line.errors[who].mape_frac, 3) for who in (NAIVE, FITTED))
+        figures = {"naive_mape_percent": naive, "roofline_mape_percent": roofline} | line.errors[MODEL].percents()
+        errors.append(specs.MulticoreErrors(set=f"{line.labels['set']}, {line.group}", **figures))
     calibration = specs.MulticoreCalibration(
-        chip=timings.chip,
-        model_version=MODEL_VERSION,
-        data=timings.source,
-        sha256=timings.sha256,
-        coefficients=score.coefficients,
-        errors=tuple(_figures(line) for line in score.lines),
+        chip=timings.chip, model_version=MODEL_VERSION, data=timings.source, sha256=timings.sha256,
+        coefficients=score.coefficients, errors=tuple(errors),
         **(provenance(num_folds, "sets", seed) | {"folds": score.folds}),
-    )
-    return calibration, score
-
-
-def _figures(line: Line) -> specs.MulticoreErrors:
-    naive, roofline = (round(100.0 * line.errors[who].mape_frac, 3) for who in (NAIVE, FITTED))
-    return specs.MulticoreErrors(
-        set=f"{line.labels['set']}, {line.group}", naive_mape_percent=naive, roofline_mape_percent=roofline,
-        **line.errors[MODEL].percents(),
     )  # fmt: skip
+    return calibration, score
 
 
 def calibration_text(calibration: specs.MulticoreCalibration, arch: specs.MulticoreSpec) -> str:
@@ -369,14 +350,12 @@ def _groups(rows: TimingSet, least_rows: Sequence[int]) -> Groups:
 
 def _repeat_errors(rows: TimingSet) -> Metrics | None:
     """Return the errors of timings by the others of the same GEMM; None where each was timed once."""
-    measured: list[float] = []
-    others: list[float] = []
-    for _, of_gemm in rows.frame.groupby(["dtype", "M", "K", "N"])["latency_us"]:
-        times = of_gemm.to_numpy(np.float64)
-        if len(times) > 1:
-            measured += times.tolist()
-            others += [float(np.median(np.delete(times, index))) for index in range(len(times))]
-    return measure_errors(np.array(measured), np.array(others)) if measured else None
+    times = rows.frame.groupby(["dtype", "M", "K", "N"])["latency_us"]
+    repeated = [of_gemm.to_numpy(np.float64) for _, of_gemm in times if len(of_gemm) > 1]
+    if not repeated:
+        return None
+    others = [np.median(np.delete(us, index)) for us in repeated for index in range(len(us))]
+    return measure_errors(np.concatenate(repeated), np.array(others))
 
 
 def _baselines(rows: TimingSet, compute_us: Floats, dram_us: Floats, held: Mask) -> dict[str, Floats]:
@@ -427,12 +406,12 @@ def chip_table(score: ChipScore) -> Table:
     """Return a table of the errors of rooflines, of an interpolated table and of the model."""
     how = f"fitted {score.folds}" if score.folds else "as it is"
     title = f"{score.lines[0].labels['chip']}, {how}: MAPE of rooflines and a table, then errors of gemm_eval"
-    return lines_table(score.lines, title, {"set": "set", "rows": "rows"}, _SHARES)
+    return exam.lines_table(score.lines, title, {"set": "set", "rows": "rows"}, _SHARES)
 
 
 def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, refit: bool) -> Report:
     """Score chips; parameters are the options of the command."""
-    wanted = chips_with_timings() if list(names) == [ALL_GPUS] else list(dict.fromkeys(names))
+    wanted = chips_with_timings() if list(names) == [exam.ALL_GPUS] else list(dict.fromkeys(names))
     if data is not None and len(wanted) > 1:
         raise InvalidOptionError(f"--data FILE is of one chip, got {len(wanted)} names")
 
@@ -443,16 +422,12 @@ def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, ref
             yield spec.name, score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit, is_corrected=True)
 
     def document() -> dict[str, Any]:
-        by_name = dict(scores())
-        return {
-            "folds": {name: score.folds for name, score in by_name.items()},
-            "coefficients": {name: score.coefficients for name, score in by_name.items()},
-            "repeats": {
-                name: {of_set: repeat._asdict() for of_set, repeat in score.repeats.items()}
-                for name, score in by_name.items()
-            },
-            "lines": [line.to_dict() for score in by_name.values() for line in score.lines],
-        }
+        document: dict[str, Any] = {"folds": {}, "coefficients": {}, "repeats": {}, "lines": []}
+        for name, score in scores():
+            document["folds"][name], document["coefficients"][name] = score.folds, score.coefficients
+            document["repeats"][name] = {of_set: repeat._asdict() for of_set, repeat in score.repeats.items()}
+            document["lines"] += [line.to_dict() for line in score.lines]
+        return document
 
     def parts() -> Iterator[Table | str]:
         for _, score in scores():

@@ -12,7 +12,7 @@ import pandas as pd
 
 from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
 from gemm_eval.dtypes import parse_dtype
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import Coefficient, Features, physics_digest
 from gemm_eval.models.gpu import collective as model
 from gemm_eval.units import bytes_per_us
@@ -23,7 +23,7 @@ from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 from gemm_eval.workload import CollectiveProblem
 
 FITTED, NAIVE = "alpha-beta", "link rate"
@@ -56,37 +56,17 @@ class CollectiveTable(MeasuredTable):
 
     @cached_property
     def problems(self) -> list[CollectiveProblem]:
-        """The collective of each row."""
         columns = self.frame[["what", "message_bytes", "num_ranks", "dtype"]].itertuples(index=False, name=None)
         return [CollectiveProblem(kind, size, ranks, parse_dtype(dtype)) for kind, size, ranks, dtype in columns]
 
     @cached_property
     def size_bytes(self) -> Ints:
-        """`CollectiveProblem.buffer_bytes` of each row."""
         return np.array([item.buffer_bytes for item in self.problems], np.int64)
 
 
 def tables(gpu: str) -> list[CollectiveTable]:
     """Read all measured collectives of a GPU, by name: NCCL's first."""
     return [CollectiveTable.read(path) for path in sorted(measured_root(gpu).glob("collective-*/*.parquet"))]
-
-
-@dataclass(frozen=True)
-class LogRanges(Ranges):
-    """Coefficients as shares 0..1 of the logarithms of their ranges, which span orders of magnitude."""
-
-    def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:
-        logs = np.log([values[item.name] for item in self.items])
-        return super().shares({item.name: log for item, log in zip(self.items, logs, strict=True)}, off_bounds)
-
-    def values(self, shares: Floats) -> dict[str, float]:
-        logs = super().values(shares)
-        names = [item.name for item in self.items]
-        return logs | dict(zip(names, np.exp([logs[name] for name in names]).tolist(), strict=True))
-
-    @cached_property
-    def _ends(self) -> tuple[Floats, Floats]:
-        return np.log([item.low for item in self.items]), np.log([item.high for item in self.items])
 
 
 def interconnect_of(arch: GpuSpec) -> Interconnect:
@@ -106,14 +86,11 @@ def fit_collectives(link: Interconnect, rows: model.CollectiveRows, measured_us:
     """Return all coefficients, fitted on some rows; one that no row depends on keeps its default."""
     across = model.SOCKETS if link.topology == TWO_SOCKETS else ()
     values = {item.name: item.default for item in model.COLLECTIVE_COEFFICIENTS}
+    in_rings = (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:-1])
     for items, mask in (
-        (
-            (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:-1]),
-            ~rows.is_direct & ~rows.is_exchange,
-        ),
-        ((*model.EXCHANGE, *across[-1:]), rows.is_exchange),
+        (in_rings, ~rows.is_direct & ~rows.is_exchange), ((*model.EXCHANGE, *across[-1:]), rows.is_exchange),
         (model.DIRECT, rows.is_direct),
-    ):
+    ):  # fmt: skip
         if mask.sum() >= _LEAST_ROWS:
             values = _fit(link, items, values, rows.take(mask), measured_us[mask])
     return values
@@ -129,18 +106,14 @@ def _fit(
         return model.collectives_us(link, values, rows)
 
     fits: list[tuple[float, dict[str, float]]] = []
-    limits = [item for item in items if item.name in _LIMITS]
-    for limit in _doublings(*limits) if limits else ({},):
-        ranges = LogRanges([item for item in items if item not in limits], {**start, **limit})
-        values = ranges.fit(predict, measured_us, _SEARCH, {**start, **limit})
+    free, tried = [item for item in items if item.name not in _LIMITS], [dict(start)]
+    for limit in (item for item in items if item.name in _LIMITS):  # between powers of two, at which sizes lie
+        exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
+        tried = [{**start, limit.name: float(round(2.0 ** (exponent + 0.5)))} for exponent in exponents]
+    for begin in tried:
+        values = Ranges(free, begin, is_log=True).fit(predict, measured_us, _SEARCH, begin)
         fits.append((soft_l1(np.log(predict(values)) - np.log(measured_us), _SEARCH.loss_scale), values))
     return min(fits, key=lambda item: item[0])[1]
-
-
-def _doublings(limit: Coefficient) -> list[dict[str, float]]:
-    """Return values between powers of two, at which sizes lie, within the range."""
-    exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
-    return [{limit.name: float(round(2.0 ** (exponent + 0.5)))} for exponent in exponents]
 
 
 def _columns(sets: Sequence[CollectiveTable]) -> pd.DataFrame:
@@ -211,8 +184,7 @@ def _line(x: Floats, y: Floats, at: Floats) -> Floats:
 
 def folds_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[str]:
     """Return the group of each row of all tables: all of a group is held out together, of all operations and types."""
-    if hold_out not in HOLD_OUTS:
-        raise InvalidOptionError(refusal("hold-out", hold_out, tuple(HOLD_OUTS)))
+    check_word("hold-out", hold_out, HOLD_OUTS)
     return [
         f"{of.num_ranks} ranks" + (f", 1e{int(np.floor(np.log10(of.buffer_bytes)))} bytes" * (hold_out == BLOCKS))
         for table in sets

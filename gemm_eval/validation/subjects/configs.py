@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from rich.table import Table
@@ -45,7 +45,6 @@ class ConfigModel:
         return np.ones(len(rows))
 
     def values_of(self, family: str) -> Values:
-        """Return the coefficients of a family."""
         return self.coefficients.get(family) or {item.name: item.default for item in self.FAMILIES[family]}
 
     @property
@@ -65,7 +64,6 @@ class ConfigModel:
         return replace(self, coefficients=fitted)
 
     def rows_of_family(self, rows: Timings, family: str) -> Mask:
-        """Return which rows are of a family."""
         return rows.of_group(family)
 
     def _held_of(self, family: str) -> dict[str, float]:
@@ -98,16 +96,13 @@ class ConfigModel:
         return replace(self, coefficients=coefficients, held={**self.held, **values})
 
 
-M = TypeVar("M", bound=ConfigModel)
-
 LEAST_POINTS = 0.02
 """A term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
 _MATTERS_POINTS = 0.3  # in sample: a term that costs more needs no cross-validation to be kept
 _REACHED_FRAC = 0.01  # a row is reached by a term whose removal, without a refit, moves its prediction by more
 
 
-@dataclass(frozen=True, slots=True)
-class Ablated:
+class Ablated(NamedTuple):
     """Errors without one term, `coefficient` held at `value`. Changes are in percentage points; positive: worse.
 
     Attributes:
@@ -168,7 +163,26 @@ def ablate(
 ) -> Iterator[Ablated]:
     """Switch off each term (of `names`, or all), and fit the others of its family again, from defaults on."""
     for part in _parts(model, timings, num_folds, seed, model.families):
-        yield from (part.ablated(term) for term in model.FAMILIES[part.family] if not names or term.name in names)
+        terms = [term for term in model.FAMILIES[part.family] if not names or term.name in names]
+        if not terms:
+            continue
+        full = part.model.fit(part.rows)  # on all rows
+        full_us, weights = full.predict(part.rows), part.model.row_weights(part.rows)
+        for term in terms:
+            neutral = term.neutral
+            values = {term.name: neutral.of(full.values) if neutral.same_as else neutral.value}
+            without = full.without(values)
+            moved = np.abs(without.predict(part.rows) / full_us - 1.0) > _REACHED_FRAC
+            refit = part.errors(without.fit(part.rows).predict(part.rows))
+            change = np.average(refit, weights=weights) - np.average(part.errors(full_us), weights=weights)
+            held_out: tuple[float | None, ...] = ()
+            if 100.0 * change < _MATTERS_POINTS:
+                masks = (np.ones(len(part.rows), bool), part.rows.is_near_best, moved)
+                held_out = tuple(map(part.changes_without(values), masks))
+            yield Ablated(
+                part.family, term.name, values[term.name], neutral.why, 100.0 * float(part.base.mean()),
+                float(moved.mean()), 100.0 * float(change), *held_out,
+            )  # fmt: skip
 
 
 def remove_in_turn(
@@ -176,21 +190,23 @@ def remove_in_turn(
 ) -> Iterator[Removed]:
     """Remove the terms that buy nothing alone one after another, as long as all that are gone buy nothing together."""
     for part in _parts(model, timings, num_folds, seed, {item.family for item in useless}):
-        last, gone = part.base, dict[str, float]()
+        gone = dict[str, float]()
+        change = part.changes_without(gone)
+        everything = np.ones(len(part.rows), bool)
         of_family = (item for item in useless if item.family == part.family)
         terms = sorted(of_family, key=lambda item: item.held_out_points or 0)
         for item in terms:
-            trial = gone | {item.coefficient: item.value}
-            errors = part.errors(part.predict_without(trial))
-            if 100.0 * float(errors.mean() - part.base.mean()) < LEAST_POINTS:
-                gone, last = trial, errors
+            trial = part.changes_without(gone | {item.coefficient: item.value})
+            if (trial(everything) or 0.0) < LEAST_POINTS:
+                gone, change = gone | {item.coefficient: item.value}, trial
         kept = tuple(item.coefficient for item in terms if item.coefficient not in gone)
-        change, near = 100.0 * (last - part.base), part.rows.is_near_best
-        near_points = float(change[near].mean()) if near.any() else 0.0
-        yield Removed(part.family, tuple(gone), kept, float(change.mean()), near_points)
+        near_points = change(part.rows.is_near_best) or 0.0
+        yield Removed(part.family, tuple(gone), kept, change(everything) or 0.0, near_points)
 
 
-def _parts(model: M, timings: Timings, num_folds: int, seed: int, families: Collection[str]) -> Iterator[_Part[M]]:
+def _parts(
+    model: ConfigModel, timings: Timings, num_folds: int, seed: int, families: Collection[str]
+) -> Iterator[_Part]:
     folds = assign_folds(timings, num_folds, seed)
     for family in (name for name in model.families if name in families):
         mask = model.rows_of_family(timings, family)
@@ -198,56 +214,27 @@ def _parts(model: M, timings: Timings, num_folds: int, seed: int, families: Coll
             yield _Part(family, replace(model, families=(family,)), timings.select(mask), folds[mask], num_folds)
 
 
-class _Part(Generic[M]):
-    """A family of a model, its rows, a fit on all of them, and its held-out errors with all terms."""
+class _Part:
+    """A family of a model, its rows, and its held-out errors with all terms."""
 
-    def __init__(self, family: str, model: M, rows: Timings, folds: Ints, num_folds: int) -> None:
+    def __init__(self, family: str, model: ConfigModel, rows: Timings, folds: Ints, num_folds: int) -> None:
         self.family, self.model, self.rows, self._folds, self._num_folds = family, model, rows, folds, num_folds
         crossed = self._cross_fit(model)
         self._fits, self.base = crossed.fits, self.errors(crossed.predict(rows))
-        self._full: M | None = None
 
     def errors(self, predicted_us: Floats) -> Floats:
         return np.abs(predicted_us / self.rows.measured_us - 1.0)
 
-    def predict_without(self, values: Mapping[str, float]) -> Floats:
-        return self._cross_fit([fitted.without(values) for fitted in self._fits]).predict(self.rows)
-
-    def _cross_fit(self, model: M | Sequence[M]) -> CrossFit[M]:
+    def _cross_fit(self, model: ConfigModel | Sequence[ConfigModel]) -> CrossFit[ConfigModel]:
         threads = self.model.NUM_THREADS
         return cross_fit(model, [self.rows], self._num_folds, folds=[self._folds], num_threads=threads)
 
-    def full(self) -> M:
-        """Return a fit on all rows, which takes long and is not always asked for."""
-        self._full = self._full or self.model.fit(self.rows)
-        return self._full
-
-    def ablated(self, term: Coefficient) -> Ablated:
-        base_points, neutral = 100.0 * float(self.base.mean()), term.neutral
-        value = neutral.of(self.full().values) if neutral.same_as else neutral.value
-        values = {term.name: value}
-        without = self.full().without(values)
-        full_us, weights = self.full().predict(self.rows), self.model.row_weights(self.rows)
-        moved = np.abs(without.predict(self.rows) / full_us - 1.0) > _REACHED_FRAC
-        refit = self.errors(without.fit(self.rows).predict(self.rows))
-        change = 100.0 * float(np.average(refit, weights=weights) - np.average(self.errors(full_us), weights=weights))
-        held_out = self._held_out(values, moved) if change < _MATTERS_POINTS else {}
-        return Ablated(
-            self.family, term.name, value, neutral.why, base_points, float(moved.mean()), change, **held_out
-        )  # fmt: skip
-
-    def _held_out(self, values: Mapping[str, float], moved: Mask) -> dict[str, float | None]:
-        """Return the fields of `Ablated` that are held out."""
-        errors = self.errors(self.predict_without(values))
-
-        def change(rows: Mask) -> float | None:
-            return 100.0 * float(errors[rows].mean() - self.base[rows].mean()) if rows.any() else None
-
-        return {
-            "held_out_points": change(np.ones(len(errors), bool)),
-            "held_out_near_points": change(self.rows.is_near_best),
-            "held_out_reached_points": change(moved),
-        }
+    def changes_without(self, values: Values) -> Callable[[Mask], float | None]:
+        """Return the change of the held-out MAPE of some rows, in points, where coefficients are held at `values`."""
+        errors = self.base
+        if values:
+            errors = self.errors(self._cross_fit([fit.without(values) for fit in self._fits]).predict(self.rows))
+        return lambda rows: 100.0 * float(errors[rows].mean() - self.base[rows].mean()) if rows.any() else None
 
 
 def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
@@ -288,6 +275,6 @@ def ablation_document(ablation: Ablation | None) -> dict[str, Any]:
     """Return what each term buys under the key ``ablation``; nothing where there is nothing."""
     if ablation is None or not ablation.terms:
         return {}
-    terms = [asdict(item) for item in ablation.terms]
+    terms = [item._asdict() for item in ablation.terms]
     useless = [f"{item.family}.{item.coefficient}" for item in ablation.useless]
     return {"ablation": {"terms": terms, "useless": useless, "together": [item._asdict() for item in ablation.removed]}}

@@ -34,7 +34,7 @@ from gemm_eval.validation.subjects.chip_timings import read_chip_timings
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
 from gemm_eval.validation.tables import LEAST_KERNEL_US, Floats, Ints, Timings, list_correction_timings, measured_root
-from gemm_eval.words import check_word, has_package, needs_extra
+from gemm_eval.words import check_word, needs_extra
 from gemm_eval.workload import GemmTypes, RunOptions
 
 # More trees, or larger ones, change held-out errors by a tenth of a point. Leaves of few rows are drawn to 0, without
@@ -47,11 +47,6 @@ _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of sm
 _OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
 _OF_CONFIGS: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.15, "l2_regularization": 1.0}
 """Of rows that are configs, whose weights are small: the same draw to 0 would hold back more of each leaf."""
-
-
-def can_learn() -> bool:
-    """Return whether scikit-learn is installed."""
-    return has_package("sklearn")
 
 
 def fit_trees(
@@ -110,7 +105,6 @@ class Answers(NamedTuple):
     options: RunOptions
 
     def of_key(self, key: Key) -> npt.NDArray[np.int64]:
-        """Return the rows that a correction is for."""
         return np.flatnonzero([item == key for item in self.keys])
 
 
@@ -151,9 +145,8 @@ class CorrectedPredictor:
         corrected, records = answers.cold, answers.records
         latency_us: Floats = corrected["latency_us"]
         if corrected is not records:
-            latency_us = records["latency_us"] * np.where(
-                corrected["active_sms"] > 0, corrected["correction_factor"], 1
-            )
+            factors = np.where(corrected["active_sms"] > 0, corrected["correction_factor"], 1)
+            latency_us = records["latency_us"] * factors
         return latency_us + rows.timer_us
 
     def _unnamed_answers(self, timings: Timings) -> Answers | None:
@@ -248,7 +241,6 @@ SAME_PERCENT = 0.05
 """Points of MAPE by which a regime may be worse: less than what other folds change."""
 
 _FOLDS = 5
-_DIGITS = 3
 
 
 def calibrate_correction(
@@ -359,17 +351,15 @@ def _by_key(
 
 
 def _intervals_of(rows: pd.DataFrame) -> dict[str, Any]:
-    logs = {"physics_intervals": rows["physics_log"], "intervals": rows["corrected_log"]}
     places, pairs = rows["place"].to_numpy(), rows["pair"].tolist()
-    return {name: gpu_model.fit_intervals(places, of.to_numpy(), pairs) for name, of in logs.items()}
+    columns = {"physics_intervals": "physics_log", "intervals": "corrected_log"}
+    return {name: gpu_model.fit_intervals(places, rows[of].to_numpy(), pairs) for name, of in columns.items()}
 
 
 def _errors_of(rows: pd.DataFrame) -> dict[str, Any]:
     """Return the fields of `HeldOut`."""
-    percents = {
-        f"{name}_mape_percent": round(100.0 * float(rows[f"{name}_error"].to_numpy().mean()), _DIGITS)
-        for name in ("physics", "corrected")
-    }
+    physics, corrected = (100.0 * rows[f"{name}_error"].to_numpy().mean() for name in ("physics", "corrected"))
+    percents = {"physics_mape_percent": round(float(physics), 3), "corrected_mape_percent": round(float(corrected), 3)}
     return {"num_rows": len(rows), **percents}
 
 
@@ -408,10 +398,8 @@ def calibrate(
 ) -> Iterator[Fitted]:
     """Learn the corrections of a subject on a GPU or chip; parameters are the options of the command."""
     check_word("subject", subject, SUBJECTS)
-    if subject == ALL_OURS:
-        return _of_ours(arch, data, seed)
     if subject != DENSE:
-        return written(_fitted_by_subject(arch, subject, None if data is None else Path(data[0])))
+        return written(_fitted_by_subject(arch, subject, [Path(name) for name in data or ()], seed))
     if family is None:
         raise InvalidOptionError("corrections of GEMMs are of one kernel family: give --family, such as sm90_wgmma")
     from gemm_eval.validation.subjects.gemms import calibrate_correction as of_gemms
@@ -419,21 +407,17 @@ def calibrate(
     return of_gemms(arch, family, library, data, seed)
 
 
-def _of_ours(arch: str, data: list[str] | None, seed: int) -> Iterator[Fitted]:
-    """Learn the corrections of our W4A16 kernels."""
-    from gemm_eval.validation.subjects import w4a16
-
-    spec = load_arch(arch, GpuSpec)
-    paths = [Path(name) for name in data] if data else w4a16.list_w4a16_tables(spec.name)
-    return written(w4a16.w4a16_corrections(spec, paths, seed=seed))
-
-
-def _fitted_by_subject(arch: str, subject: str, path: Path | None) -> Iterator[FittedCorrection]:
-    """Yield the corrections of a GPU or chip; `path`: timings, where they are not the committed ones."""
+def _fitted_by_subject(arch: str, subject: str, paths: Sequence[Path], seed: int) -> Iterator[FittedCorrection]:
+    """Yield the corrections of a GPU or chip; `paths`: timings, where they are not the committed ones."""
+    path = paths[0] if paths else None
     if subject == CHIPS:
         chip = load_arch(arch, MulticoreSpec, calibrated=False)
         return chips.chip_corrections(chip, read_chip_timings(chip.name, path))
     spec = load_arch(arch, GpuSpec)
+    if subject == ALL_OURS:
+        from gemm_eval.validation.subjects import w4a16
+
+        return w4a16.w4a16_corrections(spec, paths or w4a16.list_w4a16_tables(spec.name), seed=seed)
     if subject == TRITON:
         return triton.triton_corrections(spec, path or triton.triton_table(spec.name))
     exam: Exam[Any] = import_module(f"gemm_eval.validation.subjects.{_EXAMS[subject]}").exam()

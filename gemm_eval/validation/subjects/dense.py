@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,14 +22,8 @@ from gemm_eval.validation.exam import MODEL
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.subjects import dense_rows
 from gemm_eval.validation.tables import QUANT_COLUMN, Floats, Ints, Mask, Timings
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 from gemm_eval.workload import RunOptions
-
-
-def check_one_of(option: str, value: str, known: Collection[str]) -> None:
-    """Raise InvalidOptionError for a value of an option that is not known."""
-    if value not in known:
-        raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
 
 
 def load_gpu_of(arch: str, family: str) -> GpuSpec:
@@ -175,8 +169,8 @@ def rows_of_family(
     arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, has_siblings: bool = False
 ) -> list[Timings]:
     """Return a library's rows of a family, without bands; `has_siblings`: of GPUs with the same coefficients too."""
-    check_one_of("library", library, gpu_model.LIBRARIES)
-    check_one_of("family", family, FAMILIES)
+    check_word("library", library, gpu_model.LIBRARIES)
+    check_word("family", family, FAMILIES)
     kept = []
     for item in sets:
         if (item.gpu != arch.name and not has_siblings) or item.library != library:
@@ -320,10 +314,11 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
 
     predicted_us = fit.held_out(folds, lambda train, rows: {MODEL: predict(fit_rows(train), rows)})[MODEL]
     data = f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}"
+    times_hash = hashlib.sha256(times.to_csv(index=False, lineterminator="\n").encode()).hexdigest()
     return gpu_model.Calibration(
         gpu=arch.name, library=gpu_model.TRTLLM, family=QUANTIZE.name, model_version=gpu_model.GPU_MODEL_VERSION,
         coefficients=fit.rounded(fit_rows(np.ones(len(sizes), bool))), fitted=tuple(item.name for item in _FREE),
-        errors=(error_figures(data, hash_of_times(times), measured_us, predicted_us),),
+        errors=(error_figures(data, times_hash, measured_us, predicted_us),),
         **fit.provenance(_FOLDS, "sets", seed, by="(M, K)"),
     )  # fmt: skip
 
@@ -333,11 +328,6 @@ def times_of_quantization(sets: Sequence[Timings]) -> pd.DataFrame:
     columns = ["M", "K", QUANT_COLUMN]
     frame = pd.concat([timings.frame[columns] for timings in sets]) if sets else pd.DataFrame(columns=columns)
     return frame.groupby(["M", "K"], as_index=False).median()
-
-
-def hash_of_times(times: pd.DataFrame) -> str:
-    """Return the SHA-256 of what `times_of_quantization` gives."""
-    return hashlib.sha256(times.to_csv(index=False, lineterminator="\n").encode()).hexdigest()
 
 
 def _pack_quantization(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:

@@ -124,7 +124,6 @@ class Rows(NamedTuple):
     quantize: Mapping[str, float]  # coefficients of the kernels that quantize A by one scale
 
     def select(self, mask: Mask) -> Rows:
-        """Return the rows where `mask` is true."""
         return self._replace(kind_of=self.kind_of[mask], sizes=self.sizes[mask], family_of=self.family_of[mask])
 
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Schedule
@@ -33,7 +32,7 @@ from gemm_eval.validation.subjects import Fitted, fitted
 from gemm_eval.validation.subjects import experts_tables as measured
 from gemm_eval.validation.subjects.dense import calibration_out, family_title
 from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
 
 _MOST_OVERHEAD_US = 100.0  # of a roofline's layer: a dozen small kernels
@@ -297,8 +296,7 @@ def find_tables(gpu: str, names: Sequence[str] = ()) -> list[measured.ExpertTabl
     """Return the tables of a GPU: all, or those named; InvalidOptionError: none of that name."""
     by_name = tables(gpu)
     for name in names:
-        if name not in by_name:
-            raise InvalidOptionError(refusal("data", name, tuple(by_name)))
+        check_word("data", name, by_name)
     return [by_name[name] for name in names or by_name]
 
 
@@ -421,8 +419,7 @@ def exam(data: Sequence[str] | None = None, seed: int = 0) -> Exam[measured.Expe
     if data:
         known = dict.fromkeys(name for path in measured_root("").iterdir() for name in tables(path.name))
         for name in data:
-            if name not in known:
-                raise InvalidOptionError(refusal("data", name, tuple(known)))
+            check_word("data", name, known)
     return Exam(
         read=lambda gpu: [table for name, table in tables(gpu).items() if not data or name in data],
         predict=lambda arch, sets: predictions(arch, sets[0], seed),

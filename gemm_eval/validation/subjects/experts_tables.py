@@ -27,7 +27,6 @@ class ExpertTable(MeasuredTable, ABC):
 
     @property
     def types(self) -> GemmTypes:
-        """The types of the GEMMs."""
         return GemmTypes.parse(self.dtype)
 
     @property
@@ -80,7 +79,6 @@ class LayerTable(ExpertTable):
 
     @property
     def mean_rows(self) -> Ints:
-        """Rows of an expert in the mean, at least 1, [rows]."""
         return np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
 
     @cached_property
@@ -88,12 +86,10 @@ class LayerTable(ExpertTable):
         """The model of each row: as the table has it, else by its sizes: ``hidden 2048, inter 768, 8 of 128``."""
         if "model" in self.frame:
             return self.words("model")
-        names = {
-            sizes: f"hidden {sizes[0]}, inter {sizes[1]}, {sizes[2]} of {sizes[3]}"
-            + ("" if sizes[4] else ", not gated")
-            for sizes in set(self.frame[_MODEL].itertuples(index=False, name=None))
-        }
-        return [names[sizes] for sizes in self.frame[_MODEL].itertuples(index=False, name=None)]
+        return [
+            f"hidden {hidden}, inter {inter}, {topk} of {experts}{'' if gated else ', not gated'}"
+            for hidden, inter, topk, experts, gated in self.frame[_MODEL].itertuples(index=False, name=None)
+        ]
 
     def layers(self, seed: int) -> tuple[list[moe.MoeLayer], Ints]:
         """Return the layers as a user asks for them, and the row of the table that each is of; a row is their mean.
@@ -115,19 +111,16 @@ class LayerTable(ExpertTable):
                 seed=seed_of.setdefault(key, seed * _MOST_LOADS + len(seed_of)),
                 num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
             )  # fmt: skip
+            of_row = [layer]
             if self.has_lone_token_on_rank and num_tokens == 1:
                 counts = moe.ExpertCounts((1,) * topk + (0,) * (num_experts - topk))
-                layers.append(layer.with_(distribution=counts, rank=0))
-                row_of.append(row)
-                continue
-            if self.router_groups is None or self.router_groups[0] != num_experts:
-                layers.append(layer)
-                row_of.append(row)
-                continue
-            if key not in counts_of:
-                counts_of[key] = _routed_counts(layer, self.router_groups)
-            layers += [layer.with_(distribution=counts, rank=0) for counts in counts_of[key]]
-            row_of += [row] * len(counts_of[key])
+                of_row = [layer.with_(distribution=counts, rank=0)]
+            elif self.router_groups is not None and self.router_groups[0] == num_experts:
+                if key not in counts_of:
+                    counts_of[key] = _routed_counts(layer, self.router_groups)
+                of_row = [layer.with_(distribution=counts, rank=0) for counts in counts_of[key]]
+            layers += of_row
+            row_of += [row] * len(of_row)
         return layers, np.array(row_of, np.int64)
 
 
@@ -168,12 +161,10 @@ class GroupedTable(ExpertTable):
 
     @property
     def mean_rows(self) -> Ints:
-        """Rows of a group in the mean, at least 1, [rows]."""
         return np.array([max(1, sum(groups) // len(groups)) for groups in self.row_groups], np.int64)
 
     @property
     def models(self) -> list[str]:
-        """The model of each row."""
         return self.words("model")
 
     @cached_property

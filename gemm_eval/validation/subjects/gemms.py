@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import groupby, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,41 +20,21 @@ from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.measure import TABLE_SUFFIXES
 from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, load_bytes_of, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
-from gemm_eval.validation import baselines, tables
+from gemm_eval.validation import baselines, metrics, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of, lines_table
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
-from gemm_eval.validation.metrics import (
-    REGIMES,
-    Score,
-    are_inside_of_all,
-    errors_table,
-    report_document,
-    rows_table,
-    score,
-    score_crossed,
-    worst_table,
-)
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted, written
-from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
+from gemm_eval.validation.subjects.corrections import CorrectedPredictor, held_out_answers
 from gemm_eval.validation.subjects.dense_rows import families_of
 from gemm_eval.validation.tables import Floats, Mask, Timings, measured_root
+from gemm_eval.words import check_word, has_package
 
 Names = Sequence[str] | None
 
 
-def is_default_training(timings: Timings) -> bool:
-    """Return whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
-    return timings.l2 == "cold" and timings.clock == "burst"
-
-
-def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
-    """Return whether the main family of a set's rows has a calibration of this very GPU."""
-    return dense.origin_of(arch, timings).is_calibrated
-
-
 def compare(
     arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *, refit: bool | None = None
-) -> Iterator[list[Score]]:
+) -> Iterator[list[metrics.Score]]:
     """Score each set: the model first, then the model with learned corrections, then the baselines.
 
     Args:
@@ -64,41 +45,39 @@ def compare(
         UnsupportedError: the library has no kernels for these types on this GPU, or the GPU no peak.
     """
     for timings in sets:
-        if is_calibrated_on(arch, timings) if refit is None else refit:
+        if dense.origin_of(arch, timings).is_calibrated if refit is None else refit:
             yield [*_refitted(arch, timings, num_folds, seed), *_refitted_baselines(arch, timings, num_folds, seed)]
         else:
             yield _as_it_is(arch, timings, num_folds, seed)
 
 
-def _refitted(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+def _refitted(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[metrics.Score]:
     """Yield the scores of the model and of its correction, fitted on other pairs (N, K) of the set."""
     folds = min(num_folds, len(set(timings.pairs)))
     model = dense.model_predictor(arch, timings.library)
-    predictors: list[Predictor] = [model, CorrectedPredictor(model)] if can_learn() else [model]
+    predictors: list[Predictor] = [model, CorrectedPredictor(model)] if has_package("sklearn") else [model]
     for predictor in predictors:
         crossed = cross_fit(predictor, [timings], folds, seed)
-        yield score_crossed(crossed, predictor.name, timings, note="refitted on this set", has_interval=True)
+        yield metrics.score_crossed(crossed, predictor.name, timings, note="refitted on this set", has_interval=True)
 
 
 def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
     """Return rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can."""
     predictors: list[Predictor] = [
-        baselines.NaiveRoofline(arch),
-        baselines.FittedRoofline(arch),
-        baselines.TableInterpolation(arch),
+        of(arch) for of in (baselines.NaiveRoofline, baselines.FittedRoofline, baselines.TableInterpolation)
     ]
     if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
         predictors += [baselines.NvidiaHeuristics(arch.name), baselines.NvidiaHeuristics(arch.name, is_refit=True)]
     return predictors
 
 
-def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[metrics.Score]:
     asked, folds = timings.whole(), min(num_folds, len(set(timings.pairs)))
     for baseline in make_baselines(arch, asked):
-        yield score(baseline, asked, 0 if isinstance(baseline, baselines.NaiveRoofline) else folds, seed)
+        yield metrics.score(baseline, asked, 0 if isinstance(baseline, baselines.NaiveRoofline) else folds, seed)
 
 
-def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Score]:
+def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[metrics.Score]:
     origin = dense.origin_of(arch, timings)
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
@@ -110,7 +89,7 @@ def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> lis
         is_changed = bool((answers["latency_us"] != answers["physics_us"]).any())
         if not has_correction or (is_changed and (origin.is_calibrated or not is_taught(timings))):
             us, inside = answers["latency_us"] + asked.timer_us, are_in_answers(asked, answers)
-            scores.append(Score(asked, name, us, carried, is_inside=inside, note=note))
+            scores.append(metrics.Score(asked, name, us, carried, is_inside=inside, note=note))
     if origin.is_calibrated:
         return [*scores, *_refitted_baselines(arch, timings, num_folds, seed)]
     carried_on: list[tuple[Predictor, str]] = [(baselines.NaiveRoofline(arch), "as it is")]
@@ -118,7 +97,7 @@ def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> lis
         carried_on.append((roofline, carried))
     if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
         carried_on.append((baselines.NvidiaHeuristics(arch.name), "as it is"))
-    return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
+    return [*scores, *(metrics.Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
 
 
 def is_taught(timings: Timings) -> bool:
@@ -146,6 +125,9 @@ def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
     return (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
 
 
+_timings_of = cache(tables.list_timings)
+
+
 def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRoofline | None:
     """Return a roofline fitted on timings of the GPU of the coefficients, of this library and types; None: none."""
     gpu = dense.origin_of(arch, timings).gpu
@@ -160,11 +142,6 @@ def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRooflin
         *(item.whole().select(~item.in_band) for item in train)
     )
     return replace(carried, arch=arch)
-
-
-@cache
-def _timings_of(gpu: str) -> tuple[Timings, ...]:
-    return tuple(tables.list_timings(gpu))
 
 
 def _types(timings: Timings) -> set[tuple[str, str]]:
@@ -191,19 +168,22 @@ def validate_dense(
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
         head = {"arch": spec.name, "coefficients": notes}
         of_choices = {"choices": [item._asdict() for item in choices]} if choices else {}
-        return head | of_choices | report_document(scores, worst)
+        return head | of_choices | metrics.report_document(scores, worst)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
             if index:
                 yield ""
-            yield errors_table(of_set, of_set[0].note)
+            yield metrics.errors_table(of_set, of_set[0].note)
             if worst:
                 yield ""
-                yield worst_table(of_set[0], worst)
+                yield metrics.worst_table(of_set[0], worst)
         if choices:
             yield ""
-            yield choices_table(choices)
+            columns = {"type": "", "GEMMs": ",", "gemm_eval": "+.1%", "origami": "+.1%", "any": "+.1%"}
+            yield metrics.rows_table(
+                columns, choices, "choice among kernels of one date: mean time over the fastest's", 1
+            )
 
     return Report(document, parts)
 
@@ -257,12 +237,6 @@ def _mean_of_firsts(rows: pd.DataFrame, by: str) -> float:
     return float(rows[rows[by] == least].groupby(_OF_CHOICE, observed=True)["loss"].mean().mean())
 
 
-def choices_table(choices: list[Choice]) -> Any:
-    """Return the choices as a table."""
-    columns = {"type": "", "GEMMs": ",", "gemm_eval": "+.1%", "origami": "+.1%", "any": "+.1%"}
-    return rows_table(columns, choices, "choice among kernels of one date: mean time over the fastest's", 1)
-
-
 def _predict(evaluator: GEMMEvaluator, dtype: str, row: Any) -> float:
     """Return the time of a row's kernel in microseconds; inf where the model has no such kernel."""
     library = f"aiter/{row.version}" if row.version else None
@@ -306,10 +280,12 @@ def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Ite
     users get. InvalidOptionError: a GPU without timings.
     """
     archs = [load_arch(name, GpuSpec) for name in chosen_gpus(names, gpus_with_timings())]
+    library_of = attrgetter("library")
     carried: list[Line] = []
     fitted: dict[tuple[str, str], list[Timings]] = {}  # by GPU and library of the coefficients
     for arch in archs:
-        for sets in _by_library(_sets_of(arch.name)):
+        for _, of_library in groupby(sorted(_sets_of(arch.name), key=library_of), library_of):
+            sets = list(of_library)
             for item in sets:
                 origin = dense.origin_of(arch, item)
                 if origin.is_calibrated or (origin.gpu and is_taught(item)):
@@ -334,11 +310,6 @@ def _is_drawn(timings: Timings) -> bool:
     return "layout" in timings.frame
 
 
-def _by_library(sets: Sequence[Timings]) -> Iterator[list[Timings]]:
-    for _, of_library in groupby(sorted(sets, key=lambda item: item.library), lambda item: item.library):
-        yield list(of_library)
-
-
 def _by_table(sets: Sequence[Timings]) -> dict[tuple[str, str], list[int]]:
     """Return the indices of sets by GPU and name of their table, without states of L2 and clock."""
     indices: dict[tuple[str, str], list[int]] = {}
@@ -347,25 +318,21 @@ def _by_table(sets: Sequence[Timings]) -> dict[tuple[str, str], list[int]]:
     return indices
 
 
-def _coefficients_of(timings: Timings) -> str | None:
-    """Return the GPU that the coefficients of most rows of a set were fitted on."""
-    return dense.origin_of(load_arch(timings.gpu, GpuSpec), timings).gpu
-
-
 def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: int) -> Iterator[Line]:
     """Yield the errors of sets, of this GPU and of siblings with its coefficients, by fits on other pairs of all."""
     library, family = asked_for[0].library, families_of(arch, asked_for[0])[0]
     more = [*_sets_of(arch.name), *corrections.list_training(arch, library, family)]
     known = {(item.gpu, item.name) for item in asked_for}
     sets = [*asked_for, *(item for item in more if item.library == library and (item.gpu, item.name) not in known)]
-    sets = list({(item.gpu, item.name): item for item in sets if _coefficients_of(item) == arch.name}.values())
+    sets = [item for item in sets if dense.origin_of(load_arch(item.gpu, GpuSpec), item).gpu == arch.name]
+    sets = list({(item.gpu, item.name): item for item in sets}.values())
     folds = assign_joint_folds(sets, num_folds, seed)
     predictor = CorrectedPredictor(dense.model_predictor(arch, library), dense.fitted_sets(arch.name, library))
     crossed = cross_fit(predictor, sets, num_folds, folds=folds)
     asked = [item.whole() for item in sets[: len(asked_for)]]
     of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
     corrected_us, keys = [of[1] for of in of_model], [of[2] for of in of_model]
-    inside = are_inside_of_all(asked, corrected_us, folds[: len(asked)], keys)
+    inside = metrics.are_inside_of_all(asked, corrected_us, folds[: len(asked)], keys)
     for (gpu, name), indices in _by_table(asked).items():
         arch = load_arch(gpu, GpuSpec)
         of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
@@ -398,9 +365,14 @@ def _lines(
     measured_us, is_inside = np.concatenate([item.measured_us for item in sets]), np.concatenate(inside)
     us = {who: np.concatenate(parts) for who, parts in predicted.items()}
     head = {"gpu": gpu, "data": name, "types": sets[0].problems()[0].types.inputs}
-    groups = {regime.name: [regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets] for regime in REGIMES}
+    groups = {
+        regime.name: [regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets] for regime in metrics.REGIMES
+    }
     if all(map(_is_drawn, sets)):
-        groups |= {group: [_drawn_mask(item, rule) for item in sets] for group, rule in drawn_groups().items()}
+        load_bytes = [list(map(load_bytes_of, item.problems())) for item in sets]
+        frames = [item.frame.assign(load_bytes=of) for item, of in zip(sets, load_bytes, strict=True)]
+        rules = drawn_groups().items()
+        groups |= {group: [np.asarray(frame.eval(rule), bool) for frame in frames] for group, rule in rules}
     for group, masks in groups.items():
         mask = np.concatenate(masks)
         labels = {"regime": group, "is_fitted": is_fitted}
@@ -413,11 +385,6 @@ def drawn_groups() -> dict[str, str]:
     """Return the groups of drawn GEMMs that are reported apart: name -> condition on columns (arch/data_sets.yaml)."""
     groups: dict[str, str] = read_yaml(data_root() / "data_sets.yaml")["kinds"]["DrawnShape"]["groups"]
     return groups
-
-
-def _drawn_mask(timings: Timings, rule: str) -> Mask:
-    load_bytes = [load_bytes_of(problem) for problem in timings.problems()]
-    return np.asarray(timings.frame.assign(load_bytes=load_bytes).eval(rule), bool)
 
 
 _SHARES = {ROOFLINE: "roofline", INTERPOLATION: "table", PHYSICS: "physics", CORRECTED: "corrected"}
@@ -463,7 +430,7 @@ def calibrate_dense(
     out: Path | None, correction: bool,
 ) -> Iterator[Fitted]:  # fmt: skip
     """Fit a kernel family on a library's own choices; parameters are the options of the command."""
-    dense.check_one_of("--family", family, GENERIC)
+    check_word("--family", family, GENERIC)
     _check_library(library)
     if correction and out is not None:
         raise InvalidOptionError("--correction corrects the committed calibration: leave out --out")
@@ -474,7 +441,8 @@ def calibrate_dense(
         raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
     sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not data:
-        sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
+        kept = (library, "cold", "burst")  # cold weights, boost clock
+        sets = [timings for timings in sets if (timings.library, timings.l2, timings.clock) == kept]
     for timings in sets:
         if (timings.library, timings.gpu) != (library, spec.name):
             raise InvalidOptionError(
@@ -492,7 +460,7 @@ def calibrate_dense(
 
 def calibrate_correction(arch: str, family: str, library: str, data: Names, seed: int) -> Iterator[Fitted]:
     """Learn the corrections of a kernel family; parameters are the options of the command."""
-    dense.check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    check_word("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
     _check_library(library)
     spec = dense.load_gpu_of(arch, family)
     sets = tables.find_timings(spec.name, data) if data else corrections.list_training(spec, library, family)
@@ -510,7 +478,7 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
     loaded = (load_correction(path)[0] for path in sorted(folder.glob("*.yaml")))
     committed = [item for item in loaded if item.library != OURS]  # whose rows are configs
     if family is not None:
-        dense.check_one_of("--family", family, sorted({item.family for item in committed}))
+        check_word("--family", family, sorted({item.family for item in committed}))
     rows: list[tuple[object, ...]] = []
     for library, of_family in dict.fromkeys((item.library, item.family) for item in committed):
         if family not in (None, of_family):
@@ -520,7 +488,7 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
             learned.path.write_text(learned.to_yaml(), encoding="utf-8")
             rows += [(learned.path.stem, item.regime, item.low_log, item.high_log) for item in learned.intervals]
     columns = {"correction": "", "regime": "", "low": "+.3f", "high": "+.3f"}
-    table = rows_table(columns, rows, f"80% intervals on {spec.name}", 2)
+    table = metrics.rows_table(columns, rows, f"80% intervals on {spec.name}", 2)
     yield Fitted(None, lambda _: None, (table,))
 
 
@@ -535,4 +503,4 @@ def calibrate_quantization(arch: str, data: Names, seed: int, out: Path | None) 
 
 def _check_library(library: str) -> None:
     # what the model chooses was not timed, or stands in tables that tell the config
-    dense.check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])
+    check_word("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])

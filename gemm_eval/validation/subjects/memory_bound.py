@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.gpu import memory_bound as model
 from gemm_eval.units import bytes_per_us
@@ -19,9 +19,9 @@ from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, Exam, Groups,
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.learned import EVERYWHERE, PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.subjects import Fitted, fitted, rows_between
+from gemm_eval.validation.subjects import Fitted, fitted, of_library, rows_between
 from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 from gemm_eval.workload import ENGINES, TORCH, memory_kernel
 
 _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.01, evaluations=100)
@@ -57,7 +57,6 @@ class MemoryBoundTable(MeasuredTable):
 
     @cached_property
     def rows(self) -> model.MemoryBoundRows:
-        """The kernels, as the model takes them."""
         columns = ["what", "read_bytes", "write_bytes", "rows", "width"]
         rows = [
             model.memory_bound_row(*row, is_dealt=row[0] in _DEALT or memory_kernel(row[0]).is_dealt)
@@ -138,9 +137,7 @@ LEARNS = Subject(
 
 def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.MemoryBoundCalibration:
     """Fit all coefficients on the committed tables of a library's kernels on a GPU; errors are of folds held out."""
-    sets = [table for table in tables(arch.name) if table.library == library]
-    if not sets:
-        raise InvalidInputError(f"no timings of memory-bound kernels of {library} on {arch.name} are committed")
+    sets = of_library(tables(arch.name), library, "memory-bound kernels", arch.name)
     rows = model.MemoryBoundRows(*map(np.concatenate, zip(*(table.rows for table in sets), strict=True)))
     coefficients = fit_memory_bound(arch, rows, np.concatenate([table.measured_us for table in sets]), library)
     how = provenance(1, "rows", 0) | {"folds": f"each {_FOLDS[library]} by a fit on the others, all kernels together"}
@@ -151,17 +148,15 @@ def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.Memor
 
 
 def _groups(table: MemoryBoundTable) -> Groups:
-    kernels = table.kinds
     regimes = rows_between(table.column("rows"), _REGIMES) | {ALL: np.ones(len(table), np.bool_)}
-    for kernel in (*dict.fromkeys(kernels.tolist()), ALL):
+    for kernel in (*dict.fromkeys(table.kinds.tolist()), ALL):
         for group, mask in regimes.items():
-            yield {"what": kernel, "group": group}, mask & ((kernels == kernel) | (kernel == ALL))
+            yield {"what": kernel, "group": group}, mask & ((table.kinds == kernel) | (kernel == ALL))
 
 
 def calibrate(arch: str, library: str) -> Iterator[Fitted]:
     """Fit a library's kernels on a GPU; parameters are the options of the command."""
-    if library not in _FOLDS:
-        raise InvalidOptionError(f"--library must be one of {', '.join(_FOLDS)}, got {shown(library)}")
+    check_word("--library", library, _FOLDS)
     calibration = calibrate_memory_bound(load_arch(arch, GpuSpec), library)
     title = f"Memory-bound kernels of {library} on {calibration.gpu}: errors of what was held out"
     yield fitted(calibration, model.memory_bound_calibration_path(calibration.gpu, library), title)

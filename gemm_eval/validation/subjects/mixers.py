@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import mixers as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_rate
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict, errors_of
 from gemm_eval.validation.fit import Search, deal, fit_moving, provenance, rounded
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.subjects import Fitted, fitted
+from gemm_eval.validation.subjects import Fitted, fitted, of_library
 from gemm_eval.validation.tables import Floats, Ints, Mask, measured_root
 from gemm_eval.workload import MIXER_KERNELS, MixerProblem
 
@@ -32,12 +31,10 @@ class MixerTable(MeasuredTable):
 
     @cached_property
     def kernels(self) -> npt.NDArray[np.str_]:
-        """Name of each row's kernel."""
         return np.array(self.words("kernel"))
 
     @cached_property
     def rows(self) -> model.MixerRows:
-        """The calls, as the model takes them."""
         calls = self.frame[["kernel", *_SIZES]].to_dict("records")
         return model.mixer_rows(
             load_arch(self.gpu, GpuSpec),
@@ -90,11 +87,8 @@ def predictions(arch: GpuSpec, table: MixerTable) -> Predict:
 
 def calibrate_mixers(arch: GpuSpec, library: str) -> model.MixerCalibration:
     """Fit all kernels of a library on the committed table of a GPU; errors are of rows that are held out."""
-    sets = [table for table in tables(arch.name) if table.library == library]
-    if not sets:
-        raise InvalidInputError(f"no timings of linear or sparse attention by {library} on {arch.name} are committed")
-    (table,) = sets
-    predicted_us = exam().held_out(arch, sets)[MODEL]
+    (table,) = of_library(tables(arch.name), library, "linear or sparse attention", arch.name)
+    predicted_us = exam().held_out(arch, [table])[MODEL]
     errors = np.abs(predicted_us / table.measured_us - 1.0)
     families = {}
     for kernel in (name for name in MIXER_KERNELS if name in table.kernels):

@@ -30,6 +30,7 @@ from gemm_eval.estimate import (
 )
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.measure import read_frame
+from gemm_eval.models.gpu.coefficients import FREE, Coefficient
 from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
@@ -39,7 +40,7 @@ from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, Report
 from gemm_eval.validation.tables import Floats, Mask, measured_root
-from gemm_eval.words import refusal
+from gemm_eval.words import check_word
 
 IDEAL_STEP = "ideal"
 """The baseline without an engine: `estimate_model`, a prompt alone and a decode step of all requests."""
@@ -61,17 +62,11 @@ _ROUNDS = 2  # of the fit, each of which takes times as linear in the host times
 _LEAST_FRAC = 0.1  # of a time that is left where the linear form falls below
 
 
-class _HostTime(NamedTuple):
-    name: str
-    low: float
-    high: float
-    default: float
-
-
 _ITEMS = (
-    _HostTime("step_us", 0.0, 10_000.0, 500.0), _HostTime("seq_us", 0.0, 200.0, 10.0),
-    _HostTime("request_us", 0.0, 1e6, 20_000.0),
-)  # fmt: skip
+    Coefficient("step_us", "us", 0.0, 10_000.0, 500.0, FREE, "of a step"),
+    Coefficient("seq_us", "us", 0.0, 200.0, 10.0, FREE, "of a sequence in a step"),
+    Coefficient("request_us", "us", 0.0, 1e6, 20_000.0, FREE, "of a request"),
+)
 
 
 class ServedRun(NamedTuple):
@@ -120,7 +115,6 @@ class ServedRun(NamedTuple):
 
     @property
     def requests(self) -> Requests:
-        """The requests, of mean length."""
         share = (1.0 + self.least_len_frac) / 2.0
         prompt_len, output_len = round(share * self.prompt_len), round(share * self.output_len)
         return Requests(prompt_len, output_len, has_fixed_lengths=self.least_len_frac == 1.0)
@@ -131,9 +125,8 @@ class ServedRun(NamedTuple):
 
         DeepSeek's nvfp4 is of experts and networks alone: the published checkpoint keeps attention in bf16.
         """
-        types: dict[str, Any] = {"dtype": self.dtype}
-        if self.model.startswith("deepseek") and self.dtype == "nvfp4":
-            types = {"dtype": "bf16", "expert_dtype": "nvfp4"}
+        is_mixed = self.model.startswith("deepseek") and self.dtype == "nvfp4"
+        types: dict[str, Any] = {"dtype": "bf16", "expert_dtype": "nvfp4"} if is_mixed else {"dtype": self.dtype}
         if self.memory_frac is not None:
             types["memory_frac"] = self.memory_frac
         if self.chunk_tokens is not None:
@@ -147,15 +140,14 @@ class ServedRun(NamedTuple):
         return {"num_replicas": self.replicas, "num_prefill_replicas": self.prefill_workers, "prefill": prefill}
 
 
-def gpus_with_runs() -> list[str]:
-    """Return the GPUs that have served runs."""
-    return sorted(path.parent.name for path in measured_root("").glob("*/served"))
-
-
 def list_served_runs(gpus: Sequence[str] = ()) -> list[ServedRun]:
     """Return the runs on some GPUs, or on all; InvalidOptionError: a GPU has none."""
-    chosen = chosen_gpus(gpus, gpus_with_runs())
-    return [run for gpu in chosen for run in read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)]
+    known = sorted(path.parent.name for path in measured_root("").glob("*/served"))
+    return [
+        run
+        for gpu in chosen_gpus(gpus, known)
+        for run in read_served_runs(measured_root(gpu) / "served" / "runs.csv", gpu=gpu)
+    ]
 
 
 def read_served_runs(path: Path, **values: Any) -> list[ServedRun]:
@@ -180,7 +172,6 @@ class Predictor:
         self._times: dict[Any, StepTimes] = {}
 
     def estimate(self, run: ServedRun, engine: Engine) -> ServingEstimate:
-        """Return the estimate of a run under an engine."""
         pools = run.pools
         reader = self._steps_of(run, engine, run.layout | pools["prefill"]) if run.prefill_workers else None
         return serve(
@@ -189,12 +180,10 @@ class Predictor:
         )  # fmt: skip
 
     def serving_us(self, run: ServedRun, engine: Engine) -> tuple[float, float]:
-        """Return TPOT and TTFT of a run under an engine."""
         estimate = self.estimate(run, engine)
         return estimate.tpot_us, estimate.ttft_us
 
     def _steps_of(self, run: ServedRun, engine: Engine, options: Mapping[str, Any]) -> StepTimes:
-        """Return the times of the steps of a replica for the requests of a run."""
         layout = (run.gpu, run.model, engine.name, *options.items())
         if layout not in self._replicas:
             self._replicas[layout] = Replica(run.model, self._evaluator(run.gpu), engine=engine, **options)
@@ -306,11 +295,8 @@ def score_served(
         estimates.append(predictor.estimate(run, engine_of(run)))
     every = [*runs, *fits]
     ideals = [predictor.ideal(run) for run in every]
-    moved_us = np.array([
-        (ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes)
-        / bytes_per_us(load_arch(ideal.arch_name, GpuSpec).dram_gb_per_s)
-        for ideal in ideals
-    ])  # fmt: skip
+    moved_bytes = np.array([ideal.memory.weight_bytes + ideal.memory.kv_cache_bytes for ideal in ideals])
+    moved_us = moved_bytes / [bytes_per_us(load_arch(run.gpu, GpuSpec).dram_gb_per_s) for run in every]
     systems = np.array([run.system for run in every])
     is_fit = np.arange(len(every)) >= len(runs)
 
@@ -321,10 +307,9 @@ def score_served(
     lines: dict[str, list[Line]] = {}
     has_pools = np.array([run.prefill_workers > 0 for run in runs])
     is_delayed = np.array([run.delays_prompts for run in runs])
-    for figure, shown in (
-        ("TPOT", ~has_pools), ("TTFT", ~has_pools & ~is_delayed), ("TPOT of pools", has_pools),
-        ("TTFT of pools", has_pools),
-    ):  # fmt: skip
+    shown_by = {"TPOT": ~has_pools, "TTFT": ~has_pools & ~is_delayed}
+    shown_by |= dict.fromkeys(("TPOT of pools", "TTFT of pools"), has_pools)
+    for figure, shown in shown_by.items():
         if not shown.any():
             continue
         name = figure[: len("TPOT")].lower()
@@ -363,8 +348,7 @@ def validate(
 ) -> Report:
     """Score served runs; parameters are the options of the command."""
     for name in engines or ():
-        if name not in list_engines():
-            raise InvalidOptionError(refusal("engine", name, list_engines()))
+        check_word("engine", name, list_engines())
     every = list_served_runs(names or ()) if data is None else read_served_runs(data)
     asked = [run for run in every if run.gpu in (names or [run.gpu]) and run.engine in (engines or [run.engine])]
     runs = [run for run in asked if fits or run.part == "report"]
@@ -414,9 +398,8 @@ def calibrate() -> Iterator[Fitted]:
         of_engine = [run for run in runs if run.engine == name]
         systems = sorted({run.system for run in of_engine})
         fitted = fit_host_times(predictor, load_engine(name), of_engine, systems if len(systems) > 1 else ())
-        estimates = [
-            predictor.estimate(run, _with(load_engine(name), fitted.get(run.system, fitted[""]))) for run in of_engine
-        ]
+        engine_of = {system: _with(load_engine(name), values) for system, values in fitted.items()}
+        estimates = [predictor.estimate(run, engine_of.get(run.system, engine_of[""])) for run in of_engine]
         fitted[""] |= fit_spreads(estimates, of_engine)
         for system, values in fitted.items():
             (held_out.setdefault(system, {}) if system else engines)[name] = rounded(values)
@@ -426,7 +409,6 @@ def calibrate() -> Iterator[Fitted]:
     }  # fmt: skip
     text = "# Written by `gemm-eval calibrate served`; not to be edited by hand. Microseconds.\n"
     text += yaml.safe_dump(document, sort_keys=False, width=120)
-    shown = [
-        f"{name}: " + ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()
-    ]
-    yield Fitted(engine_calibration_path(), lambda path: path.write_text(text, encoding="utf-8"), tuple(shown))
+    words = {name: ", ".join(f"{key} {value:,.5g}" for key, value in of.items()) for name, of in engines.items()}
+    shown = tuple(f"{name}: {of}" for name, of in words.items())
+    yield Fitted(engine_calibration_path(), lambda path: path.write_text(text, encoding="utf-8"), shown)

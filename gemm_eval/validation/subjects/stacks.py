@@ -114,21 +114,15 @@ class StackLine(NamedTuple):
     predicted_bytes: tuple[int, int, int]
 
     @property
-    def predicted_us(self) -> dict[str, float]:
-        """Predicted latency of each operation."""
-        return {name: each.latency_us for name, each in self.predicted.items()}
-
-    @property
     def errors(self) -> dict[str, float]:
         """Predicted latency of the step, and errors (predicted over measured, less 1) of it, the roofline and bytes."""
-        step, latency_us = self.step, sum(self.predicted_us.values())
+        step, latency_us = self.step, sum(each.latency_us for each in self.predicted.values())
+        held_bytes = step.weight_bytes + step.cache_bytes + step.activation_bytes
         return {
             "latency_us": latency_us,
             "error_frac": latency_us / step.latency_us - 1,
             "roofline_error_frac": self.roofline_us / step.latency_us - 1,
-            "memory_error_frac": sum(self.predicted_bytes)
-            / (step.weight_bytes + step.cache_bytes + step.activation_bytes)
-            - 1,
+            "memory_error_frac": sum(self.predicted_bytes) / held_bytes - 1,
         }
 
 
@@ -227,17 +221,12 @@ class SwitchScore(NamedTuple):
     layers: Sequence[tuple[float, Sequence[Range]]]  # measured latency, and each operation, predicted
 
 
-def read_switches(gpu: str) -> pd.DataFrame | None:
-    """Return the table of layers of a GPU; None: there is none."""
-    path = measured_root(gpu) / "switches" / "layers.csv"
-    return pd.read_csv(path) if path.is_file() else None
-
-
 def score_switches(gpu: str) -> SwitchScore | None:
     """Score a GPU; None: it has no such layers."""
-    table = read_switches(gpu)
-    if table is None:
+    path = measured_root(gpu) / "switches" / "layers.csv"
+    if not path.is_file():
         return None
+    table = pd.read_csv(path)
 
     def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
         return {"more": _more_us(gpu, table[rows], fit_switches(gpu, table[train]))}
@@ -355,11 +344,10 @@ def _steps(lines: Sequence[StackLine], title: str) -> Table:
 
 def _operations_of(line: StackLine) -> Table:
     columns = {"operation": "", "measured us": ",.1f", "predicted": ",.1f", "error": "+.1%", "of the step": "+.2%"}
-    both = [(name, us, line.predicted[name].latency_us) for name, us in line.step.operations.items()]
-    rows = (
-        (name, measured_us, us, us / measured_us - 1, (us - measured_us) / line.step.latency_us)
-        for name, measured_us, us in both
-    )
+    rows = []
+    for name, measured_us in line.step.operations.items():
+        us = line.predicted[name].latency_us
+        rows.append((name, measured_us, us, us / measured_us - 1, (us - measured_us) / line.step.latency_us))
     return rows_table(columns, rows, line.step.name, 1)
 
 
@@ -444,11 +432,6 @@ _RUN_COLUMNS = {
 }  # fmt: skip
 
 
-def _largest_terms(estimate: TrainingEstimate) -> str:
-    shares = {name: us / estimate.latency_us for name, us in estimate.breakdown.items()}
-    return ", ".join(f"{name} {shares[name]:.0%}" for name in sorted(shares, key=lambda name: -shares[name])[:3])
-
-
 def validate_training() -> Report:
     """Score the published runs."""
     scored = list(score_training())
@@ -458,10 +441,11 @@ def validate_training() -> Report:
 
     def parts() -> Iterator[Any]:
         yield "published training runs; nothing is fitted on them. MFU by our definition, masked pairs being no work"
-        rows = [
-            (*(record[name] for name in _RUN_COLUMNS), _largest_terms(estimate))
-            for record, (_, estimate) in zip(records, scored, strict=True)
-        ]
+        rows = []
+        for record, (_, estimate) in zip(records, scored, strict=True):
+            largest = sorted(estimate.breakdown.items(), key=lambda term: -term[1])[:3]
+            why = ", ".join(f"{name} {us / estimate.latency_us:.0%}" for name, us in largest)
+            rows.append((*(record[name] for name in _RUN_COLUMNS), why))
         yield rows_table(dict(_RUN_COLUMNS.values()) | {"why": ""}, rows, "of one device", 3)
         yield f"{len(records)} runs: median error {median:.1%}; {num_inside} inside their 80% interval"
         for record in records:

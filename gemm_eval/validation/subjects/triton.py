@@ -164,15 +164,15 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
     is_first = ~frame.duplicated(GEMM_COLUMNS).to_numpy(bool)
     gemms = timings.select(is_first)
     types = dict(reversed(list(zip(gemms.frame["data_set"], gemms.problems(), strict=True))))
-    tuned = [triton_model.TritonConfig(*key[1:6]) for key in keys]
+    tuned, types_of_keys = [triton_model.TritonConfig(*key[1:6]) for key in keys], [types[key.data_set] for key in keys]
     gemm_of = np.cumsum(is_first) - 1
 
     def launches(of_kernels: Sequence[triton_model.KernelCode]) -> triton_model.Launches:
         """Pack each kernel and each GEMM once: a table has many rows of both."""
         kernels = triton_model.stack_launches(
             [
-                triton_model.pack_launches(arch, types[key.data_set], [config], [code])
-                for key, config, code in zip(keys, tuned, of_kernels, strict=True)
+                triton_model.pack_launches(arch, of, [config], [code])
+                for of, config, code in zip(types_of_keys, tuned, of_kernels, strict=True)
             ]
         )
         problems = triton_model.stack_launches(
@@ -186,10 +186,7 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
             **columns | {name: frame[name].to_numpy(np.float64) for name in ("group_m", "split_k")}
         )
 
-    expected = [
-        triton_model.estimate_code(arch, types[key.data_set], config) for key, config in zip(keys, tuned, strict=True)
-    ]
-    estimated = launches(expected)
+    estimated = launches([triton_model.estimate_code(arch, *of) for of in zip(types_of_keys, tuned, strict=True)])
     ctas_per_sm = np.maximum(estimated.ctas_per_sm, 1.0)  # what was timed can be launched, whatever is expected of it
     rows = TritonRows(launches([codes[key] for key in keys]), estimated._replace(ctas_per_sm=ctas_per_sm))
     return replace(timings, packed=rows)
@@ -216,7 +213,6 @@ class TritonModel(configs.ConfigModel):
         return cls(arch, {"": coefficients}), origin.text
 
     def rows_of_family(self, rows: Timings, family: str) -> Mask:  # noqa: ARG002  there is one
-        """Return that all rows are of the family."""
         return np.ones(len(rows), bool)
 
     def fit(self, *train: Timings) -> TritonModel:
@@ -350,7 +346,6 @@ def _as_it_is(arch: GpuSpec, timings: Timings, *_: int) -> Iterator[Score]:
 
 
 def _table_of(gpu: str, data: Path | None) -> Path:
-    """Return the table of timings that `--data` names, or the one that comes with the library."""
     path = data or triton_table(gpu)
     if data is None and not path.is_file():
         raise InvalidOptionError(f"no timings of Triton kernels on {gpu} are committed: give --data FILE")

@@ -22,34 +22,16 @@ from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.measure import read_frame
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import (
-    MAX_SPLITS,
-    W4A8_FAMILIES,
-    W4A16_FAMILIES,
-    W4A16_SETS,
-    splits_of_row,
-    w4a16_types,
-)
+from gemm_eval.models.gpu.w4a16 import MAX_SPLITS, W4A8_FAMILIES, W4A16_FAMILIES, W4A16_SETS, splits_of_row, w4a16_types
 from gemm_eval.search import NEAR_CONFIGS, NEAR_RATIO, OF_OURS, behind_answer, run_in_chunks
-from gemm_eval.validation import baselines, studies
+from gemm_eval.validation import baselines, metrics, studies
 from gemm_eval.validation.exam import MODEL, Line
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.learned import PHYSICS, FittedCorrection
-from gemm_eval.validation.metrics import (
-    ALL,
-    REGIMES,
-    Score,
-    are_inside,
-    errors_table,
-    measure_errors,
-    regime_of,
-    report_document,
-    score_crossed,
-)
 from gemm_eval.validation.subjects import Fitted, Report, configs, corrections, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import Floats, Form, Ints, Mask, Timings, list_timings, measured_root, meta_of
-from gemm_eval.words import shown
+from gemm_eval.words import check_word
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, GemmTypes, Layouts, RunOptions, pack_layouts, problem_of
 
 _GEMM = ("input_dtype", "M", "K", "N", "mode", "group_size")
@@ -369,7 +351,8 @@ def w4a16_corrections(
         raise InvalidInputError(f"our W4A16 kernels on {arch.name} have no calibration that could be corrected")
     timings = read_w4a16_timings(arch, paths)
     crossed = cross_fit(CorrectedModel(W4A16Model(arch)), [timings], num_folds, seed)
-    predicted = _physics_of(crossed).predict(timings), crossed.predict(timings)
+    physics = CrossFit(tuple(fit.physics for fit in crossed.fits), crossed.folds)
+    predicted = physics.predict(timings), crossed.predict(timings)
     shipped = CorrectedModel(W4A16Model.as_it_is(arch)[0]).learn(timings)
     kinds, number_of = _kinds_of(timings.frame)
     tables = {path.stem: (f"w4a16/{path.stem}", sha256_of(path)) for path in paths}
@@ -388,28 +371,17 @@ def w4a16_corrections(
         yield corrections.as_files(arch, gpu_model.OURS, key, learned, rows, digest, seed)
 
 
-def _physics_of(crossed: CrossFit[CorrectedModel]) -> CrossFit[W4A16Model]:
-    """Return the same fits without corrections."""
-    return CrossFit(tuple(fit.physics for fit in crossed.fits), crossed.folds)
-
-
 def calibrate_w4a16(
     arch: GpuSpec, family: str, paths: Sequence[Path], *, num_folds: int = 5, seed: int = 0
 ) -> gpu_model.Calibration:
     """Fit a W4A16 or W4A8 family on tables of our kernels; errors are held out by (N, K) over all tables together."""
-    if family not in _FAMILIES:
-        raise InvalidOptionError(f"families of our kernels are {', '.join(_FAMILIES)}, got {shown(family)}")
+    check_word("family", family, _FAMILIES)
     timings = read_w4a16_timings(arch, paths)
     rows = timings.select(timings.of_group(family))
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
-    tables = {
-        f"{_folder_of(family)}/{path.stem}": (
-            sha256_of(path),
-            (rows.frame["table"] == path.stem).to_numpy(bool),
-        )
-        for path in paths
-    }
+    folder, table_of = _folder_of(family), rows.frame["table"]
+    tables = {f"{folder}/{path.stem}": (sha256_of(path), (table_of == path.stem).to_numpy(bool)) for path in paths}
     values, errors, predicted_us = W4A16Model(arch, families=(family,)).calibrated(rows, num_folds, seed, tables)
     # of the configs that are chosen, not of those that lose by far
     near = rows.is_near_best
@@ -438,11 +410,13 @@ def measure_choice_cost(
     median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
     if not is_full.any():
         return studies.ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
-    device_s = np.bincount(timings.gemm, studies.profile_us(timings))[is_full] / _US_PER_S
-    between_s = np.bincount(timings.gemm, pauses_and_flushes_s(arch, timings, protocols))[is_full]
-    num_configs = int(np.median(np.bincount(timings.gemm)[is_full]))
+    num_configs, device_us, between_s = (
+        np.bincount(timings.gemm, weights)[is_full]
+        for weights in (None, studies.profile_us(timings), pauses_and_flushes_s(arch, timings, protocols))
+    )
+    device_s = device_us / _US_PER_S
     seconds = float(np.median(device_s)), float(np.median(device_s + between_s))
-    return studies.ChoiceCost(int(is_full.sum()), num_configs, median_us, p90_us, *seconds)
+    return studies.ChoiceCost(int(is_full.sum()), int(np.median(num_configs)), median_us, p90_us, *seconds)
 
 
 def time_select_config(
@@ -455,11 +429,10 @@ def time_select_config(
         options = {name: row.get(name, word) for name, word in _USUAL.items()}
         if "row_groups" in row:
             words = types.types.words
-            asked.append(
-                (GemmProblem.grouped(map(int, row["row_groups"].split()), row["K"], row["N"], **words), options)
-            )
-            continue
-        asked.append((replace(types, M=row["M"], K=row["K"], N=row["N"]), options))
+            problem = GemmProblem.grouped(map(int, row["row_groups"].split()), row["K"], row["N"], **words)
+        else:
+            problem = replace(types, M=row["M"], K=row["K"], N=row["N"])
+        asked.append((problem, options))
     for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
         select_config(problem, arch, library="gemm-eval", **options)  # compiles, or loads what was compiled
     times_us = []
@@ -518,30 +491,32 @@ def study_w4a16(
     """
     timings = read_w4a16_timings(arch, paths)
     roofline, naive = baselines.FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), baselines.NaiveRoofline(arch)
-    scores: list[Score] = []
+    scores: list[metrics.Score] = []
     committed = CorrectedModel.as_it_is(arch, timings)
     if train is None:
         folds = f"{num_folds}-fold by (N, K)"
         fits = cross_fit(CorrectedModel(W4A16Model(arch), committed.asked), [timings], num_folds, seed)
-        physics_us = _physics_of(fits).predict(timings)
+        physics_us = CrossFit(tuple(fit.physics for fit in fits.fits), fits.folds).predict(timings)
         rooflines = cross_fit(roofline, [timings], num_folds, folds=fits.folds)
-        scores.append(score_crossed(fits, W4A16Model.name, timings, how=folds, has_order=True))
-        scores.append(Score(timings, PHYSICS, physics_us, folds, has_order=True))
-        scores.append(score_crossed(rooflines, roofline.name, timings, how=folds, has_order=True))
+        scores.append(metrics.score_crossed(fits, W4A16Model.name, timings, how=folds, has_order=True))
+        scores.append(metrics.Score(timings, PHYSICS, physics_us, folds, has_order=True))
+        scores.append(metrics.score_crossed(rooflines, roofline.name, timings, how=folds, has_order=True))
         fold_of = fits.folds[0]
         how = f"coefficients fitted on other (N, K) pairs: {num_folds} folds, seed {seed}"
     else:
         physics, origin = W4A16Model.as_it_is(arch)
         zeros, fold_of = np.zeros(len(timings), np.int64), None
         us = committed.predict(timings)
-        scores.append(Score(timings, physics.name, us, origin, has_order=True, fitted=[committed], fit_of=zeros))
-        scores.append(Score(timings, PHYSICS, physics.predict(timings), origin, has_order=True))
+        scores.append(
+            metrics.Score(timings, physics.name, us, origin, has_order=True, fitted=[committed], fit_of=zeros)
+        )
+        scores.append(metrics.Score(timings, PHYSICS, physics.predict(timings), origin, has_order=True))
         if train:
             us = roofline.fit(read_w4a16_timings(arch, train)).predict(timings)
             words = "fitted on all that the model is fitted on"
-            scores.append(Score(timings, roofline.name, us, words, has_order=True))
+            scores.append(metrics.Score(timings, roofline.name, us, words, has_order=True))
         how = f"model as it is, coefficients {origin}"
-    scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
+    scores.append(metrics.Score(timings, naive.name, naive.predict(timings), "data sheet"))
     choices, overhead_us = _choose(timings, scores)
     is_full = has_all_configs(timings)
     protocols = {path.stem: meta_of(path).get("protocol", {}) for path in paths}
@@ -564,24 +539,25 @@ def _answers(timings: Timings, predicted: Mapping[str, Floats], folds: Ints | No
     chosen = {who: chosen_rows(timings, us) for who, us in predicted.items()}
     first, last = timings.frame.iloc[chosen[PHYSICS]], chosen[MODEL]
     modes = (first["mode"] + " " + first["group_size"].astype(str)).to_numpy(str)
-    regimes, inside = regime_of(timings)[last], np.zeros(len(last), bool)
+    regimes, inside = metrics.regime_of(timings)[last], np.zeros(len(last), bool)
     if folds is not None:
         order = np.argsort(last)
         answered = timings.select(np.bincount(last, minlength=len(timings)) > 0)
-        inside[order] = are_inside(answered, predicted[MODEL][last[order]], folds[last[order]])
+        inside[order] = metrics.are_inside(answered, predicted[MODEL][last[order]], folds[last[order]])
     for mode in dict.fromkeys(modes.tolist()):
-        for regime in (item.name for item in REGIMES):
-            some = (modes == mode) & ((regimes == regime) | (regime == ALL))
+        for regime in (item.name for item in metrics.REGIMES):
+            some = (modes == mode) & ((regimes == regime) | (regime == metrics.ALL))
             if some.any():
-                us = {
-                    who: (timings.measured_us[rows[some]], predicted[who][rows[some]]) for who, rows in chosen.items()
+                rows_of_who = {who: rows[some] for who, rows in chosen.items()}
+                errors = {
+                    who: metrics.measure_errors(timings.measured_us[rows], predicted[who][rows])
+                    for who, rows in rows_of_who.items()
                 }
-                errors = {who: measure_errors(*of) for who, of in us.items()}
                 more = {} if folds is None else {"coverage_frac": float(inside[some].mean())}
                 yield Line({"mode": mode, "regime": regime}, errors, more)
 
 
-def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Choices], dict[str, float]]:
+def _choose(timings: Timings, scores: Sequence[metrics.Score]) -> tuple[list[studies.Choices], dict[str, float]]:
     """Return the choices of all methods, and how long some of them take for a GEMM, in microseconds."""
     order = studies.order_by(timings, scores[0].predicted_us)
     choices = [studies.ranked_choice(timings, "model", order)]
@@ -602,10 +578,10 @@ def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Cho
 
 
 def _losses(timings: Timings, choices: Sequence[studies.Choices], is_full: Mask) -> Iterator[studies.Loss]:
-    regimes = regime_of(timings)[studies.first_rows(timings)]
+    regimes = metrics.regime_of(timings)[studies.first_rows(timings)]
     for name, of_group in (("all configs timed", is_full), ("all GEMMs", np.ones(len(is_full), bool))):
-        for regime in (ALL, *(item.name for item in REGIMES[:-1])):
-            gemms = of_group if regime == ALL else of_group & (regimes == regime)
+        for regime in (metrics.ALL, *(item.name for item in metrics.REGIMES[:-1])):
+            gemms = of_group if regime == metrics.ALL else of_group & (regimes == regime)
             if gemms.any():
                 yield from (studies.measure_loss(timings, item, gemms, name, regime) for item in choices)
 
@@ -636,7 +612,7 @@ def validate(
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
         head |= {"parts": [studies.study_document(study, worst) for study in scored]}
-        return head | configs.ablation_document(ablated) | {"int4_wo": report_document(public, worst)}
+        return head | configs.ablation_document(ablated) | {"int4_wo": metrics.report_document(public, worst)}
 
     def parts() -> Iterator[RenderableType]:
         for study in scored:
@@ -644,14 +620,14 @@ def validate(
         yield from configs.ablation_report(ablated) if ablated else ()
         if public:
             note = f"{public[0].note}\n{dense.describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
-            yield errors_table(public, note)
+            yield metrics.errors_table(public, note)
 
     return Report(document, parts)
 
 
 def calibrate(arch: str, family: str, data: Sequence[Path] | None, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit a family of our kernels; parameters are the options of the command."""
-    dense.check_one_of("--family", family, _FAMILIES)
+    check_word("--family", family, _FAMILIES)
     spec, folder = dense.load_gpu_of(arch, family), _folder_of(family)
     path = out or dense.calibration_out(spec.name, gpu_model.OURS, family)
     calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name, folder=folder), seed=seed)

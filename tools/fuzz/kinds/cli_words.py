@@ -31,7 +31,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "distinct": ("mapping", "partition", "tile"), "phase": ("prefill", "decode", "both"),
     "mode": ("group", "group_zero", "column", "mxfp4", "nvfp4"),
     "family": ("w4a16_sm90", "w4a16_gemv", "sm90_wgmma", "cutlass"),
-    "kernel": ("cublas", "cublaslt", "w4a16", "cublaslt-candidates"),
+    "kernel": ("cublas", "cublaslt", "w4a16"),
     "shape_sets": ("smoke", "batched", "w4a16-smoke", "zoo"), "data": ("text", "cublas/bf16", "nothing.csv"),
     "out": _FILES, "files": _FILES, "file": _FILES, "folder": _FILES, "timings": _FILES, "space": _FILES,
     "shapes": ("shapes.csv", "text", "nothing.csv"),
