@@ -55,7 +55,7 @@ _ALIKE = {
 }  # one rate, the same kernels: what is learned of one holds for the other
 _NOT_ASKED = {"library", "correction"}  # options that are no part of a question
 _OF_OTHER_MODES, _TIMED_MODE = re.compile(r"-fp4-g\d+"), "-int4-g128"
-"""Weights of our W4A16 kernels as questions name them: four-bit floats, and the mode that corrections are learned of."""
+"""Weights of our W4A16 kernels in questions: four-bit floats, and those that corrections are learned of."""
 
 
 class HeldOut(Frozen):
