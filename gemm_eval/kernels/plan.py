@@ -47,7 +47,7 @@ _COLUMNS = 64  # of a packed block
 _UNEVEN_ROWS = range(8, 20)
 """Rows of a group for which small tiles are best if all groups have as many, and much worse if one has more."""
 _MANY_GROUPS, _EVEN_SHARE = 100, 0.4
-"""Of so many groups, the share of such rows that is expected to fall evenly: it costs least on 6 GEMMs of 128 groups."""
+"""Of so many groups, the share of such rows that is expected to fall evenly: it cost least on 6 GEMMs of 128 groups."""
 # Fields of a spec that the hardware itself tells.
 _TOLD = (
     "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",
