@@ -175,7 +175,7 @@ def route_launch(num_tokens: int, num_choices: int, num_sms: int) -> tuple[int, 
 def compile_route(entry: str, target: str, activation: DType = DType.FP16) -> CompiledKernel:
     """Compile a kernel of route.cu, which has three entries. Needs no GPU."""
     text = "\n".join(path.read_text("utf-8") for path in (SOURCES / COMMON, Path(__file__).with_name("route.cu")))
-    macros = {"THREADS": _THREADS, "ENTRY": _ENTRIES.index(entry), "MODE": 0, "GROUP": 0}
+    macros = {"THREADS": _THREADS, "MAX_CHOICES": MAX_CHOICES, "ENTRY": _ENTRIES.index(entry), "MODE": 0, "GROUP": 0}
     return compile_text(text, entry, target, macros | {"ACT_BF16": int(activation is DType.BF16)})
 
 

@@ -46,6 +46,8 @@ _ALL = 1 << 20
 _COLUMNS = 64  # of a packed block
 _UNEVEN_ROWS = range(8, 20)
 """Rows of a group for which small tiles are best if all groups have as many, and much worse if one has more."""
+_MANY_GROUPS, _EVEN_SHARE = 100, 0.4
+"""Of so many groups, the share of such rows that is expected to fall evenly: it cost least on 6 GEMMs of 128 groups."""
 # Fields of a spec that the hardware itself tells.
 _TOLD = (
     "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",
@@ -74,12 +76,15 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     """Return the expected rows of groups, the most first: evenly spaced quantiles of a distribution.
 
     Rows fall on groups at random, a binomial distribution; 8 to 19 rows a group as unevenly as loads of experts do, an
-    exponential one: of the two the one whose choices took less time of arch/measured/h200-sxm/w4a16-grouped.
+    exponential one, and those of many groups less so: as choices took the least time of
+    arch/measured/h200-sxm/w4a16-grouped.
     """
     if num_groups == 1:
         return (rows,)
     if rows // num_groups in _UNEVEN_ROWS:
         loads = np.sort(-np.log1p(-(np.arange(num_groups) + 0.5) / num_groups))[::-1]
+        if num_groups >= _MANY_GROUPS:
+            loads = _EVEN_SHARE + (1.0 - _EVEN_SHARE) * loads / loads.mean()
         ends = np.floor(np.cumsum(loads) * (rows / loads.sum()) + 0.5)
         return tuple(np.diff(ends, prepend=0.0).astype(int).tolist())
     share, middle = 1 / num_groups, rows / num_groups
@@ -153,7 +158,8 @@ def choose_grouped(
     that it finds whether K is cut, so the config leaves that to it.
     """
     even = (max(1, expected_rows // sizes.num_groups),) * sizes.num_groups
-    groups = even if is_batch else expected_groups(expected_rows, sizes.num_groups)
+    rows = max(expected_rows, min(sizes.M, 2))  # where one is expected, launches that have rows have more in the mean
+    groups = even if is_batch else expected_groups(rows, sizes.num_groups)
     types = activation, mode, group_size
 
     def ranked(k: int) -> Iterable[KernelConfig]:

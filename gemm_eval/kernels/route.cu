@@ -1,7 +1,9 @@
-// Tokens of a layer go to their experts: rows of A by expert, each a copy of a token, and where the choices of tokens have
-// theirs; later their results are added up. A CTA has a share of the tokens, and of the vectors of 16 bytes of a row those of blockIdx.y. Choices that name no
-// expert here have no row; a token without any gets a result of zeros. The order of rows within an expert changes no bit
-// of the results.
+// Tokens of a layer go to their experts: rows of A by expert, each a copy of a token, and where the choices of tokens
+// have theirs; later their results are added up. A CTA has a share of the tokens, and of the vectors of 16 bytes of a
+// row those of blockIdx.y. Choices that name no expert here have no row; a token without any gets a result of zeros. The
+// order of rows within an expert changes no bit of the results.
+
+static_assert(MAX_CHOICES == 32, "a warp has a choice of a token in each lane");
 
 // Choices of each expert, [experts] in shared memory: in all, and in those before `split`.
 __device__ inline void count_choices(const int* __restrict__ ids, int begin, int end, int num_experts, int* counts,
@@ -34,10 +36,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #define LOADS 8
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_eval_sum_choices(const uint4* __restrict__ results, const int* __restrict__ choice_rows,
-                          const float* __restrict__ weights, uint4* __restrict__ out, int num_choices, int num_vectors) {
-  __shared__ int rows[32];
-  __shared__ float of_rows[32];
-  if (threadIdx.x < 32) {
+                          const float* __restrict__ weights, uint4* __restrict__ out, int num_choices,
+                          int num_vectors) {
+  __shared__ int rows[MAX_CHOICES];
+  __shared__ float of_rows[MAX_CHOICES];
+  if (threadIdx.x < MAX_CHOICES) {
     const int choice = blockIdx.x * num_choices + threadIdx.x;
     const int row = threadIdx.x < num_choices ? choice_rows[choice] : -1;
     rows[threadIdx.x] = row, of_rows[threadIdx.x] = threadIdx.x < num_choices ? weights[choice] : 0.0f;
@@ -69,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     unsigned* __restrict__ row_tokens, int* __restrict__ choice_rows, uint4* __restrict__ out,
                     int num_tokens, int num_choices, int num_experts, int num_vectors, int num_out_vectors) {
   extern __shared__ int next_rows[];  // [experts]: of the share, and behind it: of all shares
-  __shared__ int token_rows[32];
+  __shared__ int token_rows[MAX_CHOICES];
   int* totals = next_rows + num_experts;
   const int lane = threadIdx.x % 32, share = (num_tokens + gridDim.x - 1) / gridDim.x;
   const int begin = min(blockIdx.x * share, num_tokens), end = min(begin + share, num_tokens);
@@ -108,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int part = (num_vectors + gridDim.y - 1) / gridDim.y;
   const int first_vector = blockIdx.y * part, end_vector = min(first_vector + part, num_vectors);
   for (int token = begin; token < end; token++) {
-    if (threadIdx.x < 32) {
+    if (threadIdx.x < MAX_CHOICES) {
       const unsigned expert = lane < num_choices ? ids[token * num_choices + lane] : num_experts;
       const unsigned alike = __match_any_sync(0xffffffffu, expert);  // of tokens that name an expert twice
       int row = -1;
@@ -120,7 +123,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       if (blockIdx.y == 0 && row >= 0) row_tokens[row] = token | num_rows << 24;
       if (blockIdx.y == 0 && lane < num_choices) choice_rows[token * num_choices + lane] = row;
       if (num_rows == 0 && blockIdx.y == 0)
-        for (int v = lane; v < num_out_vectors; v += 32) out[(long long)token * num_out_vectors + v] = make_uint4(0, 0, 0, 0);
+        for (int v = lane; v < num_out_vectors; v += 32)
+          out[(long long)token * num_out_vectors + v] = make_uint4(0, 0, 0, 0);
     }
     __syncthreads();
     for (int v = first_vector + threadIdx.x; v < end_vector; v += THREADS) {

@@ -174,6 +174,18 @@ def test_other_coefficients_turn_it_off(monkeypatch: pytest.MonkeyPatch) -> None
     assert question_on(H200) is None
 
 
+def test_four_bit_floats_take_the_correction_of_int4_with_a_wider_interval() -> None:
+    def found(weights: str, family: str = "w4a16") -> _correction.Found | None:
+        question = f"f16-{weights}-cold-burst"
+        return _correction.nearest_correction(H200, "gemm-eval", family, question, gpu_model.GPU_MODEL_VERSION)
+
+    timed, taken = found("int4-g128"), found("fp4-g16")
+    assert timed is not None
+    assert taken == timed._replace(carried_log=_correction.ALIKE)
+    assert found("int4-g64") is None
+    assert found("fp4-g16", "w4a8_sm90") is None
+
+
 def test_it_must_be_asked_for_below_the_evaluator() -> None:
     assert gpu_model.pack_gpu(H200, BF16, PHYSICS).correction is None
     assert gpu_model.pack_gpu(H200, BF16, PHYSICS._replace(correction=False)).correction is None

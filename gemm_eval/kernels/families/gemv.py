@@ -190,7 +190,7 @@ _SMEM_PER_SM, _SMEM_RESERVED = 228 << 10, 1 << 10  # of the largest SM, for the 
 # Warps of an SM that the registers suffice for, by (cta_m, columns of a warp): groups of 64 or more and fp4, those with
 # zero points, groups of 32 integers (0: too few registers).
 _WARPS = {
-    (8, 16): (32, 32, 28), (8, 32): (32, 32, 32), (8, 64): (24, 24, 24), (8, 128): (20, 20, 20), (16, 16): (28, 28, 20),
+    (8, 16): (32, 32, 28), (8, 32): (32, 32, 32), (8, 64): (24, 24, 24), (8, 128): (16, 16, 16), (16, 16): (28, 28, 20),
     (16, 32): (20, 20, 20), (16, 64): (16, 12, 12), (16, 128): (12, 8, 8), (24, 32): (16, 12, 12), (24, 64): (12, 8, 8),
     (24, 128): (8, 8, 0), (32, 32): (12, 12, 8), (32, 64): (8, 8, 0),
 }  # fmt: skip

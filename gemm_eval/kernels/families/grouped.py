@@ -6,6 +6,7 @@ once, each of which counts the tiles of all groups and takes its share. `DATA_PA
 """
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -230,11 +231,17 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
         return super().arguments(as_shares, sizes, launch, operands, tensor_map)
 
 
+_FOR_SHORT_K = (8, 128, 4, 2)
+"""Tokens, columns, warps and stages of a kernel of which four CTAs fit an SM: tiles of a short K then need one wave."""
+
+
 class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
     """The kernels of `GemvMmaFamily` on groups: the GPU cuts K of all tiles into as many parts as are done first."""
 
     name = "w4a16_gemv_mma_grouped"
     headers = ("groups.cuh", "streaming.cuh")
+    shapes = (*GemvMmaFamily.shapes, _FOR_SHORT_K)
+    team_warps = MappingProxyType({**GemvMmaFamily.team_warps, _FOR_SHORT_K: 1})
     slots_of_cta = MAX_CUT_WAVES
     fusions = (Fusion.NONE, Fusion.GATED, Fusion.SUMMED)
     max_tokens = None

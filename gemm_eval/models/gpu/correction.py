@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -41,7 +42,7 @@ from gemm_eval.models.gpu.calibration import (
     preset_named,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NO_VERSION, NODE_DTYPE
-from gemm_eval.models.gpu.libraries import AUTO, library_of
+from gemm_eval.models.gpu.libraries import AUTO, OURS, library_of
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -53,6 +54,8 @@ _ALIKE = {
     DType.BF16: "f16",
 }  # one rate, the same kernels: what is learned of one holds for the other
 _NOT_ASKED = {"library", "correction"}  # options that are no part of a question
+_OF_OTHER_MODES, _TIMED_MODE = re.compile(r"-fp4-g\d+"), "-int4-g128"
+"""Weights of our W4A16 kernels in questions: four-bit floats, and those that corrections are learned of."""
 
 
 class HeldOut(Frozen):
@@ -315,7 +318,19 @@ such a GPU are in arch/measured."""
 
 
 def nearest_correction(arch: GpuSpec, library: str, family: str, question: str, model_version: str) -> Found | None:
-    """Return what was learned of a question on this GPU, or on the sibling whose coefficients it has; None: nothing."""
+    """Return what was learned of a question on this GPU, or on the sibling whose coefficients it has; None: nothing.
+
+    Modes of our W4A16 kernels of which nothing was learned take what was learned of int4 in groups of 128.
+    """
+    found = _nearest_correction(arch, library, family, question, model_version)
+    alike = _OF_OTHER_MODES.sub(_TIMED_MODE, question)
+    if found is not None or library != OURS or alike == question:
+        return found
+    found = _nearest_correction(arch, library, family, alike, model_version)
+    return None if found is None else found._replace(carried_log=math.hypot(found.carried_log, ALIKE))
+
+
+def _nearest_correction(arch: GpuSpec, library: str, family: str, question: str, model_version: str) -> Found | None:
     own = find_correction(arch, library, family, question, model_version)
     if own is not None:
         return Found(*own)

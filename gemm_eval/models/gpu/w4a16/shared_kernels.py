@@ -16,7 +16,7 @@ BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k of 16 bits
 SUM_BYTES = 4.0
-CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
+CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES, CUT_WAITS = 10, 8, 2, 4  # by these rules grouped kernels cut K (groups.cuh)
 FEW_TOKENS = 48  # families/grouped.py
 SHARES = (24, 48, 64, 80, 104, 128, 152, 200)  # tokens that wgmma is compiled for besides all of a tile
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
@@ -104,7 +104,7 @@ def shares_of(t: kernels.ProblemTerms, cta_m: int) -> Shares:
 
 
 @kernel
-def is_cut_by_cost(shares: Shares, tiles: int, tiles_n: int, units: int, slots: int) -> bool:
+def is_cut_by_cost(shares: Shares, tiles: int, tiles_n: int, units: int, slots: int, cta_k: int) -> bool:
     """Return whether a grouped wgmma kernel cuts K (sm90.cu)."""
     whole = 0 if tiles < 2 * slots else (tiles // slots - 1) * slots  # only the last waves are cut
     cost = shares.cost * tiles_n * units * (tiles - whole) / tiles
@@ -112,7 +112,8 @@ def is_cut_by_cost(shares: Shares, tiles: int, tiles_n: int, units: int, slots: 
     rest = tiles % slots
     idle = slots - rest if rest else 0
     ctas = max(1.0, min(float(slots), cost // shares.most_cost, (tiles - whole) * MOST_PARTS))
-    return bool(cost / ctas + 8 * CUT_UNITS < max(cost / slots + longest * idle / slots, longest))
+    even_cost = cost / ctas * (1.0 + (1.0 / CUT_WAITS if cta_k < UNIT_K else 0.0))
+    return bool(even_cost + 8 * CUT_UNITS < max(cost / slots + longest * idle / slots, longest))
 
 
 class Launch(NamedTuple):
@@ -441,7 +442,7 @@ def list_splits(p: Any, row: Any, t: kernels.ProblemTerms, splits: Any) -> int:
         if row["family"] == family_kernels.SM90_GROUPED:
             splits[num] = 0
             tiles_n = kernels.ceil_div(N, cta_n)
-            return num + 1 if is_cut_by_cost(shares_of(t, cta_m), tiles, tiles_n, units, slots) else num
+            return num + 1 if is_cut_by_cost(shares_of(t, cta_m), tiles, tiles_n, units, slots, row["cta_k"]) else num
         ctas = min(slots, tiles * units, tiles * MOST_PARTS)
         if kernels.ceil_div(tiles * units, ctas) + CUT_UNITS >= kernels.ceil_div(tiles, slots) * units:
             return num
