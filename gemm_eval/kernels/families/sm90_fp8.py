@@ -90,7 +90,7 @@ class Sm90Fp8Family(Sm90Family):
 
 
 def correction_bytes(K: int) -> int:
-    """Return the bytes of a token's corrections: of each 32 times 128 k 32 numbers of 16 bits, and the rests of them."""
+    """Return the bytes of a token's corrections: of each 32 times 128 k 32 numbers of 16 bits, and their rests."""
     return ceil_div(K, 32 * TOKEN_K) * 128
 
 
