@@ -57,7 +57,8 @@ def fragment_of(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     nibbles = np.array(
         [[int(word) >> (8 * byte + 4 * h) & 15 for byte in range(4)] for word in words for h in range(2)]
     )
-    return nibbles.reshape(2, 4, 4) ^ np.array([0, 15, 0, 15])  # words 2 s and 2 s + 1, each columns g and g + 8
+    turned: np.ndarray[Any, Any] = nibbles.reshape(2, 4, 4) ^ np.array([0, 15, 0, 15])
+    return turned  # words 2 s and 2 s + 1, each columns g and g + 8
 
 
 def test_bytes_of_tokens_meet_the_weights_of_their_k() -> None:
