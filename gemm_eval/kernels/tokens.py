@@ -15,7 +15,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels.call import GATHER_ALIGNMENT_BYTES
 from gemm_eval.kernels.families import ceil_div
-from gemm_eval.kernels.families.sm90_fp8 import TOKEN_K
+from gemm_eval.kernels.families.sm90_fp8 import TOKEN_K, correction_bytes
 from gemm_eval.kernels.layout import e4m3_values, module_of
 
 _ENTRY = "gemm_eval_quantize"
@@ -30,7 +30,8 @@ class QuantizedTokens(NamedTuple):
     """Activations in e4m3 with a scale for each token, as `quantize_tokens` returns them.
 
     Attributes:
-        data: uint8: of each token K bytes, padded with 0 to a multiple of 128; then the scales of all, float32.
+        data: uint8: of each token K bytes, padded with 0 to a multiple of 128, with the sign turned where k % 16 >= 8;
+            then the corrections of all tokens (KERNELS.md), and their scales, float32.
         shape: of the activations, [..., M, K].
     """
 
@@ -59,7 +60,8 @@ def padded_k(K: int) -> int:
 
 def quantized_bytes(M: int, K: int) -> int:
     """Memory of quantized tokens [M, K] and their scales, rounded up so that what follows is aligned."""
-    return ceil_div(M * (padded_k(K) + _SCALE_BYTES), GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
+    of_token = padded_k(K) + correction_bytes(K) + _SCALE_BYTES
+    return ceil_div(M * of_token, GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
 
 
 def quantize_rows(a: Rows, activation: DType, permutation: int, out: int, device: int, stream: int) -> Rows:
@@ -70,8 +72,10 @@ def quantize_rows(a: Rows, activation: DType, permutation: int, out: int, device
     limits, width = runtime.limits_of_device(device), padded_k(a.num_columns)
     macros = {"THREADS": _THREADS, "ACT_BF16": int(activation is DType.BF16)}
     compiled = compile_text(_text(), _ENTRY, f"sm_{limits.compute_capability[0]}0", macros)
+    corrections = out + a.num_rows * width
+    scales = corrections + a.num_rows * correction_bytes(a.num_columns)
     arguments = (
-        *map(numpy.uint64, (a.address, permutation, out, out + a.num_rows * width)), numpy.int32(a.num_rows),
+        *map(numpy.uint64, (a.address, permutation, out, corrections, scales)), numpy.int32(a.num_rows),
         numpy.int32(a.num_columns), numpy.int64(a.stride),
     )  # fmt: skip
     function = runtime.load_function(compiled, device, 0, stream)
@@ -94,5 +98,7 @@ def dequantize_tokens(tokens: QuantizedTokens) -> Any:
     values = e4m3_values(stored & (_SIGN - 1)) * xp.where(stored & _SIGN, -1.0, 1.0)
     in_order = xp.empty((num_bytes // 16, 16))
     in_order[:, _PLACES] = values.reshape(-1, 16)
-    scales = tokens.data[num_bytes : num_bytes + M * _SCALE_BYTES].view(xp.float32)
+    in_order[:, 8:] *= -1.0
+    at = num_bytes + M * correction_bytes(K)
+    scales = tokens.data[at : at + M * _SCALE_BYTES].view(xp.float32)
     return in_order.reshape(M, -1)[:, :K] * scales[:, None].astype(xp.float64)

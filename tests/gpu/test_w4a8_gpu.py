@@ -131,6 +131,15 @@ def test_tokens_are_rounded_to_the_nearest_e4m3_by_a_scale_of_their_own(cupy: An
     assert float(cupy.linalg.norm(off[0]) / cupy.linalg.norm(exact[0])) < WORST_ROUNDING
 
 
+def test_long_sums_of_tokens_of_one_sign_are_right(cupy: Any) -> None:
+    random, K = np.random.default_rng(2), 16640
+    packed = kernels.pack_w4(random.standard_normal((K, 192)).astype(np.float32)).to_gpu()
+    tokens = kernels.quantize_tokens(cupy.asarray(abs(random.standard_normal((70, K))).astype(np.float16)), packed)
+    expected = kernels.dequantize_tokens(tokens) @ kernels.dequantize(packed)
+    found = kernels.w4a8_gemm(tokens, packed).astype(cupy.float64)
+    assert float(cupy.linalg.norm(found - expected) / cupy.linalg.norm(expected)) < WORST_ERROR["fp16"]
+
+
 def test_rows_sorted_by_group_are_multiplied_in_their_order(cupy: Any) -> None:
     random = np.random.default_rng(1)
     K, N = 256, 64

@@ -53,11 +53,12 @@ def variant(
 
 
 def fragment_of(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Integers of a lane's operands of two m64nNk32, [step, register, byte], as the kernel takes them apart."""
+    """Integers of a lane's operands of two m64nNk32, [step, register, byte], as the kernel has them: u, 15 - u."""
     nibbles = np.array(
         [[int(word) >> (8 * byte + 4 * h) & 15 for byte in range(4)] for word in words for h in range(2)]
     )
-    return nibbles.reshape(2, 4, 4) - 8  # words 2 s and 2 s + 1, each columns g and g + 8
+    turned: np.ndarray[Any, Any] = nibbles.reshape(2, 4, 4) ^ np.array([0, 15, 0, 15])
+    return turned  # words 2 s and 2 s + 1, each columns g and g + 8
 
 
 def test_bytes_of_tokens_meet_the_weights_of_their_k() -> None:
@@ -67,7 +68,7 @@ def test_bytes_of_tokens_meet_the_weights_of_their_k() -> None:
     packed = kernels.pack_w4(integers.astype(np.uint8), 128, scales=np.ones((1, 64), np.float32))
     tokens = random.integers(-8, 8, 128)
     places = np.array([2 * (byte // 4) + byte % 4 // 2 + 8 * (byte % 2) for byte in range(16)])
-    stored = tokens.reshape(8, 16)[:, places].reshape(2, 2, 32)  # block of 64 k, wgmma of 32 k, byte
+    stored = (tokens.reshape(8, 16) * ([1] * 8 + [-1] * 8))[:, places].reshape(2, 2, 32)  # 64 k, wgmma of 32 k, byte
     sums = np.zeros(64, int)
     for block in range(2):
         for warp in range(4):
@@ -78,6 +79,7 @@ def test_bytes_of_tokens_meet_the_weights_of_their_k() -> None:
                         column = 16 * warp + lane // 4 + 8 * (register % 2)
                         first = 4 * (lane % 4) + 16 * (register // 2)
                         sums[column] += of_lane[step, register] @ stored[block, step, first : first + 4]
+    sums -= 8 * stored[:, :, ::2].sum() + 7 * stored[:, :, 1::2].sum()  # what quantize.cu has as a correction
     np.testing.assert_array_equal(sums, tokens @ (kernels.unpack_w4(packed).integers.astype(int) - 8))
 
 
@@ -87,12 +89,13 @@ def test_tokens_come_back_in_the_order_of_k_with_their_scales() -> None:
     rows = np.arange(M * kernels.padded_k(K)).astype(np.uint8) % 126  # no NaN
     rows[1::2] |= 0x80
     scales = np.array([0.5, 1.0, 3.0], np.float32)
-    data[: rows.size], data[rows.size : rows.size + 12] = rows, scales.view(np.uint8)
+    at = rows.size + M * 128  # behind corrections of up to 4,096 k
+    data[: rows.size], data[at : at + 12] = rows, scales.view(np.uint8)
     found = kernels.dequantize_tokens(kernels.QuantizedTokens(data, (M, K)))
     for m, k in ((0, 0), (0, 8), (1, 1), (2, 9), (2, 135)):
         byte = 4 * (k % 8 // 2) + 2 * (k % 2) + k % 16 // 8
         stored = rows[m * kernels.padded_k(K) + k // 16 * 16 + byte]
-        assert found[m, k] == scales[m] * e4m3_value(int(stored))
+        assert found[m, k] == scales[m] * e4m3_value(int(stored)) * (-1 if k % 16 >= 8 else 1)
 
 
 # configs and launches
@@ -124,9 +127,11 @@ def test_a_launch_gets_tokens_as_words_and_their_scales_behind() -> None:
     launch = FAMILY.launch(variant(config), sizes, 132, 1)
     given = FAMILY.arguments(variant(config), sizes, launch, operands, tensor_map)
     assert (1 << 40, DType.FP16, (50, 512), 512, (50, 64)) in made
-    assert given[:2] == ("map", "map")
-    assert int(given[2]) == (1 << 40) + 50 * 1024
-    assert [int(value) for value in given[3:6]] == [2, 3, 4]
+    corrections = (1 << 40) + 50 * 1024
+    assert (corrections, DType.FP16, (50, 64), 64, (50, 64)) in made
+    assert given[:3] == ("map", "map", "map")
+    assert int(given[3]) == corrections + 50 * 128
+    assert [int(value) for value in given[4:7]] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("mode", ["group_zero", "mxfp4", "nvfp4"])

@@ -2,12 +2,13 @@
 //
 // A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns; all warpgroups that compute share it. The sums of a group of K
 // are in registers of their own: scaled by the group's scale they are added to those of the tile, in fp32. That is
-// exact in the weights, and keeps what wgmma of 8 bits drops of long sums small. A token's scale comes in the end.
+// exact in the weights, and keeps what wgmma of 8 bits drops of long sums small. Integers of groups of 128 and columns
+// are multiplied as they are stored, 0..15; after the main loop comes what that lacks. A token's scale comes last.
 // Tokens lie in memory in the order of k that packed weights have in registers (KERNELS.md).
 //
 // Macros: CTA_M, TOKEN_PARTS (1, 2: parts of the tokens that follow each other), CONSUMERS, MB (64-column blocks of each),
 // STAGES (of 128 k), CLUSTER_N (CTAs that share tokens), EPILOGUE_TOKENS. The prelude defines wgmma(sums, a, descriptor)
-// for the tokens of a part, and wgmma_first, which forgets what the sums were.
+// for the tokens of a part, wgmma_first, which forgets what the sums were, and both for numbers of 16 bits (_halves).
 
 #define NUM_GROUPS (MODE == 0 ? 1 : 128 / GROUP)  // of a unit of 128 k
 #define GROUP_STEPS (4 / NUM_GROUPS)              // wgmmas of 32 k
@@ -20,7 +21,10 @@
 #define EPILOGUE_BYTES (USES_TMA_STORE ? CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 40 : 56)
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 232 : 152)
-#define INTEGER_UNIT 512.0f  // the bits of an integer 0..8 are as many times 2^-9 in e4m3
+#define IS_CORRECTED (NUM_GROUPS == 1)  // integers 0..15, else -8..7
+#define ONES (ACT_BF16 ? 0x3f803f80u : 0x3c003c00u)
+#define CHUNK 32  // units of 128 k that a stage has corrections and scales of
+#define INTEGER_UNIT 512.0f  // the bits of an integer 0..15 are as many times 2^-9 in e4m3
 
 // Shared memory of a CTA, from a multiple of 1,024 bytes on.
 #define EPILOGUE_OFFSET (STAGES * TOKEN_STAGE_BYTES)
@@ -41,7 +45,8 @@ DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
 
 // ---- producer ----------------------------------------------------------------------------------------------------
 
-DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight, u32 box_rows) {
+DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const TensorMap* map_corrections,
+                    const unsigned char* qweight, const unsigned char* scales, u32 box_rows) {
   constexpr u32 slice_rows = CTA_M / CLUSTER_N;
   const u32 rank = CLUSTER > 1 ? cluster_rank() : 0, stage_bytes = CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES;
   const u16 all = CLUSTER > 1 ? (1u << CLUSTER_N) - 1 : 0;
@@ -62,6 +67,21 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
       }
       // the tensor map takes two tokens' bytes for a 16-bit number
       copy_tile(smem + stage * TOKEN_STAGE_BYTES + rank * slice_rows * 128, map_a, unit * 64,
+                at.first_token + rank * slice_rows, full, all);
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    // what the sums of the units lack (quantize.cu), and their scales
+    for (u32 first = w.begin / CHUNK * CHUNK; IS_CORRECTED && first < w.end; first += CHUNK) {
+      const u32 full = smem + FULL_OFFSET + 8 * stage, bytes = MODE == 0 ? 0 : min(CHUNK, p.num_units - first) * 128;
+      barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
+      barrier_expect(full, stage_bytes - WEIGHT_STAGE_BYTES + ROW_BLOCKS * bytes);
+#pragma unroll 1
+      for (u32 r = 0; MODE != 0 && r < ROW_BLOCKS; r++) {
+        const u64 row = min(at.first_block + r, p.num_column_blocks - 1);
+        copy_bulk(smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + r * 4096,
+                  scales + (row * p.num_units + first) * 128, bytes, full, 0);
+      }
+      copy_tile(smem + stage * TOKEN_STAGE_BYTES + rank * slice_rows * 128, map_corrections, first * 2,
                 at.first_token + rank * slice_rows, full, all);
       if (++stage == STAGES) stage = 0, phase ^= 1;
     }
@@ -91,6 +111,12 @@ DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scal
                    ::"r"(smem + FULL_OFFSET + 8 * stage) : "memory");
       if (++stage == STAGES) stage = 0, phase ^= 1;
     }
+    for (u32 first = w.begin / CHUNK * CHUNK; IS_CORRECTED && first < w.end; first += CHUNK) {  // nothing to copy
+      barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                   ::"r"(smem + FULL_OFFSET + 8 * stage) : "memory");
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
   }
   wait_copies<0>();
 }
@@ -99,7 +125,8 @@ DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scal
 // ---- consumer ----------------------------------------------------------------------------------------------------
 
 // 64 columns x 64 k, two operands of wgmma: the words of k16 steps 2 i and 2 i + 1 are 32 k of both columns of a lane.
-// Bytes u - 8 as e4m3, u being nibbles: |u - 8|, and the sign where bit 3 of u is not set.
+// Tokens of k % 16 >= 8, bytes 1 and 3, have their sign turned (quantize.cu). Bytes are u, a nibble, there 15 - u, and
+// `correct` adds what that lacks; for small groups they are u - 8, there 8 - u: |u - 8| and a sign.
 DEVICE void dequantize_words(const uint4& q, u32 (&first)[4], u32 (&second)[4]) {
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
@@ -107,8 +134,14 @@ DEVICE void dequantize_words(const uint4& q, u32 (&first)[4], u32 (&second)[4]) 
     const u32 word = word_of(q, j);
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
-      const u32 size = __vabsdiffu4((h ? word >> 4 : word) & 0x0f0f0f0fu, 0x08080808u), bit = h ? word : word << 4;
-      asm("lop3.b32 %0, %1, %2, %3, 0xf2;" : "=r"(a[j % 2 * 2 + h]) : "r"(size), "r"(bit), "n"(0x80808080u));
+      u32& d = a[j % 2 * 2 + h];
+#if IS_CORRECTED
+      // (bits ^ turned) & nibbles, in one instruction
+      asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(d) : "r"(h ? word >> 4 : word), "r"(0x0f000f00u), "n"(0x0f0f0f0f));
+#else
+      const u32 size = __vabsdiffu4((h ? word >> 4 : word) & 0x0f0f0f0fu, 0x08080808u);
+      d = size | (((h ? word : word << 4) ^ 0x00800080u) & 0x80808080u);
+#endif
     }
   }
 }
@@ -141,6 +174,42 @@ DEVICE void add_scaled(float* acc, const float (&sums)[NUM_SUMS], u32 scales) {
 #pragma unroll
   for (u32 i = 0; i < NUM_SUMS; i++) acc[i] += of_column[i / 2 % 2] * sums[i];
 }
+
+#if IS_CORRECTED
+// Adds the scales of up to 32 units times what their sums lack: that and its rest, both of 16 bits.
+DEVICE void correct(u32 smem, u32 scales, u32 stage, u32 first, const Work& w, float (&sums)[NUM_SUMS],
+                    float (&acc)[MB][NUM_ACC]) {
+#pragma unroll
+  for (u32 b = 0; b < MB; b++) {
+    u32 a[2][4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      const u32 slot = 8 * i + threadIdx.x % 4 * 2;
+      u32 words[2];
+#pragma unroll
+      for (u32 n = 0; n < 2; n++) {
+        const u32 unit = first + slot + n;
+        words[n] = MODE == 0 ? ONES : load_shared_4(scales + b * 4096 + (slot + n) * 128);
+        if (unit < w.begin || unit >= w.end) words[n] = 0;
+      }
+      a[i / 2][i % 2 * 2] = __byte_perm(words[0], words[1], 0x5410);
+      a[i / 2][i % 2 * 2 + 1] = __byte_perm(words[0], words[1], 0x7632);
+    }
+#pragma unroll
+    for (u32 t = 0; t < TOKEN_PARTS; t++) {
+      const u64 corrections = descriptor(smem + stage * TOKEN_STAGE_BYTES + t * PART_TOKENS * 128);
+      wgmma_fence();
+      wgmma_halves_first(sums, a[0], corrections);
+#pragma unroll
+      for (u32 j = 1; j < 4; j++) wgmma_halves(sums, a[j % 2], corrections + 2 * j);
+      wgmma_commit();
+      wgmma_wait<0>();
+#pragma unroll
+      for (u32 i = 0; i < NUM_SUMS; i++) acc[b][t * NUM_SUMS + i] += sums[i];
+    }
+  }
+}
+#endif
 
 DEVICE void scale_tokens(const Problem& p, float (&acc)[MB][NUM_ACC], const float* token_scales, u32 first_token) {
   const u32 last = (p.M - 1) & ~1u;
@@ -214,6 +283,15 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
       release(smem, current, rank);
     }
     if (++stage == STAGES) stage = 0, phase ^= 1;
+#if IS_CORRECTED
+    for (u32 first = w.begin / CHUNK * CHUNK; first < w.end; first += CHUNK) {
+      barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+      const u32 of_block = smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + consumer * MB * 4096;
+      correct(smem, of_block + (8 * warp + lane / 4) * 4, stage, first, w, sums, acc);
+      release(smem, stage, rank);
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+#endif
 
     if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, consumer)) continue;
     const Place at = place(p, w.tile, rank);
@@ -245,7 +323,8 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c, const fl
 #endif
 
 extern "C" __global__ void CLUSTER_ATTRIBUTE __launch_bounds__(NUM_THREADS, 1)
-w4a8_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
+w4a8_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_corrections,
+          const __grid_constant__ TensorMap map_c,
           const float* __restrict__ token_scales, const unsigned char* __restrict__ qweight,
           const unsigned char* __restrict__ scales, const act_t* __restrict__ bias, act_t* __restrict__ c,
           float* workspace, u32* counters, float alpha, u32 M, u32 N, u32 num_column_blocks, u32 num_k_blocks,
@@ -271,7 +350,7 @@ w4a8_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
 #endif
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-    if (threadIdx.x / 32 == 0 && is_elected()) produce(p, smem, &map_a, qweight, box_rows);
+    if (threadIdx.x / 32 == 0 && is_elected()) produce(p, smem, &map_a, &map_corrections, qweight, scales, box_rows);
 #if MODE != 0
     if (threadIdx.x / 32 == 1) produce_scales(p, smem, scales);
 #endif

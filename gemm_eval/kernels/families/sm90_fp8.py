@@ -7,7 +7,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.families.base import Launch, Operands, Sizes, TensorMapOf, Variant, WeightMode
+from gemm_eval.kernels.families.base import Launch, Operands, Sizes, TensorMapOf, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.sm90 import Sm90Family, wgmma_text
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
@@ -58,8 +58,14 @@ class Sm90Fp8Family(Sm90Family):
 
     def prelude(self, variant: Variant) -> str:
         tokens = variant.config.cta_m // _token_parts(variant.config)
-        types = f"m64n{tokens}k32.f32.e4m3.e4m3"
-        return "".join(wgmma_text(name, types, tokens // 2, f"{d}, 1, 1") for name, d in _WGMMAS.items())
+        kinds = {
+            "": (f"m64n{tokens}k32.f32.e4m3.e4m3", "1, 1"),
+            "_halves": (f'm64n{tokens}k16.f32." MMA_TYPE "." MMA_TYPE "', "1, 1, 0"),
+        }
+        return "".join(
+            wgmma_text(f"wgmma{kind}{first}", types, tokens // 2, f"{int(not first)}, {flags}")
+            for kind, (types, flags) in kinds.items() for first in ("", "_first")
+        )  # fmt: skip
 
     def smem_bytes(self, variant: Variant) -> int:
         config = variant.config
@@ -77,10 +83,15 @@ class Sm90Fp8Family(Sm90Family):
         _, map_c, *rest = super().arguments(variant, sizes, launch, of_words, tensor_map)
         box = min(variant.config.cta_m // variant.config.cluster_n, sizes.M), TOKEN_K // _TOKENS_OF_WORD
         map_a = tensor_map(operands.a, DType.FP16, (sizes.M, words), words, box)
-        return (map_a, map_c, np.uint64(operands.a + sizes.M * operands.lda), *rest)
+        corrections, row = operands.a + sizes.M * operands.lda, correction_bytes(sizes.K)
+        words = row // _TOKENS_OF_WORD
+        map_corrections = tensor_map(corrections, DType.FP16, (sizes.M, words), words, box)
+        return (map_a, map_corrections, map_c, np.uint64(corrections + sizes.M * row), *rest)
 
 
-_WGMMAS = {"wgmma": 1, "wgmma_first": 0}  # what the sums were counts, or not
+def correction_bytes(K: int) -> int:
+    """Return the bytes of a token's corrections: of each 32 times 128 k 32 numbers of 16 bits, and their rests."""
+    return ceil_div(K, 32 * TOKEN_K) * 128
 
 
 def _token_parts(config: KernelConfig) -> int:
