@@ -60,7 +60,8 @@ def instructions_of(mode: str, config: str) -> list[dict[int, str]]:
         for known in family.configs():
             if str(known) in (config, plain):
                 of_gemm = _EXPERTS.get(mode, mode)
-                variant: Variant = make_variant(known, "fp16", of_gemm, _GROUP_SIZES[of_gemm])
+                group_size = 128 if config.startswith("w4a8") else _GROUP_SIZES[of_gemm]
+                variant: Variant = make_variant(known, "fp16", of_gemm, group_size)
                 fusions = getattr(family, "fusions", (Fusion.NONE,)) if mode in _EXPERTS else (Fusion.NONE,)
                 texts = [disassemble(compile_for(variant._replace(fusion=one), limits).cubin) for one in fusions]
                 return [{int(at, 16): name for at, name in _INSTRUCTION.findall(text)} for text in texts]
