@@ -34,7 +34,7 @@ def shown(renderable: Any) -> str:
 
 
 def run(*words: object, code: int = 0, columns: int = 240) -> str:
-    """What a command prints."""
+    """What a command prints; of JSON its output alone, as progress that takes long is told beside it."""
     ran = Ran(*map(str, words), columns=columns)
     assert ran.code == code, ran.err
-    return ran.out + ran.err
+    return ran.out if "--json" in words else ran.out + ran.err
