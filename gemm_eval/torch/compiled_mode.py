@@ -114,7 +114,7 @@ class _Lowering:
 
     `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
     the bias, which readers add up for themselves, and what copies are copied from; `complex` are complex numbers.
-    `keeps_dead`: what nobody reads runs, for Inductor takes parts that were joined for one buffer.
+    `keeps_dead`: what is not read runs, for Inductor takes parts that were joined for one buffer.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:

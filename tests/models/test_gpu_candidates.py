@@ -50,8 +50,8 @@ SHAPES = ((1, 1, 4096, 4096), (1, 16, 1024, 12288), (1, 4096, 4096, 4096), (1, 1
 SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 
 
-OUR_TARGETS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
-TRTLLM_OWN = ("sm_80", "sm_89")
+OUR_TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+TRTLLM_OWN = ("sm_80", "sm_86", "sm_89")
 TRTLLM_FP8 = ("sm_89", "sm_120")
 
 
@@ -238,11 +238,11 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() -> None:
-    assert SM_ARCHS == ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+    assert SM_ARCHS == ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
     assert since("sm_70") == FAMILIES["gemv"].sm_archs == FAMILIES["mma_unaligned"].sm_archs == SM_ARCHS
     assert since("sm_80") == FAMILIES["sm80_mma"].sm_archs == SM_ARCHS[2:]
     assert since("sm_100") == ("sm_100", "sm_103", "sm_120")
-    assert [FAMILIES["sm80_mma"].rate_on(name) for name in since("sm_80")] == [1.0, 1.0, 0.62, 0.31, 0.31, 1.0]
+    assert [FAMILIES["sm80_mma"].rate_on(name) for name in since("sm_80")] == [1.0, 1.0, 1.0, 0.62, 0.31, 0.31, 1.0]
     assert FAMILIES["sm90_wgmma"].rate_on("sm_100") == 1.0
     for family in FAMILIES.values():
         assert {*family.sm_archs, *family.own_of, *family.rate_frac} <= set(ladder_of(family.sm_archs[0]))

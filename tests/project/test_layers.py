@@ -226,7 +226,7 @@ def test_one_room_of_validation_knows_the_models() -> None:
                 "validation/metrics.py",
                 "validation/tables.py",
             ):  # errors, intervals and trees as files have them
-                assert all(name.startswith("gemm_eval.models.gpu.") for name in of_models)
+                assert all(f"{name}.".startswith("gemm_eval.models.gpu.") for name in of_models)
                 continue
             assert not of_models or relative(path).startswith("validation/subjects/")
 

@@ -155,10 +155,9 @@ def check_host_packages() -> None:
 
 def detect_host() -> HostFacts:
     """Find out what CPU this is, in a second or two; GemmEvalError: a package of the extra `host` is missing."""
-    check_extra("measuring this machine", "host", "cpuinfo", "psutil")
-    import cpuinfo
-    import psutil
-
+    with needs_extra("measuring this machine", "host"):
+        import cpuinfo
+        import psutil
     info: Mapping[str, Any] = cpuinfo.get_cpu_info()
     flags = frozenset(info.get("flags") or ())
     usable = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
@@ -182,8 +181,8 @@ def detect_host() -> HostFacts:
 
 def count_busy_cores(seconds: float = 0.5) -> float:
     """Return how many cores others keep busy, while this process waits so long."""
-    import psutil
-
+    with needs_extra("measuring this machine", "host"):
+        import psutil
     return sum(psutil.cpu_percent(interval=seconds, percpu=True)) / 100.0
 
 

@@ -30,7 +30,6 @@ from gemm_eval.estimate import (
 )
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.measure import read_frame
-from gemm_eval.models.gpu.coefficients import FREE, Coefficient
 from gemm_eval.progress import progress_note
 from gemm_eval.serving import Requests, ServingEstimate, StepTimes, serve
 from gemm_eval.units import bytes_per_us
@@ -62,11 +61,17 @@ _ROUNDS = 2  # of the fit, each of which takes times as linear in the host times
 _LEAST_FRAC = 0.1  # of a time that is left where the linear form falls below
 
 
+class _HostTime(NamedTuple):
+    name: str
+    low: float
+    high: float
+    default: float
+
+
 _ITEMS = (
-    Coefficient("step_us", "us", 0.0, 10_000.0, 500.0, FREE, "of a step"),
-    Coefficient("seq_us", "us", 0.0, 200.0, 10.0, FREE, "of a sequence in a step"),
-    Coefficient("request_us", "us", 0.0, 1e6, 20_000.0, FREE, "of a request"),
-)
+    _HostTime("step_us", 0.0, 10_000.0, 500.0), _HostTime("seq_us", 0.0, 200.0, 10.0),
+    _HostTime("request_us", 0.0, 1e6, 20_000.0),
+)  # fmt: skip
 
 
 class ServedRun(NamedTuple):
