@@ -61,7 +61,7 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("w4a16", "auto", "cold", "sustained", "", 1, 4096, 4096, 6144),
     ("w4a16", "auto", "warm", "burst", "", 1, 256, 4104, 4096),
     ("w4a16", "auto", "cold", "burst", "", 1, 1, 128, 4096),
-    ("w4a16", "gemm-eval", "cold", "burst", "", 64, 1, 128, 4096),
+    ("w4a16", "gemm-eval", "cold", "burst", "", 64, 64, 128, 4096),
     ("w4a16", "auto", "cold", "burst", "", 8, 2, 4096, 14336),
     ("w4a16", "auto", "cold", "burst", "", 1, 1025, 4097, 4095),
     ("w4a16", "hypothetical", "cold", "burst", "", 1, 128, 28672, 8192),
