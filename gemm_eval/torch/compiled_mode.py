@@ -58,7 +58,7 @@ _WINDOW_INSTRUCTIONS = 32 * 78
 """Of a pooling window of `UNROLLED_WINDOW` places, which a warp adds up, each with divisions to find it: three kernels
 of drawn modules on an H100 agree within 2%."""
 _GROUP_INSTRUCTIONS = -30
-"""More of a sum over a group of channels that lie side by side: nine kernels of drawn modules on an H200."""
+"""Instructions for an element that a sum over a group of channels side by side has more than other sums; 9 kernels."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
 """More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
 where positions come in no multiple of 4."""

@@ -77,7 +77,10 @@ class Spread(Frozen):
     that a fit had seen.
     """
 
-    regime: str = Field(default=_ALL, description="of `_REGIMES`, of `_WIDER`, or all")
+    regime: str = Field(
+        default=_ALL,
+        description="decode, mid or prefill, alone or after uneven; batched few or many; uneven, batched, all",
+    )
     max_us: float | None = Field(default=None, description="predicted latency; null: any longer one")
     max_octaves: float | None = Field(default=None, description="distance; null: any greater one")
     num_rows: int = Field(description="timings of the regime")
