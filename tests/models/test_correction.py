@@ -1,5 +1,6 @@
 """Learned corrections: the trees, their bounds and region, when they are off, and the files that are committed."""
 
+import functools
 import hashlib
 import math
 import shutil
@@ -195,6 +196,13 @@ def test_it_must_be_asked_for_below_the_evaluator() -> None:
 # files
 
 
+@functools.cache
+def names_of_timings(gpu: str) -> set[str]:
+    """Return the names of all sets that a correction of `gpu` may be fitted on."""
+    tables = {f"w4a16/{path.stem}" for path in list_w4a16_tables(gpu)}
+    return tables | {item.name for item in list_timings(gpu, has_candidates=True)}
+
+
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
 def test_committed_corrections_are_those_of_today(path: Path) -> None:
     found, trees = gpu_model.load_correction(path)
@@ -207,9 +215,7 @@ def test_committed_corrections_are_those_of_today(path: Path) -> None:
     assert (found.model_version, found.features) == (gpu_model.GPU_MODEL_VERSION, FEATURES)
     names = {data.data for data in found.data}
     siblings = {name.split("/")[0] for name in names} & set(list_archs())
-    known = {item.name for item in list_timings(found.gpu, has_candidates=True)}
-    known |= {f"w4a16/{path.stem}" for path in list_w4a16_tables(found.gpu)}
-    known |= {f"{gpu}/{item.name}" for gpu in siblings for item in list_timings(gpu)}
+    known = names_of_timings(found.gpu) | {f"{gpu}/{name}" for gpu in siblings for name in names_of_timings(gpu)}
     assert names <= known
     gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in found.errors}
     is_better = gains["all"] > 0.0 and min(gains.values()) > -SAME_PERCENT
