@@ -100,7 +100,8 @@ _FREE_OF_NARROW = {
 _OF_WARPGROUPS = {
     "coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"
 }  # fmt: skip
-_LONG_US = 100.0  # rows that are all this long tell little of fixed costs, reductions and kernels for few rows: defaults
+# rows that are all this long tell little of fixed costs, reductions and kernels for few rows, which keep their defaults
+_LONG_US = 100.0
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
