@@ -100,6 +100,8 @@ _FREE_OF_NARROW = {
 _OF_WARPGROUPS = {
     "coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"
 }  # fmt: skip
+# rows that are all this long tell little of fixed costs, reductions and kernels for few rows, which keep their defaults
+_LONG_US = 100.0
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -217,6 +219,8 @@ class _Goal:
         )
         free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector, has_coop=has_coop)
         items = [item for item in FAMILIES[family].coefficients if item.name in free]
+        if timings.measured_us.min() >= _LONG_US:
+            items = [item for item in items if item.unit != "us" and not item.name.startswith(("reduce_", "vector_"))]
         self.ranges = fit.Ranges(items, default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of, self._sizes, self._timer_us, self._measured_us = (

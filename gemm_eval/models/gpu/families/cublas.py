@@ -302,6 +302,7 @@ def _simt_tiles(sm_arch: str, _: DType) -> Iterator[TileChoice]:
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
     MMA_SYNC, name="simt", number=76, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
     operands="lanes", step_bytes=32, max_stages=5, dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
+    carries_from=dict.fromkeys(("sm_86", "sm_89", "sm_120"), ("sm_90",)),  # whose tiles of cuBLAS 13 these have too
     coefficients=with_defaults(
         kernel_us=0.5, step_cycles=420.0, tile_cycles=100.0, epilogue_bytes_per_cycle=24.0, dram_frac=0.93,
         sm_l2_frac=0.7, line_waste=0.0, reduce_us=2.5, reduce_frac=0.8, vector_kernel_us=0.4, vector_step_cycles=100.0,
