@@ -56,7 +56,7 @@ _FEWEST_COLUMNS, _NARROW_STEP_CYCLES = 8, 75.0
 """fp16 that gathers into registers: columns of a tile, longest window of three channels, channels of a step; cycles of
 a store, and of a step: of three channels, of one, of more, and where columns are so few that a tile is half as wide."""
 _FIRST_WINDOW, _FIRST_COLUMNS, _FIRST_WINDOW_CYCLES = 49, (32, 64), 16.0
-"""The window with an fp16 kernel of its own, in positions, its filters, and cycles of an SM for a row and 32 filters."""
+"""The window with an fp16 kernel of its own, in positions, its filters, and cycles of a row and 32 filters."""
 
 _CORE_TILE = 32
 _CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 4200.0, 590.0, 17.4, 124.0
