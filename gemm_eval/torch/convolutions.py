@@ -25,7 +25,8 @@ _MIN_CHANNEL_IMAGES = 8  # from which cuDNN has a kernel for 16 bits, channels s
 _LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
 _MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N = 64, 32, 1 << 14, 256
 """Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
-_MAX_NARROW_N_LAST = 40  # filters of 16 bits that they take whatever the window
+_MAX_NARROW_N_LAST, _MAX_TILED_N_LAST = 40, 104
+"""Filters of 16 bits that they take whatever the window: so few, and more than these if they are no whole tiles."""
 _MIN_FFT_WINDOW = 9
 _MAX_GATHERED_FILTERS, _MAX_GATHERED_CHANNELS, _MIN_GATHERED_ROWS, _FEWEST_FILTERS = 56, 56, 1 << 16, 8
 """Of fp16 that is gathered into registers where tiles would be filled up; from so few filters on whatever the rows."""
@@ -154,6 +155,8 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
             of.filters % _MIN_WIDE_FILTERS > 0 or (K > _MAX_CORE_K_LAST and kernel.rows > 2 * _MAX_CORE_M)
         )
         is_core = is_short or of.filters <= _MAX_NARROW_N_LAST
+        if of.filters % _MIN_WIDE_FILTERS:
+            is_core |= of.filters > _MAX_TILED_N_LAST or kernel.rows <= _MAX_CORE_M
         return cores if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
     is_volume = of.weight.dim() > _IMAGE_DIM
     if (kernel.channels == 1 or is_volume) and kernel.rows > _MAX_CORE_M:
