@@ -23,13 +23,18 @@ _IMAGE_DIM, _LAYOUT_TILE = 4, 32
 _TILED_SIDES, _MIN_TILED_CHANNELS, _MIN_TILED_WIDTH = (1, 3, 5), 32, 7
 _MIN_CHANNEL_IMAGES = 8  # from which cuDNN has a kernel for 16 bits, channels side by side
 _LARGE_SIDE = 9  # of a depthwise window, from which cuDNN has no kernel for channels side by side
-_MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N, _MAX_CORE_N_LAST = 64, 32, 1 << 14, 256, 32
+_MAX_CORE_K, _MAX_CORE_K_LAST, _MAX_CORE_M, _MAX_CORE_N = 64, 32, 1 << 14, 256
 """Of a first layer that CUDA cores take: place and channels, with channels first and last; positions and filters."""
-_MAX_NARROW_N_LAST = 40  # filters of 16 bits that they take whatever the window
-_MIN_FFT_WINDOW, _MAX_GATHERED_WINDOW = 9, 49  # of the latter, fp16 has kernels that take less than a load
+_MAX_NARROW_N_LAST, _MAX_TILED_N_LAST = 40, 104
+"""Filters of 16 bits that they take whatever the window: so few, and more than these if they are no whole tiles."""
+_MIN_FFT_WINDOW = 9
+_MAX_GATHERED_FILTERS, _MAX_GATHERED_CHANNELS, _MIN_GATHERED_ROWS, _FEWEST_FILTERS = 56, 56, 1 << 16, 8
+"""Of fp16 that is gathered into registers where tiles would be filled up; from so few filters on whatever the rows."""
+_MAX_DIRECT_CHANNELS, _MAX_POINTWISE_CHANNELS, _MAX_POINTWISE_FILTERS = 24, 80, 40
+"""Of fp32 with channels last that CUDA cores take as it lies; of windows of one element with few filters, more."""
 _BUNDLE = 64  # channels of small groups that a tile takes together
 _MIN_ALONE_K = 500  # places and channels of a group from which groups run one after the other
-_MIN_WIDE_FILTERS, _MIN_FP16_FILTERS, _NARROW_COLUMNS = 64, 56, 32
+_MIN_WIDE_FILTERS, _MIN_FP16_FILTERS, _NARROW_COLUMNS, _NARROW_FILTERS = 64, 56, 32, 48
 """Filters of whole tiles; those from which fp16 has kernels whose tiles have more columns than the last; of volumes
 there are none."""
 _MAX_LINE_FILTERS, _LINE_COLUMNS = 128, 64
@@ -107,6 +112,23 @@ def _kernel_of(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionK
     return kernel
 
 
+def _forward_kernel(of: _Convolution, dtype: DType, *, is_last: bool) -> ConvolutionKernel | None:
+    """Return the kernel of a convolution forward, for which cuDNN has some that gradients have not."""
+    kernel = _kernel_of(of, dtype, is_last=is_last)
+    if kernel is None or of.groups > 1 or of.is_transposed or of.is_few:
+        return kernel
+    channels, filters = of.channels, of.filters
+    if dtype is DType.FP16 and kernel.engine == "tensor" and of.weight.dim() == _IMAGE_DIM:
+        is_odd = filters % _NARROW_COLUMNS > 0 and filters <= (_MAX_GATHERED_FILTERS if is_last else _NARROW_FILTERS)
+        is_long = kernel.rows >= _MIN_GATHERED_ROWS and channels <= _MAX_GATHERED_CHANNELS
+        if filters <= _FEWEST_FILTERS or (is_odd and is_long):
+            return kernel._replace(engine="few")
+    is_pointwise = of.window == 1 and channels <= _MAX_POINTWISE_CHANNELS and filters <= _MAX_POINTWISE_FILTERS
+    if kernel.engine == "fp32" and is_last and (channels <= _MAX_DIRECT_CHANNELS or is_pointwise):
+        return kernel._replace(engine="cuda_cores", step_bytes=kernel.step_bytes * channels)
+    return kernel
+
+
 def _depthwise_engine(of: _Convolution, *, is_last: bool) -> str:
     """Say which kernel runs; with channels first torch hands fp16 alone to cuDNN (`use_cudnn_depthwise`)."""
     sides, is_same = set(of.weight.shape[2:]), of.filters == of.groups
@@ -124,7 +146,7 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
     """Say which kernel runs: tensor cores take whole tiles of filters, or long windows of many."""
     K, item_bytes = kernel.window * kernel.channels, of.x.element_size()
     if is_last and kernel.dtype is DType.FP16:
-        return "few" if of.filters >= _MAX_CORE_N_LAST else "cuda_cores_last"
+        return "few"
     cores = "cuda_cores_last" if item_bytes < 4 else "cuda_cores"
     if is_last and of.filters * item_bytes % LOAD_BYTES:
         return cores if K <= _MAX_CORE_K_LAST else "direct" if K <= _MAX_CORE_K else "few"
@@ -133,6 +155,8 @@ def _first_layer_engine(of: _Convolution, kernel: ConvolutionKernel, *, is_last:
             of.filters % _MIN_WIDE_FILTERS > 0 or (K > _MAX_CORE_K_LAST and kernel.rows > 2 * _MAX_CORE_M)
         )
         is_core = is_short or of.filters <= _MAX_NARROW_N_LAST
+        if of.filters % _MIN_WIDE_FILTERS:
+            is_core |= of.filters > _MAX_TILED_N_LAST or kernel.rows <= _MAX_CORE_M
         return cores if is_core and kernel.channels * item_bytes * 2 != LOAD_BYTES else "few"
     is_volume = of.weight.dim() > _IMAGE_DIM
     if (kernel.channels == 1 or is_volume) and kernel.rows > _MAX_CORE_M:
@@ -155,7 +179,7 @@ def convolution_kernels(
     of = _Convolution(
         x, weight, bias, stride, dilation, is_transposed, groups, out, *sizes, int(weight.shape[2:].numel())
     )
-    kernels = [_kernel_of(of, work.problem.input_dtype, is_last=is_last) for is_last in (False, True)]
+    kernels = [_forward_kernel(of, work.problem.input_dtype, is_last=is_last) for is_last in (False, True)]
     is_last = rank >= _IMAGE_DIM and (has_channels_last(x) or has_channels_last(weight))
     kernel, compiled = kernels[is_last], _laid_out(of, replace(work, kernel=kernels[True]), is_last=True)
     copies = [copy for tensor in (x, weight) for copy in copied_work(tensor, is_last=is_last)]
@@ -168,6 +192,7 @@ def convolution_kernels(
 
 
 _TILED_WINDOW = 9  # of a depthwise convolution, in places, for whose weights fp32 has a kernel of its own
+_INPUT_ENGINES = {"planes": "planes_inputs", "channels": "channels_inputs", "any_channels": "channels_inputs"}
 _WEIGHT_ENGINES = {"planes": "planes_weights", "tiled_planes": "tiled_weights", "channels": "channels_weights"}
 
 
@@ -193,9 +218,9 @@ def gradient_kernels(
     engine = ""
     for work in of_input:
         kernel = _kernel_of(of, work.problem.input_dtype, is_last=is_last)
-        if kernel is not None and kernel.engine.endswith("channels"):
-            kernel = kernel._replace(engine="channels_inputs")
         engine = "" if kernel is None else kernel.engine
+        if kernel is not None:
+            kernel = kernel._replace(engine=_INPUT_ENGINES.get(engine, engine))
         works += [] if is_last else copied(grad, weight)
         works += _laid_out(of, replace(work, kernel=kernel), is_last=is_last)
     for work in of_weight:
@@ -222,7 +247,7 @@ def _weight_kernels(of: _Convolution, work: ConvolutionWork, rows_of: Any, *, is
         is_direct = is_last and (is_wide or filters > 1)
         return (replace(work, kernel=kernel._replace(engine="direct_weights" if is_direct else engine)),)
     if dtype is DType.FP32:
-        return (replace(work, kernel=kernel._replace(engine="fp32_weights")),)
+        return (replace(work, kernel=kernel._replace(engine="fp32_weights_last" if is_last else "fp32_weights")),)
     num_bytes = bytes_of(weight)
     if of.window == of.groups == 1:  # a GEMM; with channels first parts of it are summed up after
         return replace(work, padded=None), *[vector_work(2 * num_bytes, num_bytes)] * (not is_last)
@@ -342,8 +367,7 @@ def _filled(of: _Convolution, work: ConvolutionWork) -> tuple[Work, ...]:
             for tensor, factor in ((of.x, more), (of.weight, more), (of.out, more_filters))
         )
         return x, w, work, out
-    is_short = of.window <= _MAX_GATHERED_WINDOW or of.channels == 1
-    is_gathered = of.is_few and work.problem.input_dtype is DType.FP16 and is_short
+    is_gathered = work.kernel is not None and work.kernel.engine == "few" and work.kernel.dtype is DType.FP16
     if is_gathered or more == more_filters == 1:
         return (work,)
     before: list[MemoryWork] = []

@@ -60,6 +60,31 @@ def test_channels_side_by_side_are_faster() -> None:
         assert first > 2 * last
 
 
+def test_fp16_gathers_eight_channels_a_step() -> None:
+    """Filters on their way to shared memory need no steps of 64 bytes: 40 channels take five times as long as 8."""
+    sizes = {"dtype": DType.FP16, "rows": 1 << 20, "columns": 24, "window": 25}
+    base, one, five = (kernel_us("few", channels=channels, **sizes) for channels in (4, 8, 40))
+    assert base == one < five < 5 * one
+    assert kernel_us("few", channels=8, **sizes | {"columns": 8}) < one
+
+
+def test_a_lone_cta_bounds_gradients_of_weights_in_fp32() -> None:
+    """Twice as many images are other CTAs, until SMs are full; twice as many positions are not, up to 512."""
+    sizes = {"dtype": DType.FP32, "columns": 32, "window": 1, "channels": 32}
+    one, two, longer = (
+        kernel_us("fp32_weights", rows=rows, images=images, **sizes) for rows, images in ((256, 1), (512, 2), (512, 1))
+    )
+    assert one == two < longer < 2 * one
+    large = {"rows": 1 << 20, "images": 64} | sizes
+    assert kernel_us("fp32_weights_last", **large) < kernel_us("fp32_weights", **large)
+
+
+def test_gradients_of_depthwise_inputs_take_longer() -> None:
+    forward, inputs = (kernel_us(engine, groups=64, rows=1 << 18, columns=1, channels=1)
+                       for engine in ("planes", "planes_inputs"))  # fmt: skip
+    assert inputs > 1.5 * forward
+
+
 def timed() -> list[tuple[str, float, float]]:
     """Kind of a convolution, its time and what is predicted, of the kernel alone."""
     result = []

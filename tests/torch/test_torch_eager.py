@@ -255,7 +255,7 @@ def test_gradients_of_a_norm_are_those_of_inputs_and_of_weights(norm: Any) -> No
 GRADIENTS = [
     (torch.nn.Conv2d(96, 96, 3, padding=1), (37, 96, 96, 96), FP16, ["tensor", "weights", "torch_sum_apart"], 557.5),
     (torch.nn.Conv2d(384, 384, 7, padding=3, groups=384), (37, 384, 24, 24), FP16,
-     ["planes", "planes_weights", "torch_sum_apart"], 990.0),
+     ["planes_inputs", "planes_weights", "torch_sum_apart"], 990.0),
     (torch.nn.Conv2d(48, 48, 1), (71, 48, 48, 48), FP32, ["fp32", "fp32_weights", "torch_sum_apart"], 243.1),
 ]  # fmt: skip
 

@@ -50,11 +50,13 @@ _FEW_CYCLES = {64: 630.0, 128: 1100.0}
 _FEW_ALONE_CYCLES, _MAX_SWIZZLE = 570.0, 4
 """Least cycles of such a kernel; columns of tiles that CUTLASS takes together, filled up to so many."""
 
-_FEW_TILE_N, _MAX_STEPS, _FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES = 32, 75, 1000.0, 125.0, 50.0
-"""Columns of a tile; the longest window; cycles of a store, of a step, and of a step of one channel: fp16 that
-gathers."""
-_FIRST_WINDOW, _FIRST_WINDOW_CYCLES = 49, 16.0
-"""The window with an fp16 kernel of its own, in positions, and its cycles of an SM for each row."""
+_FEW_TILE_N, _MAX_STEPS, _STEP_CHANNELS, _RGB = 32, 75, 8, 3
+_FEW_STORE_CYCLES, _FEW_STEP_CYCLES, _FEW_LONE_CYCLES, _WHOLE_STEP_CYCLES = 1000.0, 125.0, 50.0, 112.0
+_FEWEST_COLUMNS, _NARROW_STEP_CYCLES = 8, 75.0
+"""fp16 that gathers into registers: columns of a tile, longest window of three channels, channels of a step; cycles of
+a store, and of a step: of three channels, of one, of more, and where columns are so few that a tile is half as wide."""
+_FIRST_WINDOW, _FIRST_COLUMNS, _FIRST_WINDOW_CYCLES = 49, (32, 64), 16.0
+"""The window with an fp16 kernel of its own, in positions, its filters, and cycles of a row and 32 filters."""
 
 _CORE_TILE = 32
 _CORE_START_CYCLES, _CORE_TILE_CYCLES, _CORE_K_CYCLES, _CORE_ALONE_CYCLES = 4200.0, 590.0, 17.4, 124.0
@@ -84,16 +86,21 @@ filters of their own, and more for each byte of the rows of all channels that a 
 _SUM_BYTES, _MIN_STEPS, _WIDE_STEP_FACTOR, _FEW_STEP_FACTOR, _WEIGHT_LOAD_FACTOR = 4, 130, 1.54, 1.95, 1.46
 """Gradients of weights on tensor cores: bytes of a sum of parts, least steps of a part, and how much longer steps of
 tf32, of few channels, and all loads take."""
-_FP32_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES, _FP32_WEIGHT_ROWS, _FP32_CTA_CYCLES = 45.0, 30.0, 512, 1200.0
-"""Gradients of weights in fp32: cycles of a tile of 32 x 32 for each row, for windows of one element and of more; rows
-of an image that a CTA takes, and its cycles beside them."""
+_FP32_WEIGHT_CYCLES, _FP32_LAST_WEIGHT_CYCLES, _FP32_WINDOW_WEIGHT_CYCLES = 50.0, 26.0, 24.0
+_FP32_WEIGHT_ROWS, _FP32_CTA_CYCLES, _FP32_ALONE_ROW_CYCLES = 512, 1200.0, 150.0
+"""Gradients of weights in fp32: cycles of a tile of 32 x 32 for each row, for windows of one element with channels
+first and last, and of more; rows of an image that a CTA takes, its cycles beside them, and those of a row for a CTA
+alone. Fitted on 40 convolutions of drawn modules on an H200."""
 _WEIGHT_START_CYCLES = 3470.0
+_GATHERED_WEIGHT_CYCLES = 3000.0
+"""Of a step of 32 x 32 in fp16 whose windows fit a tile and are gathered into registers: 7 kernels on an H200."""
 _WEIGHT_STEP_ROWS, _LONG_WEIGHT_START_CYCLES, _MIN_LONG_STEPS = 64, 7000.0, 500
 _WEIGHT_TILES = {(64, 64): 275.0, (128, 64): 370.0, (64, 128): 340.0, (128, 128): 715.0}
 """Of 16 bits and more channels: rows of a step, cycles beside them, least steps of a part, and cycles of a step by
 filters and channels of a tile. Fitted on 121 kernels alone on an H200."""
-_WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES = 9, 9.0, 8
-"""Window, in places, whose products cuDNN has in Winograd's form, unless it is strided."""
+_WINOGRAD_WINDOW, _WINOGRAD_CYCLES, _STRIDED_BYTES, _LAST_WINOGRAD_CHANNELS = 9, 9.0, 8, 112
+"""Window, in places, whose products cuDNN has in Winograd's form, unless it is strided; with channels last of so many.
+"""
 _PLANES_CTA_CYCLES, _PLANES_ROW_CYCLES, _PLANES_ALONE_CYCLES = 350.0, 0.4, 1.3
 _WARP_ROW_CYCLES, _MOST_WARPS = 31.0, 64
 _TILED_WEIGHT_CYCLES, _TILED_ALONE_CYCLES, _LAST_WEIGHT_CYCLES = 0.86, 1.36, 0.055
@@ -105,14 +112,16 @@ convolutions of 28 drawn modules with gradients on an H200."""
 
 _BUILT_WINDOWS = (1, 9, 25)
 _FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_CYCLES, _GENERIC_ROW_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 1.9, 0.25, 0.09
-_LAST_TAP_CYCLES, _LONG_TAP_CYCLES, _LAST_SHORT, _TILED_CYCLES = 0.05, 0.0385, 9, 0.8
+_LAST_TAP_CYCLES, _LONG_TAP_CYCLES, _LAST_SHORT, _TILED_CYCLES = 0.047, 0.034, 9, 0.8
 """Of an SM, for each output of a depthwise convolution, and each place (and row) of its window."""
+_PLANES_START_CYCLES, _INPUT_FACTORS, _LONG_INPUT_FACTOR = 1400.0, {9: 1.7}, 1.25
+"""Before the first output; how much longer the gradient of the input takes, by window."""
 _LAST_START_CYCLES, _LAST_ALONE_CYCLES, _FIRST_ALONE_CYCLES = 3700.0, 420.0, 200.0
 """Before the first output, and of a thread alone for each place of the window."""
-_ANY_START_CYCLES, _ANY_TAP_CYCLES, _ANY_ALONE_CYCLES, _ANY_BUILT, _ANY_LONG_FACTOR = 3200.0, 0.078, 220.0, 25, 1.37
-_INPUT_TAP_CYCLES, _LONG_INPUT_TAP_CYCLES = {1: 0.094, 9: 0.094, 25: 0.072}, 0.1
+_ANY_START_CYCLES, _ANY_TAP_CYCLES, _ANY_ALONE_CYCLES, _ANY_BUILT, _ANY_LONG_FACTOR = 1800.0, 0.07, 200.0, 25, 1.37
+_INPUT_TAP_CYCLES, _LONG_INPUT_TAP_CYCLES = {1: 0.089, 9: 0.089, 25: 0.068}, 0.095
 """Likewise of channels side by side: in fewer images than cuDNN has the first kernel for, and of the gradient of the
-input. Longer windows take more. Fitted on 100 convolutions alone on an H200."""
+input. Longer windows take more. Fitted on 130 convolutions of drawn modules on an H200."""
 
 
 def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
@@ -139,12 +148,14 @@ def _tensor(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 def _few_channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
     """Return the cycles of a first layer on tensor cores, whose channels are filled up to 16 bytes."""
-    if of.dtype is DType.FP16 and of.window == _FIRST_WINDOW and of.columns <= _FEW_TILE_N:
-        return of.rows * _FIRST_WINDOW_CYCLES / arch.num_sms
-    if of.dtype is DType.FP16 and (of.window <= _MAX_STEPS or of.channels == 1):
+    if of.dtype is DType.FP16 and of.window == _FIRST_WINDOW and of.columns in _FIRST_COLUMNS:
+        return of.rows * math.ceil(of.columns / _FEW_TILE_N) * _FIRST_WINDOW_CYCLES / arch.num_sms
+    if of.dtype is DType.FP16 and (of.window <= _MAX_STEPS or of.channels != _RGB):
         tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / _FEW_TILE_N)
-        step = _FEW_LONE_CYCLES if of.channels == 1 else _FEW_STEP_CYCLES
-        return math.ceil(tiles / arch.num_sms) * (_FEW_STORE_CYCLES + of.window * step)
+        step = _FEW_LONE_CYCLES if of.channels == 1 else _FEW_STEP_CYCLES if of.channels <= _RGB else _WHOLE_STEP_CYCLES
+        step = min(step, _NARROW_STEP_CYCLES) if of.columns <= _FEWEST_COLUMNS else step
+        steps = of.window * math.ceil(of.channels / _STEP_CHANNELS)
+        return math.ceil(tiles / arch.num_sms) * (_FEW_STORE_CYCLES + steps * step)
     tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= of.columns else max(_FEW_CYCLES)
     tiles = math.ceil(of.rows / _FEW_TILE_M) * math.ceil(of.columns / tile_n)
     cycles = max(_FEW_ALONE_CYCLES, math.ceil(tiles / arch.num_sms) / _FEW_CTAS * _FEW_CYCLES[tile_n])
@@ -211,7 +222,9 @@ def _planes(arch: GpuSpec, of: ConvolutionKernel) -> float:
     generic = _GENERIC_CYCLES + _GENERIC_ROW_CYCLES * (side if side**2 == of.window else 1)
     once, tap = (_FIRST_CYCLES, _FIRST_TAP_CYCLES) if is_built else (generic, _GENERIC_TAP_CYCLES)
     busy = of.groups * of.rows * of.columns * (once + of.window * tap) / arch.num_sms
-    return busy if is_built else max(busy, of.window * _FIRST_ALONE_CYCLES)
+    if of.engine == "planes_inputs":
+        busy *= _INPUT_FACTORS.get(of.window, 1.0 if of.window <= max(_BUILT_WINDOWS) else _LONG_INPUT_FACTOR)
+    return _PLANES_START_CYCLES + (busy if is_built else max(busy, of.window * _FIRST_ALONE_CYCLES))
 
 
 def _channels(arch: GpuSpec, of: ConvolutionKernel) -> float:
@@ -260,16 +273,26 @@ def _weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
         store = _C_CYCLES * tile_m * tile_n * (_SUM_BYTES if parts > 1 else item_bytes) / _CHUNK_BYTES
         waves = math.ceil(tiles * parts / arch.num_sms)
         times.append(waves * (store + math.ceil(steps / parts) * max(load, multiply) * factor))
-    return _WEIGHT_START_CYCLES + min(times)
+    cycles = _WEIGHT_START_CYCLES + min(times)
+    if of.dtype is DType.FP16 and of.channels < _STEP_CHANNELS and of.window * of.channels <= _CORE_TILE:
+        steps = math.ceil(of.columns / _CORE_TILE) * math.ceil(of.rows / _WEIGHT_STEP_ROWS)
+        cycles = max(cycles, steps * _GATHERED_WEIGHT_CYCLES / arch.num_sms)
+    return cycles
 
 
 def _fp32_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
     tiles = of.groups * math.ceil(of.columns / _CORE_TILE) * math.ceil(of.window * of.channels / _CORE_TILE)
-    row_cycles = _FP32_WEIGHT_CYCLES if of.window == 1 else _FP32_WINDOW_WEIGHT_CYCLES
-    if of.window == _WINOGRAD_WINDOW and min(of.columns, of.channels) >= _CORE_TILE and of.step_bytes < _STRIDED_BYTES:
+    is_last = of.engine == "fp32_weights_last"
+    row_cycles = _FP32_WINDOW_WEIGHT_CYCLES
+    if of.window == 1:
+        row_cycles = _FP32_LAST_WEIGHT_CYCLES if is_last else _FP32_WEIGHT_CYCLES
+    is_winograd = of.window == _WINOGRAD_WINDOW and of.step_bytes < _STRIDED_BYTES
+    if is_winograd and min(of.columns, of.channels) >= (_LAST_WINOGRAD_CHANNELS if is_last else _CORE_TILE):
         return _FP32_START_CYCLES + tiles * of.rows * _WINOGRAD_CYCLES / arch.num_sms
-    ctas = tiles * of.images * math.ceil(of.rows / of.images / _FP32_WEIGHT_ROWS)
-    return _FP32_START_CYCLES + (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
+    rows = of.rows / of.images
+    ctas = tiles * of.images * math.ceil(rows / _FP32_WEIGHT_ROWS)
+    busy = (tiles * of.rows * row_cycles + ctas * _FP32_CTA_CYCLES) / arch.num_sms
+    return _FP32_START_CYCLES + max(busy, min(rows, _FP32_WEIGHT_ROWS) * _FP32_ALONE_ROW_CYCLES)
 
 
 def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
@@ -288,9 +311,11 @@ def _depthwise_weights(arch: GpuSpec, of: ConvolutionKernel) -> float:
 
 _CYCLES_OF: Mapping[str, Callable[[GpuSpec, ConvolutionKernel], float]] = {
     "tensor": _tensor, "few": _few_channels, "cuda_cores": _cuda_cores, "cuda_cores_last": _cuda_cores,
-    "fp32": _fp32, "direct": _direct, "planes": _planes, "channels": _channels, "any_channels": _any_channels,
+    "fp32": _fp32, "direct": _direct, "planes": _planes, "planes_inputs": _planes, "channels": _channels,
+    "any_channels": _any_channels,
     "tiled_planes": lambda arch, of: of.groups * of.rows * of.columns * _TILED_CYCLES / arch.num_sms,
-    "weights": _weights, "fp32_weights": _fp32_weights, "channels_inputs": _channel_inputs,
+    "weights": _weights, "fp32_weights": _fp32_weights, "fp32_weights_last": _fp32_weights,
+    "channels_inputs": _channel_inputs,
     **dict.fromkeys(("planes_weights", "direct_weights", "channels_weights", "tiled_weights"), _depthwise_weights),
 }  # fmt: skip
 """Cycles of each engine: tensor cores (channels side by side; of a first layer), CUDA cores in tiles of the implicit
