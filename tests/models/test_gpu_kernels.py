@@ -127,12 +127,15 @@ def what_it_lacks(arch: GpuSpec, dtype: str) -> InfeasibleError | None:
 
 
 def test_clusters_need_sms_that_lie_together() -> None:
+    lone_sm = GEMMEvaluator(H100.with_(num_sms=1), disk_cache=False)
     with pytest.raises(
         InfeasibleError, match=r"no kernel of library cublas for .* lacks SMs that lie together"
     ) as caught:
-        GEMMEvaluator(H100.with_(num_sms=1), disk_cache=False).evaluate(1, 64, 4096, 4096)
+        lone_sm.evaluate(1, 64, 4096, 4096, dtype="fp8", accumulate="full")
     assert (caught.value.resource, caught.value.demand, caught.value.limit) == ("sms", 2, 1)
     assert caught.value.levers == ("num_sms >= 2",)
+    assert isinstance(best := lone_sm.evaluate(1, 64, 4096, 4096).mapping, KernelConfig)
+    assert (best.cluster_m, best.cluster_n) == (1, 1)
 
 
 # ---- traffic ---------------------------------------------------------------------------------------------------------

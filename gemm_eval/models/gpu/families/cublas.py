@@ -6,7 +6,7 @@ from dataclasses import replace
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import LONE_OWN, with_defaults, with_ranges
-from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice, no_tiles, since
+from gemm_eval.models.gpu.families.family import PAIRS, SINGLE, Family, TileChoice, no_tiles, since
 
 
 def _tiles() -> Iterator[TileChoice]:
@@ -40,29 +40,36 @@ _PAIRS = ((1, 2), (2, 1), (1, 4), (2, 4))
 _PP, _COOP = Schedule.PINGPONG, Schedule.COOPERATIVE
 _PINGPONG_ACCUMULATORS = 176 * 128  # a warpgroup holds a whole tile
 _COOP_ACCUMULATORS = 176 * 256
+_FEW_COLUMNS = ((64, 8), (64, 16), (64, 24), (64, 32), (64, 48))
+_LONG_CLUSTERS = ((1, 1), (1, 2), (2, 1), (1, 4), (4, 1))
+_MOST_OF_LONG = 64 * 128  # elements of the largest tile that cuBLAS often runs in a cluster of four (arch/measured)
 
 
 def wgmma_tiles(family: str) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's Hopper kernels, read from the names of 5,163 kernels that it proposes (arch/measured).
 
     Weights (N) lie on the instruction's 64 rows for few tokens, tokens (M) else; the other side is any multiple of 8.
+    Tiles of up to `_MOST_OF_LONG` elements run in clusters of up to four, larger ones of up to two.
     """
     for n in (64, 128, 192, 256, 384, 512):
         for m in (8, 16, 24, 32, 48, 64, 80, 96):
-            if m * n <= _PINGPONG_ACCUMULATORS:
-                yield TileChoice(family, m, n, 8, _PP, _PAIRS)
-            elif m * n <= _COOP_ACCUMULATORS:
-                yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+            if m * n <= _COOP_ACCUMULATORS:
+                yield _wgmma_tile(family, m, n, is_cooperative=m * n > _PINGPONG_ACCUMULATORS)
     for m, n in (
-        (64, 40), (64, 56), (64, 80), (64, 96), (64, 112), (64, 144), (64, 168), (64, 176), (128, 80), (128, 96),
-        (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128),
+        *_FEW_COLUMNS, (64, 40), (64, 56), (64, 80), (64, 96), (64, 112), (64, 144), (64, 168), (64, 176), (128, 80),
+        (128, 96), (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128),
     ):  # fmt: skip
-        yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+        yield _wgmma_tile(family, m, n, is_cooperative=False)
     for m, n in (
         (128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208), (64, 320),
         (64, 448), (136, 256),
     ):  # fmt: skip
-        yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+        yield _wgmma_tile(family, m, n, is_cooperative=True)
+
+
+def _wgmma_tile(family: str, m: int, n: int, *, is_cooperative: bool) -> TileChoice:
+    clusters = _LONG_CLUSTERS if m * n <= _MOST_OF_LONG else PAIRS
+    return TileChoice(family, m, n, 8, _COOP if is_cooperative else _PP, clusters)
 
 
 def weight_only_tiles(family: str, columns: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[TileChoice]:
@@ -115,9 +122,10 @@ _MOST_SUMS_TWICE = 160 * 128  # of a tile whose sums lie in registers twice
 def _full_tiles(*_: object) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's fp8 kernels that add in fp32 (nvjet's "algo2", arch/measured/h100-sxm/torch)."""
     for choice in wgmma_tiles("sm90_wgmma_full"):
-        if choice.cta_m * choice.cta_n <= _MOST_SUMS_TWICE:
-            is_large = choice.cta_m * choice.cta_n > _MOST_SUMS_TWICE // 2
-            yield choice._replace(schedule=_COOP) if is_large else choice
+        size = choice.cta_m * choice.cta_n
+        if size <= _MOST_SUMS_TWICE and (choice.cta_m, choice.cta_n) not in _FEW_COLUMNS:
+            schedule = _COOP if size > _MOST_SUMS_TWICE // 2 else choice.schedule
+            yield choice._replace(schedule=schedule, clusters=_PAIRS)
 
 
 WGMMA_FULL = replace(
