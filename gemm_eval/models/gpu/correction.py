@@ -84,12 +84,14 @@ class Region(Frozen):
 
     Attributes:
         min_m, max_m, max_g: sizes of its data; beyond, it fades within one octave.
+        min_us: least latency of its data by physics; below, it fades within one octave.
         near, far: octaves from the nearest known (N, K), up to which it holds in full, and from which on not at all.
     """
 
     min_m: int
     max_m: int
     max_g: int
+    min_us: float = Field(default=0.001, gt=0.0)
     near: float
     far: float
 
@@ -462,6 +464,7 @@ def pack_correction(
     """
     limits = pack_limits(arch, types, options)
     limits["least_m"], limits["most_m"], limits["most_g"] = np.log2([region.min_m, region.max_m, region.max_g])
+    limits["least_latency"] = math.log2(region.min_us)
     trees = trees._replace(pairs=np.log2(trees.pairs.astype(np.float64)))
     return pack_trees(trees, region.near, region.far, bounds, limits)
 
