@@ -29,7 +29,7 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 2, 4.0, 8
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SOFTMAX_INSTRUCTIONS = 5, 36, 90
-_LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 3000
+_LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 5700
 """To end a sum: of each lane where a warp has whole rows; of a row in registers, one read in pieces, and a column.
 Fitted with `inductor_ir`'s on kernels of drawn modules on an H100 and an H200."""
 _INSTRUCTIONS = {
@@ -43,7 +43,8 @@ _INSTRUCTIONS = {
 modules on an H100."""
 _INSTRUCTIONS_OF = FUNCTIONS | {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
-_BIASES = "torch_bias", "torch_offsets"  # beginnings of kernels of eager mode that add a bias, or lay out what is read
+_OFFSETS = "torch_offsets"
+_BIASES = "torch_bias", _OFFSETS  # beginnings of kernels of eager mode that add a bias, or lay out what is read
 _MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
@@ -59,6 +60,9 @@ _WINDOW_INSTRUCTIONS = 32 * 78
 of drawn modules on an H100 agree within 2%."""
 _GROUP_INSTRUCTIONS = -30
 """Instructions for an element that a sum over a group of channels side by side has more than other sums; 9 kernels."""
+_LEAST_APART, _APART_INSTRUCTIONS = 150, 80.0
+"""Instructions of eager mode's loop, for an element, of which some are lines of memory that it reads for one element
+each; and what sums of rows that read so take more, as lanes go along rows."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
 """More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
 where positions come in no multiple of 4."""
@@ -117,7 +121,7 @@ class _Lowering:
 
     `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
     the bias, which readers add up for themselves, and what copies are copied from; `complex` are complex numbers;
-    `joined` lie where a join has them.
+    `joined` lie where a join has them; `apart` are computed of neighbours that lie in lines of their own.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:
@@ -130,6 +134,7 @@ class _Lowering:
         self.sums: dict[int, tuple[Access, ...]] = {}
         self.complex: set[int] = set()
         self.joined: set[int] = set()
+        self.apart: set[int] = set()
         self.last: set[int] = set()
         self.writers: dict[int, int] = {}
         self.readers: dict[int, list[Role]] = {}
@@ -163,6 +168,7 @@ class _Lowering:
             for buffer in written:
                 self.constants.pop(buffer, None)
             more = self._scan_instructions(lowered) or {None: self._layout_instructions(lowered)}
+            more |= self._apart_instructions(lowered)
             self.result.instructions_of[len(self.calls)] = computed | more
         if self._is_inlined(lowered):
             self.sums[written[0]] = lowered.reads
@@ -189,6 +195,18 @@ class _Lowering:
         if call.is_channels_last or any(access.buffer in self.last for access in call.reads):
             return _NORM_LAST
         return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
+
+    def _apart_instructions(self, call: Call) -> dict[int | None, float]:
+        """Return the instructions of a sum of rows for each buffer of which neighbours lie apart; note what others are."""
+        sources = [access.buffer for access in call.reads if access.buffer in self.apart]
+        if any(access.buffer in self.last for access in call.reads):
+            return {}
+        if call.role is Role.REDUCTION and call.domain.is_inner:
+            sources += [access.buffer for access in call.reads[:1] if _reads_apart(call)]
+            return dict.fromkeys(sources, _APART_INSTRUCTIONS)
+        if call.role is Role.ELEMENTWISE and (sources or _reads_apart(call)):
+            self.apart.update(access.buffer for access in call.writes)
+        return {}
 
     def _scan_instructions(self, call: Call) -> dict[int | None, float]:
         """Return the instructions of a scan down columns: CTAs that share one wait for each other, once a kernel."""
@@ -301,7 +319,11 @@ class _Lowering:
 
     def _reduction(self, call: Call, *, is_last: bool) -> None:
         is_group = "group_norm" in call.name and (call.domain.rows or 0) > call.sizes[0]
-        if is_group and (is_last or call.is_channels_last):
+        if is_last and not call.is_channels_last and (_is_sum(call) or is_group or "batch_norm" in call.name):
+            is_norm = not _is_sum(call)
+            domain = call.domain._replace(is_inner=is_norm or not call.domain.is_inner)
+            call = replace(call, is_channels_last=True, domain=domain)
+        if is_group and call.is_channels_last:
             self.result.instructions_of[len(self.calls)][None] = _GROUP_INSTRUCTIONS
         stages = list(_stages(call, self.result.num_sms, self.numbers))
         self.calls += stages
@@ -355,6 +377,12 @@ class _Lowering:
             self.calls[writer] = replace(source, writes=(*source.writes, statistics))
             reads = source.reads[0]._replace(num_bytes=few_bytes), statistics
         return replace(call, domain=Domain(rows, 1), reads=(*reads, *call.reads[1:]))
+
+
+def _reads_apart(call: Call) -> bool:
+    """Say whether eager mode's kernel reads lines of memory for one element each."""
+    name, _, instructions = str(getattr(call.eager[0], "what", "")).partition(" ") if call.eager else ("", "", "")
+    return name.startswith(_OFFSETS) and int(instructions or 0) >= _LEAST_APART
 
 
 def is_in_memory(call: Call) -> bool:
