@@ -251,19 +251,31 @@ class _Lowering:
         )
 
     def _join(self, call: Call) -> Call:
-        """Return a join that costs nothing, after copies of parts that no kernel writes where they belong."""
-        parts, num_bytes = [], sum(access.num_bytes for access in call.reads)
+        """Return a join that costs nothing, after copies of parts that no kernel writes where they belong.
+
+        Those of the module's inputs are one kernel.
+        """
+        parts, given = [], []
         for access in call.reads:
-            if not self._is_in_place(call, access):
-                part = Access(next(self.numbers), access.num_bytes)
-                domain = Domain(call.domain.num_elements * access.num_bytes // max(1, num_bytes))
-                copy = replace(call, name="aten.copy", domain=domain, reads=(access,), writes=(part,), eager=())
-                self.readers[part.buffer] = [Role.ALONE]
-                self.add(copy)
-                access = part
-            self.joined.add(access.buffer)
-            parts.append(access)
+            if access.buffer not in self.writers and access.buffer not in self.sums:
+                given.append(access)
+            elif self._is_in_place(call, access):
+                parts.append(access)
+            else:
+                parts.append(self._copied(call, [access]))
+        parts += [self._copied(call, given)] if given else []
+        self.joined |= {access.buffer for access in parts}
         return replace(call, role=Role.ALONE, reads=tuple(parts), eager=(), works=())
+
+    def _copied(self, join: Call, parts: Sequence[Access]) -> Access:
+        """Add a copy of parts of a join; return what it writes."""
+        num_bytes = sum(access.num_bytes for access in parts)
+        share = num_bytes / max(1, sum(access.num_bytes for access in join.reads))
+        written = Access(next(self.numbers), num_bytes)
+        self.readers[written.buffer] = [Role.ALONE]
+        domain = Domain(round(join.domain.num_elements * share))
+        self.add(replace(join, name="aten.copy", domain=domain, reads=tuple(parts), writes=(written,), eager=()))
+        return written
 
     def _is_in_place(self, join: Call, part: Access) -> bool:
         """Say whether the kernel that makes a part writes it where the join has it."""

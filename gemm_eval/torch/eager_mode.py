@@ -24,7 +24,8 @@ _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a 
 _MAX_HELD_SOFTMAX = 9216  # that a CTA of 1,024 threads holds, nine each (`cunn_SoftMaxForwardReg`); else it reads again
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
 _COPY_PIECE, _SHORT_COPY = 512, 1 << 19  # bytes
-_SHORT_TAIL, _SHORT_VECTORS = 512, "torch_vector 40"  # bytes of `cat` side by side; instructions to find vectors
+_SHORT_TAIL, _WHOLE_TAIL, _ODD_VECTORS = 512, 32, "torch_vector 40"
+"""Bytes of a part of `cat` side by side: fewer, and not so many times so many, are stored in parts of lines."""
 _CAST_ELEMENTS = 512  # of a CTA that casts them one by one; of fewer no thread waits for four
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
@@ -53,7 +54,7 @@ _MULTI_BLOCK = (
     (4000, 1 << 31, 400),
 )  # rows of `topk` more than, at most, and elements from which CTAs share a row
 _DIGIT_THREADS, _LEAST_ITEMS, _MOST_ITEMS = 202_752, 4, 64  # of a GPU at once; elements of a thread
-_CTA_DIGITS, _DIGIT_SHARE = 735, 0.575
+_CTA_DIGITS, _DIGIT_SHARE = 600, 0.575
 """Elements that the counters of a CTA count as, and what one is of a step: two calls on an H200, a third within 5%."""
 _MAX_SORTED_IN_CTA = 4096
 _IMAGE_DIMS = (4, 5)
@@ -64,9 +65,9 @@ _COPIES = ("clone", "copy", "_to_copy", "to", "_reshape_copy")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "where", "logical_not", "isnan", "isinf")
 _INTO = ("index_add", "index_copy", "index_put", "scatter", "scatter_add", "scatter_reduce")
 _SUMS_INTO = ("index_add", "scatter_add", "scatter_reduce")
-_ATOMIC_BYTES, _LEAST_SAME, _SAME_STEPS = 4, 500, 0.66
+_ATOMIC_BYTES, _LEAST_SAME, _SAME_STEPS = 4, 500, 0.3
 """Smaller numbers are added by comparing and swapping, one after the other at one place: many take 32 ns each, which
-are steps of a thread. Two calls on an H200."""
+are steps of a thread. Three calls on an H200."""
 _LOGARITHM_STEPS = 1.5  # of a scan of logarithms, for each of one that adds
 _LOSSES = {"mse_loss": 1, "smooth_l1_loss": 1, "huber_loss": 1, "binary_cross_entropy": 1}
 _EXTREMES = ("max", "min", "amax", "amin", "aminmax")
@@ -225,10 +226,11 @@ def _joined(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name == "stack" and dim < 0:
         dim += 1
     if all(part.is_contiguous() for part in parts):
-        tails = [math.prod(part.shape[dim:] if dim or of.name == "cat" else part.shape) for part in parts]
-        if all(tail * parts[0].element_size() % _VECTOR_BYTES == 0 for tail in tails):
-            is_short = min(tails) * parts[0].element_size() < _SHORT_TAIL
-            return (vector_work(of.read_bytes, of.write_bytes, _SHORT_VECTORS if is_short else "torch_vector"),)
+        item_bytes = parts[0].element_size()
+        tails = [item_bytes * math.prod(x.shape[dim:] if dim or of.name == "cat" else x.shape) for x in parts]
+        if all(size % _VECTOR_BYTES == 0 for size in tails):
+            is_odd = any(size < _SHORT_TAIL and size % _WHOLE_TAIL for size in tails)
+            return (vector_work(of.read_bytes, of.write_bytes, _ODD_VECTORS if is_odd else "torch_vector"),)
         return (of.blocks("torch_cat_contiguous"),)
     return (of.blocks("torch_cat_contiguous" if all(map(has_channels_last, parts)) else "torch_cat"),)
 

@@ -53,6 +53,7 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True, num_sms: int =
     lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, num_sms)
     graph = _Graph(lowered.trace, lowered)
     kernels = [graph.kernel(sorted(members), is_fused=True, is_gpu=is_gpu) for members in graph.fuse()]
+    kernels = [kernel for kernel in kernels if kernel.works]  # but joins that cost nothing
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
 
