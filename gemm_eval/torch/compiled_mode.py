@@ -197,7 +197,7 @@ class _Lowering:
         return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
 
     def _apart_instructions(self, call: Call) -> dict[int | None, float]:
-        """Return the instructions of a sum of rows for each buffer of which neighbours lie apart; note what others are."""
+        """Return instructions of a sum of rows for each buffer whose neighbours lie apart; note which others are so."""
         sources = [access.buffer for access in call.reads if access.buffer in self.apart]
         if any(access.buffer in self.last for access in call.reads):
             return {}

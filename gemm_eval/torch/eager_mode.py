@@ -700,9 +700,7 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
     if any(rows > least and rows <= most and width >= long for least, most, long in _MULTI_BLOCK):
         items = min(max(x.numel() // _DIGIT_THREADS, _LEAST_ITEMS), _MOST_ITEMS) * _GATHER_THREADS  # of a CTA
         counted = round(_DIGIT_SHARE * (x.numel() + _CTA_DIGITS * rows * -(-width // items)))
-        digit, choice = (
-            MemoryWork("torch_digits", num_bytes, 0, counted // _WARP, times * _WARP) for times in (1, 2)
-        )
+        digit, choice = (MemoryWork("torch_digits", num_bytes, 0, counted // _WARP, times * _WARP) for times in (1, 2))
         sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
         works += [constant_work(4)] * 3 + [digit, sums, sums] * x.element_size()
         works += [constant_work(4)] * 5 + [choice]
