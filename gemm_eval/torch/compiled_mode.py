@@ -121,7 +121,7 @@ class _Lowering:
 
     `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
     the bias, which readers add up for themselves, and what copies are copied from; `complex` are complex numbers;
-    `joined` lie where a join has them; `apart` are computed of neighbours that lie in lines of their own.
+    `joined` lie where a join has them; `apart` are computed of neighbours in lines of their own.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:
@@ -197,7 +197,7 @@ class _Lowering:
         return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
 
     def _apart_instructions(self, call: Call) -> dict[int | None, float]:
-        """Return instructions of a sum of rows for each buffer whose neighbours lie apart; note which others are so."""
+        """Return instructions of a sum of rows for each buffer read a line an element; note which others are so."""
         sources = [access.buffer for access in call.reads if access.buffer in self.apart]
         if any(access.buffer in self.last for access in call.reads):
             return {}
