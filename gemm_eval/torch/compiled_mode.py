@@ -29,7 +29,7 @@ MAP, ROWS, LONG_ROWS = "inductor_map", "inductor_rows", "inductor_long_rows"
 
 _BASE_INSTRUCTIONS, _ROW_INSTRUCTIONS, _LOAD_INSTRUCTIONS, _INDEX_INSTRUCTIONS = 18, 2, 4.0, 8
 _PASS_INSTRUCTIONS, _MOMENT_INSTRUCTIONS, _SOFTMAX_INSTRUCTIONS = 5, 36, 90
-_LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 3000
+_LANE_INSTRUCTIONS, _HELD_INSTRUCTIONS, _LOOP_INSTRUCTIONS, _COLUMN_INSTRUCTIONS = 5, 6500, 2000, 5700
 """To end a sum: of each lane where a warp has whole rows; of a row in registers, one read in pieces, and a column.
 Fitted with `inductor_ir`'s on kernels of drawn modules on an H100 and an H200."""
 _INSTRUCTIONS = {
@@ -43,7 +43,8 @@ _INSTRUCTIONS = {
 modules on an H100."""
 _INSTRUCTIONS_OF = FUNCTIONS | {name: count for words, count in _INSTRUCTIONS.items() for name in words.split()}
 
-_BIASES = "torch_bias", "torch_offsets"  # beginnings of kernels of eager mode that add a bias, or lay out what is read
+_OFFSETS = "torch_offsets"
+_BIASES = "torch_bias", _OFFSETS  # beginnings of kernels of eager mode that add a bias, or lay out what is read
 _MAX_BLOCK = 2048  # elements of a row that a CTA reads at once
 _MAX_HELD = 1024  # elements of a row that a CTA holds in registers (a persistent reduction)
 _WARP, _NUM_WARPS, _SM_THREADS = 32, 8, 2048
@@ -59,11 +60,16 @@ _WINDOW_INSTRUCTIONS = 32 * 78
 of drawn modules on an H100 agree within 2%."""
 _GROUP_INSTRUCTIONS = -30
 """Instructions for an element that a sum over a group of channels side by side has more than other sums; 9 kernels."""
+_LEAST_APART, _APART_INSTRUCTIONS = 150, 80.0
+"""Instructions of eager mode's loop, for an element, of which some are lines of memory that it reads for one element
+each; and what sums of rows that read so take more, as lanes go along rows."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
 """More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
 where positions come in no multiple of 4."""
-_SCAN, _COLUMN_SCAN, _SCAN_BLOCK, _SCAN_CTA, _SCAN_INSTRUCTIONS = "aten.cumsum", "torch_scan", 256, 182_000.0, 140.0
-"""Sums of all before: elements of a CTA and what it counts as where several share a column; else for each element.
+_SCANS = {"aten.cumsum": 140.0, "aten.cumprod": 140.0, "aten.logcumsumexp": 300.0}
+"""Sums and products of all before: instructions for each element where no CTAs share a column."""
+_COLUMN_SCAN, _SCAN_BLOCK, _SCAN_CTA, _SHARED_SCAN = "torch_scan", 256, 182_000.0, -(1 << 61)
+"""Elements of a CTA and what it counts as where several share a column: once a kernel, under a key that is no buffer.
 Six kernels of drawn modules on an H100 and an H200: 5 ns for each CTA."""
 _ADDMM, _NUM_FACTORS, _CLONE = "aten.addmm", 2, "aten.clone"
 _CONVOLUTION, _IMAGE = "aten.convolution", 4
@@ -81,7 +87,8 @@ _INTO = ("index_add", "scatter", "scatter_add", "scatter_reduce", "index_put")
 _FUSIBLE = {Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW}
 SCATTERS = tuple(f"aten.{name}{end}" for name in _INTO for end in ("", "_"))
 """Operations whose results must be in memory before they are read."""
-_JOINS = ("aten.cat", "aten.stack")
+_STACK = "aten.stack"
+_JOINS = ("aten.cat", _STACK)
 _MAX_JOINED = 8  # parts that readers find for themselves; more are written to memory
 _PLACES = ("aten.argmax", "aten.argmin")  # of one element they are 0, and read nothing
 
@@ -113,8 +120,8 @@ class _Lowering:
     """The calls that were lowered, and what is known of buffers up to here.
 
     `last` have channels last; `constants` have the instructions that make them, `sums` are results of convolutions and
-    the bias, which readers add up for themselves, and what copies are copied from; `complex` are complex numbers.
-    `keeps_dead`: what is not read runs, for Inductor takes parts that were joined for one buffer.
+    the bias, which readers add up for themselves, and what copies are copied from; `complex` are complex numbers;
+    `joined` lie where a join has them; `apart` are computed of neighbours in lines of their own.
     """
 
     def __init__(self, trace: Trace, num_sms: int) -> None:
@@ -126,16 +133,19 @@ class _Lowering:
         self.constants: dict[int, float] = {}
         self.sums: dict[int, tuple[Access, ...]] = {}
         self.complex: set[int] = set()
-        self.keeps_dead = False
+        self.joined: set[int] = set()
+        self.apart: set[int] = set()
         self.last: set[int] = set()
         self.writers: dict[int, int] = {}
-        self.readers: dict[int, set[Role]] = {}
+        self.readers: dict[int, list[Role]] = {}
         for call in trace.calls:
             for access in call.reads:
-                self.readers.setdefault(access.buffer, set()).add(call.role)
+                self.readers.setdefault(access.buffer, []).append(call.role)
 
     def add(self, call: Call) -> None:
         """Lower an operation of the trace, the next one."""
+        if call.name in _JOINS and self._is_in_memory(call):
+            call = self._join(call)
         reads = (
             part._replace(num_bytes=min(part.num_bytes, access.num_bytes))
             for access in call.reads
@@ -157,7 +167,9 @@ class _Lowering:
         else:
             for buffer in written:
                 self.constants.pop(buffer, None)
-            self.result.instructions_of[len(self.calls)] = {**computed, None: self._layout_instructions(lowered)}
+            more = self._scan_instructions(lowered) or {None: self._layout_instructions(lowered)}
+            more |= self._apart_instructions(lowered)
+            self.result.instructions_of[len(self.calls)] = computed | more
         if self._is_inlined(lowered):
             self.sums[written[0]] = lowered.reads
         elif lowered.works and isinstance(lowered.works[0], GemmWork):
@@ -171,40 +183,124 @@ class _Lowering:
         else:
             self.calls.append(lowered)
         self.writers |= dict.fromkeys(written if self.calls else (), len(self.calls) - 1)
-        is_last = lowered.role in _FUSIBLE and any(access.buffer in self.last for access in call.reads)
-        is_last = is_last and len(call.sizes) == _IMAGE
+        is_last = (lowered.role in _FUSIBLE or is_in_memory(lowered)) and len(call.sizes) == _IMAGE
+        is_last = is_last and any(access.buffer in self.last for access in call.reads)
         if is_last or (self.is_last and call.layout is not None and call.layout.is_image):
             self.last.update(written)
 
     def _layout_instructions(self, call: Call) -> float:
-        """Return more instructions: of a batch norm of fixed statistics by how its channels lie, of a scan by columns.
-
-        CTAs that share a column of a scan wait for each other.
-        """
-        if call.name == _SCAN and not call.domain.is_inner:
-            rows, width = call.domain.rows or 1, call.domain.width
-            is_split = num_splits(rows, width, self.result.num_sms, is_inner=False) > 1
-            return _SCAN_CTA / width * math.ceil(width / _SCAN_BLOCK) if is_split else _SCAN_INSTRUCTIONS
+        """Return more instructions of a batch norm of fixed statistics, by how its channels lie."""
         if "batch_norm" not in call.name or call.role is not Role.ELEMENTWISE:
             return 0.0
         if call.is_channels_last or any(access.buffer in self.last for access in call.reads):
             return _NORM_LAST
         return 0.0 if math.prod(call.sizes[2:]) % _LEAST_POSITIONS == 0 else _NORM_ODD
 
+    def _apart_instructions(self, call: Call) -> dict[int | None, float]:
+        """Return instructions of a sum of rows for each buffer read a line an element; note which others are so."""
+        sources = [access.buffer for access in call.reads if access.buffer in self.apart]
+        if any(access.buffer in self.last for access in call.reads):
+            return {}
+        if call.role is Role.REDUCTION and call.domain.is_inner:
+            sources += [access.buffer for access in call.reads[:1] if _reads_apart(call)]
+            return dict.fromkeys(sources, _APART_INSTRUCTIONS)
+        if call.role is Role.ELEMENTWISE and (sources or _reads_apart(call)):
+            self.apart.update(access.buffer for access in call.writes)
+        return {}
+
+    def _scan_instructions(self, call: Call) -> dict[int | None, float]:
+        """Return the instructions of a scan down columns: CTAs that share one wait for each other, once a kernel."""
+        if call.name not in _SCANS or call.domain.is_inner:
+            return {}
+        rows, width = call.domain.rows or 1, call.domain.width
+        if num_splits(rows, width, self.result.num_sms, is_inner=False) > 1:
+            return {_SHARED_SCAN: _SCAN_CTA / width * math.ceil(width / _SCAN_BLOCK)}
+        return {None: _SCANS[call.name]}
+
+    def _is_in_memory(self, join: Call) -> bool:
+        """Say whether parts are written where the join has them (`cat` in lowering.py); else readers find them.
+
+        So are many parts, and those of which some are in memory anyway, unless all readers can choose among them.
+        """
+        if len(join.reads) > _MAX_JOINED:
+            return True
+        is_loose = [self._is_loose(access.buffer) for access in join.reads]
+        (written, *_) = join.writes
+        is_chosen = written.buffer not in self.kept and {*self.readers.get(written.buffer, ())} <= {Role.ELEMENTWISE}
+        has_sums = any(self._has_sums(access.buffer) for access in join.reads)
+        return not (any(is_loose) and is_chosen) and not (all(is_loose) and not has_sums)
+
+    def _is_loose(self, buffer: int) -> bool:
+        """Say whether a part has to be computed or copied, as another kernel does not write it where it is told to."""
+        call = self.calls[self.writers[buffer]] if buffer in self.writers and buffer not in self.sums else None
+        if call is None or call.role is Role.REDUCTION:
+            return call is None or not _is_sum(call)
+        return not (call.works and isinstance(call.works[-1], GemmWork))
+
+    def _has_sums(self, buffer: int) -> bool:
+        """Say whether a part is computed of sums of rows by the kernel that reads it."""
+        if buffer in self.sums or buffer not in self.writers:
+            return False
+        place = self.writers[buffer]
+        call = self.calls[place]
+        if call.role is Role.REDUCTION or place in self.result.sums_of:
+            return True
+        sources = (self.writers.get(access.buffer) for access in call.reads)
+        return call.role in _FUSIBLE and any(
+            source is not None and self.calls[source].role is Role.REDUCTION for source in sources
+        )
+
+    def _join(self, call: Call) -> Call:
+        """Return a join that costs nothing, after copies of parts that no kernel writes where they belong.
+
+        Those of the module's inputs are one kernel.
+        """
+        parts, given = [], []
+        for access in call.reads:
+            if access.buffer not in self.writers and access.buffer not in self.sums:
+                given.append(access)
+            elif self._is_in_place(call, access):
+                parts.append(access)
+            else:
+                parts.append(self._copied(call, [access]))
+        parts += [self._copied(call, given)] if given else []
+        self.joined |= {access.buffer for access in parts}
+        return replace(call, role=Role.ALONE, reads=tuple(parts), eager=(), works=())
+
+    def _copied(self, join: Call, parts: Sequence[Access]) -> Access:
+        """Add a copy of parts of a join; return what it writes."""
+        num_bytes = sum(access.num_bytes for access in parts)
+        share = num_bytes / max(1, sum(access.num_bytes for access in join.reads))
+        written = Access(next(self.numbers), num_bytes)
+        self.readers[written.buffer] = [Role.ALONE]
+        domain = Domain(round(join.domain.num_elements * share))
+        self.add(replace(join, name="aten.copy", domain=domain, reads=tuple(parts), writes=(written,), eager=()))
+        return written
+
+    def _is_in_place(self, join: Call, part: Access) -> bool:
+        """Say whether the kernel that makes a part writes it where the join has it."""
+        if part.buffer in self.kept | self.joined | self.sums.keys() or part.buffer not in self.writers:
+            return False
+        call = self.calls[self.writers[part.buffer]]
+        if call.role is Role.EXTERN:
+            is_gemm = bool(call.works) and isinstance(call.works[-1], GemmWork)
+            return is_gemm and join.name != _STACK and len(join.sizes) == _NUM_FACTORS
+        is_whole = any(access == part for access in call.writes)
+        return call.role in _FUSIBLE and is_whole and (join.name != _STACK or len(self.readers[part.buffer]) == 1)
+
     def _is_inlined(self, call: Call) -> bool:
         """Say whether an operation is a copy that each kernel makes for itself where it reads it."""
         if call.name != _CLONE or call.role is not Role.ELEMENTWISE:
             return False
         buffer = call.writes[0].buffer
-        return buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE
+        return buffer not in self.kept and {*self.readers.get(buffer, ())} <= _FUSIBLE
 
     def _is_constant(self, call: Call) -> bool:
         """Say whether an operation makes a constant of others, which whoever reads it computes for himself.
 
-        So does the place of the largest of one element, whatever that is, unless something keeps what is dead.
+        So does the place of the largest of one element, whatever that is.
         """
-        self.keeps_dead |= is_long_join(call)
-        if call.name in _PLACES and call.domain.width == 1 and not self.keeps_dead and not self.complex:
+        if call.name in _PLACES and call.domain.width == 1 and not self.complex:
             return True
         is_known = bool(call.reads) and all(access.buffer in self.constants for access in call.reads)
         return (
@@ -235,7 +331,11 @@ class _Lowering:
 
     def _reduction(self, call: Call, *, is_last: bool) -> None:
         is_group = "group_norm" in call.name and (call.domain.rows or 0) > call.sizes[0]
-        if is_group and (is_last or call.is_channels_last):
+        if is_last and not call.is_channels_last and (_is_sum(call) or is_group or "batch_norm" in call.name):
+            is_norm = not _is_sum(call)
+            domain = call.domain._replace(is_inner=is_norm or not call.domain.is_inner)
+            call = replace(call, is_channels_last=True, domain=domain)
+        if is_group and call.is_channels_last:
             self.result.instructions_of[len(self.calls)][None] = _GROUP_INSTRUCTIONS
         stages = list(_stages(call, self.result.num_sms, self.numbers))
         self.calls += stages
@@ -247,7 +347,7 @@ class _Lowering:
         (convolution, *biases) = _convolution(call, layout, self.is_last, is_made, self.numbers)
         self.calls += [convolution, *biases]
         buffer = call.writes[0].buffer
-        if biases and buffer not in self.kept and self.readers.get(buffer, set()) <= _FUSIBLE:
+        if biases and buffer not in self.kept and {*self.readers.get(buffer, ())} <= _FUSIBLE:
             self.sums[buffer] = self.calls.pop().reads
 
     def _in_role(self, call: Call) -> Call:
@@ -269,7 +369,7 @@ class _Lowering:
             _is_sum(call) and call.domain.width < _UNROLLED and call.domain.rows != 1
         ):
             return replace(call, role=Role.WINDOW, domain=Domain(call.domain.rows or 1), eager=())
-        if name == "cumsum":
+        if call.name in _SCANS:
             (*_, scan), num_elements = call.eager, call.domain.num_elements
             domain = Domain(num_elements, call.domain.rows)
             if isinstance(scan, MemoryWork) and scan.what == _COLUMN_SCAN:
@@ -291,9 +391,15 @@ class _Lowering:
         return replace(call, domain=Domain(rows, 1), reads=(*reads, *call.reads[1:]))
 
 
-def is_long_join(call: Call) -> bool:
-    """Say whether so many parts are joined that Inductor writes each where it belongs (`cat` in lowering.py)."""
-    return call.name in _JOINS and len(call.reads) > _MAX_JOINED
+def _reads_apart(call: Call) -> bool:
+    """Say whether eager mode's kernel reads lines of memory for one element each."""
+    name, _, instructions = str(getattr(call.eager[0], "what", "")).partition(" ") if call.eager else ("", "", "")
+    return name.startswith(_OFFSETS) and int(instructions or 0) >= _LEAST_APART
+
+
+def is_in_memory(call: Call) -> bool:
+    """Say whether a call is a join whose parts lie where they belong: it costs nothing, and keeps them alive."""
+    return call.name in _JOINS and call.role is Role.ALONE
 
 
 def _instructions_of(call: Call) -> int:
@@ -342,13 +448,15 @@ def _stages(call: Call, num_sms: int, numbers: Iterator[int]) -> Iterator[Call]:
     is_norm = "group_norm" in call.name or "batch_norm" in call.name
     rows, width = domain.rows or 1, domain.width
     is_inner = domain.is_inner and not (is_norm and call.is_channels_last)
-    can_split = is_norm or not any(word in call.name for word in ("norm", "softmax", "arg", "cumsum"))
+    can_split = is_norm or not any(word in call.name for word in ("norm", "softmax", "arg", "cum"))
     while can_split and (splits := num_splits(rows, width, num_sms, is_inner=is_inner)) > 1:
         part = Access(next(numbers), rows * splits * _STATISTICS_BYTES)
         part_domain = Domain(rows * width, rows * splits, is_inner)
         yield replace(call, domain=part_domain, reads=reads, writes=(part,), eager=())
         reads, width = (part,), splits
-    last = Domain(rows * width, rows, is_inner)
+    # lanes go along short columns where Inductor says nothing of how they lie
+    is_along = width <= _LEAST_SPLIT or (width <= _MAX_LOOSE and rows >= num_sms * _MANY_SUMS)
+    last = Domain(rows * width, rows, is_inner or (is_along and "cum" not in call.name))
     if not is_norm:
         yield replace(call, domain=last, reads=reads, eager=())
         return

@@ -21,8 +21,11 @@ _VECTOR_BYTES = 16
 _WARP = 32
 _LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
 _MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
+_MAX_HELD_SOFTMAX = 9216  # that a CTA of 1,024 threads holds, nine each (`cunn_SoftMaxForwardReg`); else it reads again
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
 _COPY_PIECE, _SHORT_COPY = 512, 1 << 19  # bytes
+_SHORT_TAIL, _WHOLE_TAIL, _ODD_VECTORS = 512, 32, "torch_vector 40"
+"""Bytes of a part of `cat` side by side: fewer, and not so many times so many, are stored in parts of lines."""
 _CAST_ELEMENTS = 512  # of a CTA that casts them one by one; of fewer no thread waits for four
 _GATHER_THREADS = 256
 _MAX_REDUCE_THREADS, _MOST_VALUES = 512, 256  # of a CTA of Reduce.cuh; of a thread before CTAs share an output
@@ -50,6 +53,9 @@ _MULTI_BLOCK = (
     (799, 4000, 800),
     (4000, 1 << 31, 400),
 )  # rows of `topk` more than, at most, and elements from which CTAs share a row
+_DIGIT_THREADS, _LEAST_ITEMS, _MOST_ITEMS = 202_752, 4, 64  # of a GPU at once; elements of a thread
+_CTA_DIGITS, _DIGIT_SHARE = 600, 0.575
+"""Elements that the counters of a CTA count as, and what one is of a step: two calls on an H200, a third within 5%."""
 _MAX_SORTED_IN_CTA = 4096
 _IMAGE_DIMS = (4, 5)
 
@@ -59,6 +65,10 @@ _COPIES = ("clone", "copy", "_to_copy", "to", "_reshape_copy")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "where", "logical_not", "isnan", "isinf")
 _INTO = ("index_add", "index_copy", "index_put", "scatter", "scatter_add", "scatter_reduce")
 _SUMS_INTO = ("index_add", "scatter_add", "scatter_reduce")
+_ATOMIC_BYTES, _LEAST_SAME, _SAME_STEPS = 4, 500, 0.3
+"""Smaller numbers are added by comparing and swapping, one after the other at one place: many take 32 ns each, which
+are steps of a thread. Three calls on an H200."""
+_LOGARITHM_STEPS = 1.5  # of a scan of logarithms, for each of one that adds
 _LOSSES = {"mse_loss": 1, "smooth_l1_loss": 1, "huber_loss": 1, "binary_cross_entropy": 1}
 _EXTREMES = ("max", "min", "amax", "amin", "aminmax")
 _PLACES = ("argmax", "argmin")
@@ -216,9 +226,11 @@ def _joined(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name == "stack" and dim < 0:
         dim += 1
     if all(part.is_contiguous() for part in parts):
-        tails = (math.prod(part.shape[dim:] if dim or of.name == "cat" else part.shape) for part in parts)
-        if all(tail * parts[0].element_size() % _VECTOR_BYTES == 0 for tail in tails):
-            return (vector_work(of.read_bytes, of.write_bytes),)
+        item_bytes = parts[0].element_size()
+        tails = [item_bytes * math.prod(x.shape[dim:] if dim or of.name == "cat" else x.shape) for x in parts]
+        if all(size % _VECTOR_BYTES == 0 for size in tails):
+            is_odd = any(size < _SHORT_TAIL and size % _WHOLE_TAIL for size in tails)
+            return (vector_work(of.read_bytes, of.write_bytes, _ODD_VECTORS if is_odd else "torch_vector"),)
         return (of.blocks("torch_cat_contiguous"),)
     return (of.blocks("torch_cat_contiguous" if all(map(has_channels_last, parts)) else "torch_cat"),)
 
@@ -250,6 +262,10 @@ def _into(of: Operation) -> tuple[MemoryWork, ...]:
     if of.name in _SUMS_INTO:
         kernel = "torch_index_add" if of.name == "index_add" else "torch_scatter_add"
     work = blocks(kernel, of.read_bytes, num_bytes, of.domain.num_elements)
+    if of.name == "index_add" and target.element_size() < _ATOMIC_BYTES:
+        count = of.inputs[-1].shape[of.args[1]] // max(1, target.shape[of.args[1]])
+        if count > _LEAST_SAME:
+            work = chain_work("torch_norm_weights", 0, 0, 1, round(count * _SAME_STEPS))
     is_twice = of.name == "scatter_reduce" and of.args[-1] is False  # old elements do not count: replaced first
     return *copies, *[work] * (1 + is_twice)
 
@@ -513,7 +529,8 @@ def _zeros_of_masked_rows(of: Operation, rows: int, width: int) -> tuple[MemoryW
 def softmax_work(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
     """Return the kernel of softmax over rows, or of its gradient: a warp, or a CTA for each."""
     if width > _MAX_WARP_SOFTMAX:
-        return MemoryWork("torch_softmax_cta", read_bytes, write_bytes, rows, width)
+        kernel = "torch_softmax_cta" if width <= _MAX_HELD_SOFTMAX else "torch_softmax_long"
+        return MemoryWork(kernel, read_bytes, write_bytes, rows, width)
     filled = 1 << max(0, math.ceil(math.log2(max(1, width))))
     together = 2 if filled <= _TWO_ROWS else 1
     return MemoryWork("torch_softmax", read_bytes, write_bytes, -(-rows // together), max(_WARP, filled) * together)
@@ -667,7 +684,8 @@ def _scan(of: Operation) -> tuple[MemoryWork, ...]:
     inner = math.prod(x.shape[dim + 1 :])
     rows = max(1, x.numel() // max(1, x.shape[dim]))
     if inner > 1:
-        return *before, chain_work("torch_scan", of.read_bytes, of.write_bytes, -(-rows // _WARP), int(x.shape[dim]))
+        steps = round(x.shape[dim] * (_LOGARITHM_STEPS if of.name == "logcumsumexp" else 1.0))
+        return *before, chain_work("torch_scan", of.read_bytes, of.write_bytes, -(-rows // _WARP), steps)
     return *before, MemoryWork("torch_scan_rows", of.read_bytes, of.write_bytes, rows, int(x.shape[dim]))
 
 
@@ -680,9 +698,9 @@ def _topk(of: Operation) -> tuple[MemoryWork, ...]:
     num_bytes = x.numel() * x.element_size()
     works = list(copied_work(x))
     if any(rows > least and rows <= most and width >= long for least, most, long in _MULTI_BLOCK):
-        digit, choice = (
-            MemoryWork("torch_digits", num_bytes, 0, x.numel() // _WARP, times * _WARP) for times in (1, 2)
-        )
+        items = min(max(x.numel() // _DIGIT_THREADS, _LEAST_ITEMS), _MOST_ITEMS) * _GATHER_THREADS  # of a CTA
+        counted = round(_DIGIT_SHARE * (x.numel() + _CTA_DIGITS * rows * -(-width // items)))
+        digit, choice = (MemoryWork("torch_digits", num_bytes, 0, counted // _WARP, times * _WARP) for times in (1, 2))
         sums = MemoryWork("torch_digit_sums", 0, 0, rows, 256)
         works += [constant_work(4)] * 3 + [digit, sums, sums] * x.element_size()
         works += [constant_work(4)] * 5 + [choice]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, is_long_join, lower
+from gemm_eval.torch.compiled_mode import SCATTERS, Lowered, compiled_work, is_in_memory, lower
 from gemm_eval.torch.graph import (
     DEALT,
     FUSIONS,
@@ -53,6 +53,7 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True, num_sms: int =
     lowered = lower(trace, num_sms) if is_gpu else Lowered(trace, num_sms)
     graph = _Graph(lowered.trace, lowered)
     kernels = [graph.kernel(sorted(members), is_fused=True, is_gpu=is_gpu) for members in graph.fuse()]
+    kernels = [kernel for kernel in kernels if kernel.works]  # but joins that cost nothing
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
 
@@ -93,12 +94,7 @@ class _Graph:
                 self.sizes[access.buffer] = max(self.sizes.get(access.buffer, 0), access.num_bytes)
                 is_whole = access.num_bytes >= self.sizes[access.buffer] or call.name in SCATTERS
                 last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
-        self.scattered = {
-            access.buffer
-            for call in self.calls
-            if call.name in SCATTERS or is_long_join(call)
-            for access in call.writes
-        }
+        self.scattered = {access.buffer for call in self.calls if call.name in SCATTERS for access in call.writes}
         self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
 
     def fuse(self) -> list[list[int]]:
@@ -107,6 +103,7 @@ class _Graph:
         for index in reversed(range(len(self.calls))):
             is_unknown = any(isinstance(work, UnpricedWork) for work in self.calls[index].works)
             is_seen = self.is_kept[index] or (is_unknown and not self.readers_of[index])
+            is_seen |= is_in_memory(self.calls[index])
             if not is_seen and self.readers_of[index] <= dead:
                 dead.add(index)
         readers_of_input: dict[int, list[int]] = {}
@@ -210,7 +207,7 @@ class _Graph:
     def kernel(self, members: Sequence[int], *, is_fused: bool, is_gpu: bool = False) -> Kernel:
         """Return the kernel of some calls, with the bytes that it reads and writes."""
         calls = tuple(self.calls[index] for index in members)
-        if len(calls) == 1 and calls[0].role is Role.EXTERN:
+        if len(calls) == 1 and (calls[0].role is Role.EXTERN or (is_fused and is_in_memory(calls[0]))):
             return Kernel(calls, calls[0].works)
         if is_gpu and calls[0].role is Role.ALONE and calls[0].eager:
             return Kernel(calls, calls[0].eager)

@@ -55,6 +55,7 @@ _SERIAL_START_CYCLES, _SERIAL_CYCLES, _MAX_SERIAL_K = 4300, 15, 1280  # of a row
 _PADDED_FACTOR, _PADDING_LAUNCHES_US, _LEAST_PADDED_FLOP, _ALIGNED_BITS = 1.1, 200.0, 1e10, 128
 """How much faster a padded GEMM must be for Inductor, and a time that its launches by the host may add while compilers
 keep it busy: in drawn modules GEMMs that gain more were padded, of the others some."""
+_REPLAY_US = 1.75  # of a graph's start and end, which its first kernel counts: three modules of one kernel on an H200
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 
@@ -293,11 +294,13 @@ def price_kernels(
     pieces += [[("", "optimizer", "optimizer", work)] for work in steps]
     prices.find(work for piece in pieces for *_, work in piece)
     result: list[list[PredictedOperation]] = []
-    now_us = 0.0
+    now_us, start_us = 0.0, _REPLAY_US if isinstance(evaluator.arch, GpuSpec) else 0.0
     for piece in pieces:
         result.append([])
         for path, name, phase, work in piece:
             price = prices[work]
+            if not now_us and price.bound != UNPRICED:
+                price = price.longer(start_us)
             flop, unmasked = work_flop(work)
             operation = PredictedOperation(
                 path, name, phase, _kind(work, price), price.latency_us, price.low_us, price.high_us, price.bound,

@@ -452,6 +452,7 @@ _KERNELS = {
     "torch_rms_norm_wide": _of_torch(1.9, 0.62, 128, (0.069, 0.11), is_dealt=False),
     "torch_softmax": _of_torch(0.1, 0.16, 32, (0.08, 0.165)),  # a warp, its row in registers
     "torch_softmax_cta": _of_torch(2.5, 0.1, 1024, (0.42, 0.38), is_dealt=False),
+    "torch_softmax_long": _of_torch(1, 0.1, 1024, (0.2, 0.2), is_dealt=False),  # likewise, read again from L1 or L2
     "torch_sum": _of_torch(1.4, 0.67, 32, (0.057, 0.062)),  # a warp for each row
     "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)), "torch_sum_max": _of_torch(2.8, 0.95, 32, (0.06, 0.075)),
     "torch_sum_arg": _of_torch(3.5, 1.2, 32, (0.08, 0.095)),  # the place of the largest

@@ -169,6 +169,35 @@ def test_parts_of_long_joins_are_in_memory_before_they_are_read(count: int, is_w
     assert (sum(work.read_bytes for work in works if isinstance(work, MemoryWork)) > 0) == is_written
 
 
+def test_parts_of_joins_are_written_where_they_belong() -> None:
+    """By the kernels that make them; what is dead but for a part runs, and GEMMs before a constant do not."""
+    rows, index, weight = tensor(512, 64), torch.zeros(96, 9, dtype=torch.long, device="meta"), tensor(576, 1)
+
+    def pick() -> Any:
+        parts = torch.cat([functional.embedding(index[:, number], rows) for number in range(9)], 1)
+        return (parts @ weight).argmax(1)
+
+    works = [kernel.works[0] for kernel in kernels(pick)]
+    assert not any(isinstance(work, GemmWork) for work in works)
+    assert [work.write_bytes for work in works if isinstance(work, MemoryWork)] == [9 * 2 * 96 * 64, 8 * 96]
+
+
+def test_scans_of_a_kernel_wait_once_for_each_other() -> None:
+    x = tensor(8, 1024, 256, dtype=torch.float32)
+    (one,) = kernels(lambda: x.cumsum(1))
+    (both,) = kernels(lambda: x.exp().cumsum(1) + x.cumsum(1))
+    first, second = (int(kernel.works[0].what.split()[1]) for kernel in (one, both))  # type: ignore[union-attr]
+    assert first < second < 1.3 * first
+
+
+def test_sums_of_rows_that_lie_apart_take_longer() -> None:
+    x, y = tensor(64, 256, 128), tensor(64, 128, 256)
+    (near,) = kernels(lambda: functional.layer_norm(x + x, (128,)))
+    (far,) = kernels(lambda: functional.layer_norm(x + y.transpose(1, 2), (128,)))
+    near_count, far_count = (int(kernel.works[0].what.split()[1]) for kernel in (near, far))  # type: ignore[union-attr]
+    assert far_count >= near_count + 80
+
+
 def test_a_copy_that_is_only_read_by_kernels_is_not_made() -> None:
     x = tensor(8, 32, 64, 64).to(memory_format=torch.channels_last)
     works = [kernel.works[0] for kernel in kernels(lambda: functional.group_norm(x.contiguous(), 4))]

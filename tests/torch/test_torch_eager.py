@@ -299,6 +299,23 @@ def test_rms_norm_is_one_kernel_of_eager_mode() -> None:
             assert len(predict_module(norm.float(), x, "h200-sxm", fusion="eager").operations) > 1
 
 
+@pytest.mark.parametrize(
+    ("run", "what"),
+    [
+        (lambda: tensor(64, 9216).softmax(1), "torch_softmax_cta"),
+        (lambda: tensor(64, 9224).softmax(1), "torch_softmax_long"),
+        (lambda: torch.cat([tensor(64, 40), tensor(64, 40)], 1), "torch_vector 40"),
+        (lambda: torch.cat([tensor(64, 48), tensor(64, 48)], 1), "torch_vector"),
+        (lambda: tensor(16, 64).index_add_(0, tensor(16000, dtype=torch.long), tensor(16000, 64)),
+         "torch_norm_weights"),
+        (lambda: tensor(64, 64).index_add_(0, tensor(16000, dtype=torch.long), tensor(16000, 64)),
+         "torch_index_add"),
+    ],
+)  # fmt: skip
+def test_sizes_decide_between_kernels(run: Callable[[], Any], what: str) -> None:
+    assert what in [work.what for work in works(run)]
+
+
 def test_other_chips_have_one_kernel_for_an_operation() -> None:
     """No cuDNN changes layouts there."""
     layers = torch.nn.Sequential(torch.nn.Conv2d(96, 64, 3), torch.nn.BatchNorm2d(64)).to(BF16).eval()
