@@ -66,18 +66,18 @@ def replaced(home: Any, name: str, value: Any) -> Iterator[None]:
 def cast_as_autocast(args: Any, kwargs: Any, casts: dict[int, Any], *, is_lower: bool = True) -> Any:
     """Return arguments with floating tensors in the lower type of autocast, or in fp32.
 
-    `casts` keeps what became of weights, which autocast casts once.
+    `casts` keeps what became of weights, which autocast casts once; views of weights it casts each time.
     """
     wanted = torch.get_autocast_dtype("cuda") if is_lower else torch.float32
 
     def cast(tensor: Any) -> Any:
         if not tensor.is_floating_point() or tensor.dtype in (wanted, torch.float64):
             return tensor
-        if not (is_lower and tensor.is_leaf and tensor.requires_grad):
+        if not (is_lower and tensor.is_leaf and tensor.requires_grad) or tensor._is_view():
             return tensor.to(wanted)
         if id(tensor) not in casts:
-            casts[id(tensor)] = tensor.to(wanted)
-        return casts[id(tensor)]
+            casts[id(tensor)] = tensor, tensor.to(wanted)  # with the tensor, whose id is given to no other
+        return casts[id(tensor)][1]
 
     return tree_map_only(torch.Tensor, cast, (args, kwargs))
 

@@ -148,6 +148,24 @@ def test_autocast_runs_gemms_in_its_type() -> None:
     assert [one.detail for one in found if one.kind == "gemm"] == [f"{problems[0]}, with a bias", problems[1]]
 
 
+def test_autocast_casts_a_weight_once_and_its_views_each_time() -> None:
+    """A view is gone after its product, and leaves its identity to others."""
+
+    def forward(layer: Any, x: Any) -> Any:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            x = layer(layer(x))
+            for rows in sizes:
+                x = x[:, :rows] @ layer.weight[:rows]
+        return x
+
+    sizes = [64 - 8 * (number % 4) for number in range(50)]
+    with torch.no_grad():
+        found = predict_module(Call(forward), torch.zeros(8, 64), EVALUATOR, fusion="eager").operations
+    products = [each.detail for each in found if each.kind == "gemm"]
+    assert products[2:] == [str(GemmProblem(1, 8, rows, 64, "bf16", layout="nn")) for rows in sizes]
+    assert sum(each.name == "aten._to_copy" for each in found) == 3 + len(sizes)  # x, weight and bias; each view
+
+
 def test_views_are_free_and_copies_are_not() -> None:
     def views(layer: Any, x: Any) -> Any:
         return layer(

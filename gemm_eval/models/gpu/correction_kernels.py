@@ -52,8 +52,8 @@ asks whether one counts from the end."""
 
 _LIMITS = (
     "baseline", "num_smooth", "lowest", "highest", "near", "far", "sort_size", "share", "carried_log", "latency",
-    "max_latency_log2", "fall_per_octave", "least_m", "most_m", "most_g", "least_latency", "peak_flop_per_us", "dram_bytes_per_us",
-    "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n", "spared_clock", "version",
+    "max_latency_log2", "fall_per_octave", "least_m", "most_m", "most_g", "least_latency", "peak_flop_per_us",
+    "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n", "spared_clock", "version",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 """Fields of a correction: where the trees start, how many have smooth features alone, the least and most of the log
@@ -62,13 +62,13 @@ size sites are in order, the share of it that a GPU takes, and what taking it fr
 The next three are a `Fall`, 0 of GEMMs: the column of log2(latency), its most, and what an octave takes off the trees'
 sum.
 
-Of GEMMs alone: log2 of the sizes and of the least latency of its data, the data sheet's rates, 0 where they limit nothing, bytes of a weight,
-the launch of a kernel, the layout, the share of the fall of the clock under tensor load that this GPU is spared and
-the one it was learned on is not, and the number of the library's version."""
+Of GEMMs alone: log2 of the sizes and of the least latency of its data, the data sheet's rates, 0 where they limit
+nothing, bytes of a weight, the launch of a kernel, the layout, the share of the fall of the clock under tensor load
+that this GPU is spared and the one it was learned on is not, and the number of the library's version."""
 
 _LEVELS = 8  # of the trees of GEMMs
 _LATENCY, _TENSOR_BUSY = FEATURES.index("latency"), FEATURES.index("tensor_busy")
-_FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M, latency and G of the data; few GEMMs more take hardly longer
+_FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond M, latency and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
 
 

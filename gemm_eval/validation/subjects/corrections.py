@@ -224,10 +224,10 @@ def learned_from(
     pairs = np.unique(sizes[:, [3, 2]], axis=0)
     pairs = pairs[spread_out(np.log2(pairs), _APART_OCTAVES)]
     trees = fit_trees(features, np.clip(residuals, *bounds), weights, pairs, are_configs=are_configs)
-    min_us = 2.0 ** float(features[:, gpu_model.FEATURES.index("latency")].min())
+    physics_us = 2.0 ** features[:, gpu_model.FEATURES.index("latency")]
     region = gpu_model.Region(
         min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()),
-        min_us=round(min_us, 3), near=_NEAR_OCTAVES, far=_FAR_OCTAVES,
+        min_us=round(float((physics_us * np.exp(residuals)).min()), 3), near=_NEAR_OCTAVES, far=_FAR_OCTAVES,
     )  # fmt: skip
     return Learned(trees, region, bounds)
 
