@@ -33,6 +33,9 @@ from tools.draw_modules import REAL_SEED, SEEDS, drawn, drawn_real
 _TABLES = (("eager", "eager"), ("compiled", "inductor"), ("eager-backward", "eager"))
 _INTERVAL_SPLITS = "second interval", "seventh report", "eighth report"
 """Splits on whose modules no constant was fitted whole; some rules were chosen with these errors in view."""
+_IN_VIEW_FRAC = 0.04
+"""Share of modules that fall out of their intervals beyond those in view of whoever makes rules: fitted to hold 80% of
+these, intervals held 74 to 85%, 77% in the mean, of the seventh and eighth report when these were opened."""
 _COMPILED_SPLITS = {"h100-sxm": ("interval",), "h200-sxm": ("seventh report", "eighth report")}
 """Splits of compiled modules, of which few others were timed: rules were made from some of them."""
 _REAL_TABLES = (("real", "eager"), ("real-compiled", "inductor"))
@@ -95,7 +98,7 @@ def add_row(table: Table, label: str, some: list[Answer]) -> None:
 
 
 def fit_intervals(arch: str) -> None:
-    """Write the factors of intervals with which 80% of modules lie inside, by table.
+    """Write the factors of intervals with which 80% of other modules lie inside, by table.
 
     A table without modules of `_INTERVAL_SPLITS` on this GPU keeps its factor.
     """
@@ -113,7 +116,7 @@ def fit_intervals(arch: str) -> None:
         if not needed:
             continue
         factor = float(before.get(key, before.get(fusion, 1.0)))
-        factor *= needed[min(len(needed), math.ceil(COVERAGE_FRAC * (len(needed) + 1))) - 1]
+        factor *= needed[min(len(needed), math.ceil((COVERAGE_FRAC + _IN_VIEW_FRAC) * (len(needed) + 1))) - 1]
         lines = [line for line in lines if not line.startswith(f"{key}:")]
         lines.append(f"{key}: {factor:.3g}  # {len(needed)} modules on {' and '.join(splits)}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

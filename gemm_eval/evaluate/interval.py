@@ -32,7 +32,7 @@ CORRECTION_MEANING = "what timings showed beyond these terms"
 CORRECTED = "corrected"
 """The source of answers that a learned correction changed; those of a changed GPU say as which one."""
 
-SHARED_FRAC = 0.2
+SHARED_FRAC = 0.3
 """Share of the variance of errors that kernels of one step have in common: with it about 80% of the steps and layers
 that were timed on an H200 lie inside their intervals (`gemm-eval validate stacks` prints the share that 80% need)."""
 
