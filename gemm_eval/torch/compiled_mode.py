@@ -66,7 +66,8 @@ each; and what sums of rows that read so take more, as lanes go along rows."""
 _NORM_LAST, _NORM_ODD, _LEAST_POSITIONS = -13.0, 35.0, 4
 """More of a batch norm of fixed statistics: channels last; channels first, whose statistics are read for each element
 where positions come in no multiple of 4."""
-_SCANS = {"aten.cumsum": 140.0, "aten.cumprod": 140.0, "aten.logcumsumexp": 300.0}
+SCAN_INSTRUCTIONS = 140.0
+_SCANS = {"aten.cumsum": SCAN_INSTRUCTIONS, "aten.cumprod": SCAN_INSTRUCTIONS, "aten.logcumsumexp": 300.0}
 """Sums and products of all before: instructions for each element where no CTAs share a column."""
 _COLUMN_SCAN, _SCAN_BLOCK, _SCAN_CTA, _SHARED_SCAN = "torch_scan", 256, 182_000.0, -(1 << 61)
 """Elements of a CTA and what it counts as where several share a column: once a kernel, under a key that is no buffer.
@@ -228,7 +229,7 @@ class _Lowering:
         (written, *_) = join.writes
         is_chosen = written.buffer not in self.kept and {*self.readers.get(written.buffer, ())} <= {Role.ELEMENTWISE}
         has_sums = any(self._has_sums(access.buffer) for access in join.reads)
-        return not (any(is_loose) and is_chosen) and not (all(is_loose) and not has_sums)
+        return not ((any(is_loose) and is_chosen) or (all(is_loose) and not has_sums))
 
     def _is_loose(self, buffer: int) -> bool:
         """Say whether a part has to be computed or copied, as another kernel does not write it where it is told to."""

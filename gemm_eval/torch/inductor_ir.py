@@ -21,7 +21,7 @@ from unittest import mock
 
 from gemm_eval.arch import GpuSpec, check_nvidia
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.torch.compiled_mode import kernel_work, map_work, padded_bias, without_bias
+from gemm_eval.torch.compiled_mode import SCAN_INSTRUCTIONS, kernel_work, map_work, padded_bias, without_bias
 from gemm_eval.torch.eager_mode import has_channels_last
 from gemm_eval.torch.fusion import Kernel
 from gemm_eval.torch.graph import Call, Domain, Role, Trace, UnpricedWork, Work
@@ -486,10 +486,10 @@ _INSTRUCTIONS = {
 """Instructions of a thread for each element, by the name of Inductor's operation; operations that are not here count as
 `_OTHER_INSTRUCTIONS`. Fitted on 1,600 kernels of drawn modules, matched with those that ran on an H100 and an H200."""
 _MAP, _HELD = {"": 5.0}, {"online_softmax_reduce": 10.0}
-_COLUMNS = {"welford_reduce": 20.0, "welford_combine": 20.0, "scan": 140.0}
+_COLUMNS = {"welford_reduce": 20.0, "welford_combine": 20.0, "scan": SCAN_INSTRUCTIONS}
 _LOOPED: dict[str, float] = {
     "sum": 13, "max": 13, "min": 13, "any": 13, "prod": 13, "argmax": 50, "argmin": 50, "welford_reduce": 40,
-    "welford_combine": 40, "online_softmax_reduce": 90, "scan": 140,
+    "welford_combine": 40, "online_softmax_reduce": 90, "scan": SCAN_INSTRUCTIONS,
 }  # fmt: skip
 """Instructions for each element of a sum, by its kind: of elementwise kernels, of rows held in registers, of columns
 and of rows read in pieces. The key "" is added once to every kernel."""

@@ -45,7 +45,8 @@ def stump(log_factor: float) -> gpu_model.Trees:
 def factor_of(trees: gpu_model.Trees, G: int = 1, M: int = 64, K: int = 4096, N: int = 4096, **given: Any) -> float:
     """The factor of a GEMM under trees."""
     bounds = given.get("bounds", (-MAX_LOG_FACTOR, MAX_LOG_FACTOR))
-    packed = gpu_model.pack_correction(H200, BF16, given.get("options", PHYSICS), trees, REGION, bounds)
+    region = REGION.model_copy(update={"min_us": given.get("min_us", REGION.min_us)})
+    packed = gpu_model.pack_correction(H200, BF16, given.get("options", PHYSICS), trees, region, bounds)
     problem = GemmProblem(G, M, K, N, "bf16")
     record = find_best_config(H200, problem, gpu_model.pack_gpu(H200, BF16, PHYSICS))
     correct(record.view(gpu_model.KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
@@ -127,6 +128,15 @@ def test_a_factor_fades_beyond_the_rows_of_its_data_and_with_batches() -> None:
     assert inside > factor_of(stump(0.2), G=2) > factor_of(stump(0.2), G=8) == 1.0
 
 
+def test_a_factor_fades_below_the_least_latency_of_its_data() -> None:
+    kernel = gpu_model.pack_gpu(H200, BF16, PHYSICS)
+    us = float(find_best_config(H200, GemmProblem(1, 64, 4096, 4096, "bf16"), kernel)["physics_us"][0])
+    at, half, off = (factor_of(stump(0.2), min_us=us * times) for times in (1.0, math.sqrt(2.0), 2.0))
+
+    assert (at, off) == (pytest.approx(math.exp(0.2)), pytest.approx(1.0))
+    assert half == pytest.approx(math.exp(0.1))
+
+
 def test_records_without_a_kernel_stay() -> None:
     records: npt.NDArray[np.void] = np.zeros(1, gpu_model.GPU_COST_DTYPE)
     packed = gpu_model.pack_correction(H200, BF16, PHYSICS, stump(0.1), REGION, (-0.4, 0.4))
@@ -197,8 +207,10 @@ def test_it_must_be_asked_for_below_the_evaluator() -> None:
 
 
 @functools.cache
-def names_of_timings(gpu: str) -> set[str]:
-    """Return the names of all sets that a correction of `gpu` may be fitted on."""
+def names_of_timings(gpu: str, *, is_sibling: bool) -> set[str]:
+    """Return the names of the sets that a correction may be fitted on: all of its GPU, of a sibling the default ones."""
+    if is_sibling:
+        return {f"{gpu}/{item.name}" for item in list_timings(gpu)}
     tables = {f"w4a16/{path.stem}" for path in list_w4a16_tables(gpu)}
     return tables | {item.name for item in list_timings(gpu, has_candidates=True)}
 
@@ -215,7 +227,9 @@ def test_committed_corrections_are_those_of_today(path: Path) -> None:
     assert (found.model_version, found.features) == (gpu_model.GPU_MODEL_VERSION, FEATURES)
     names = {data.data for data in found.data}
     siblings = {name.split("/")[0] for name in names} & set(list_archs())
-    known = names_of_timings(found.gpu) | {f"{gpu}/{name}" for gpu in siblings for name in names_of_timings(gpu)}
+    known = names_of_timings(found.gpu, is_sibling=False).union(
+        *(names_of_timings(gpu, is_sibling=True) for gpu in siblings)
+    )
     assert names <= known
     gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in found.errors}
     is_better = gains["all"] > 0.0 and min(gains.values()) > -SAME_PERCENT

@@ -84,7 +84,7 @@ class Region(Frozen):
 
     Attributes:
         min_m, max_m, max_g: sizes of its data; beyond, it fades within one octave.
-        min_us: least latency of its data; where physics says less, it fades within one octave.
+        min_us: least latency of its data; where physics says less, it fades within one octave. Files without it do not.
         near, far: octaves from the nearest known (N, K), up to which it holds in full, and from which on not at all.
     """
 
