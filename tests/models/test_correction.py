@@ -208,7 +208,7 @@ def test_it_must_be_asked_for_below_the_evaluator() -> None:
 
 @functools.cache
 def names_of_timings(gpu: str, *, is_sibling: bool) -> set[str]:
-    """Return the names of the sets that a correction may be fitted on: all of its GPU, of a sibling the default ones."""
+    """Return the names of sets that a correction may be fitted on: all of its GPU, of siblings the default ones."""
     if is_sibling:
         return {f"{gpu}/{item.name}" for item in list_timings(gpu)}
     tables = {f"w4a16/{path.stem}" for path in list_w4a16_tables(gpu)}
